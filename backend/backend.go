@@ -1,0 +1,110 @@
+package backend
+
+import (
+	"context"
+	"time"
+)
+
+// Backend is what a lock server can do, as atomic steps. The package comment
+// has the rules on repeats, time and outcomes that every method follows.
+//
+// All methods are safe for concurrent use. None is called after Close.
+type Backend interface {
+	// Try asks the server once for the key. It grants when the key is free, when
+	// the last hold on it has expired, when req.Owner is not empty and owns the
+	// record, or when req.ID already holds it. Otherwise it returns an error that
+	// matches [ErrHeld], as a [*HeldError] with what the server knows of the
+	// holder. It never waits for a holder and leaves nothing behind when it
+	// refuses.
+	//
+	// A grant whose caller was told an error must end by itself within req.TTL,
+	// even if the process and its session live on.
+	Try(ctx context.Context, req Request) (Grant, error)
+
+	// Renew gives the hold a full hold.TTL from now, never less than it had, and
+	// only if it still exists: a hold that has expired or was removed is never
+	// re-created, even if nobody else has taken the key, and the answer is an
+	// error matching [ErrNotHeld] (better: [ErrTakenOver], [ErrExpired] or
+	// [ErrSessionLost] where the server can tell). Success with a Validity whose
+	// For is zero means "still held, not extended". An error matching
+	// [ErrUnsupported] means that this backend cannot renew.
+	Renew(ctx context.Context, hold Hold) (Validity, error)
+
+	// Release ends the hold, and nothing but it. It returns an error matching
+	// [ErrNotHeld] when the server has no such hold. It is called at least once
+	// for every grant, for lost holds and for acquisitions of unknown outcome
+	// too, so a backend may drop what it keeps per acquisition here. It may be
+	// called again after an unknown outcome.
+	Release(ctx context.Context, hold Hold) error
+
+	// Guarantees says what this backend promises, as data. It does no I/O and
+	// always returns the same value.
+	Guarantees() Guarantees
+
+	// Close frees what the backend opened itself, and nothing that its caller
+	// passed in. Holds have been released before.
+	Close() error
+}
+
+// Request asks for one hold.
+type Request struct {
+	// Key has passed [ValidateKey].
+	Key string
+	// ID names this acquisition. It is a secret: who knows it can release.
+	ID ID
+	// Owner is the explicit owner that may hold the key several times at once,
+	// or empty. It is a secret, for the same reason.
+	Owner string
+	// TTL has passed [Guarantees.CheckTTL].
+	TTL time.Duration
+	// Holder is stored beside the record for those who are refused.
+	Holder Holder
+}
+
+// Hold names the hold that a request was granted, or may have been granted.
+type Hold struct {
+	Key   string
+	ID    ID
+	Owner string
+	TTL   time.Duration
+	// Token is zero when the outcome of the request is unknown.
+	Token uint64
+}
+
+// HoldOf is the hold that the request asks for.
+func HoldOf(req Request) Hold {
+	return Hold{Key: req.Key, ID: req.ID, Owner: req.Owner, TTL: req.TTL}
+}
+
+// Grant is the answer to a request that was granted.
+type Grant struct {
+	// Token is the fencing token: strictly increasing per key over grants of the
+	// outermost hold, the same for every hold of one owner at a time, and zero
+	// where the backend has none.
+	Token uint64
+	// Holds counts the owner's unexpired holds, this one included.
+	Holds int
+	// Validity bounds the hold on the backend's clock.
+	Validity
+}
+
+// Validity says until when a hold is certain without another renewal.
+type Validity struct {
+	// Sent was read on the backend's clock just before the request that decided
+	// was sent. For sessions, queues and row locks that is not the start of the
+	// call.
+	Sent Instant
+	// For is how long after Sent the hold is safe, the drift allowance already
+	// subtracted ([ValidFor]). Zero in the answer to Renew means "not extended".
+	For time.Duration
+}
+
+// Until is the instant at which the hold stops being certain.
+func (v Validity) Until() Instant { return v.Sent.Add(v.For) }
+
+// ValidFor is the time for which a lease with the given server-side TTL may be
+// trusted: the TTL less a drift allowance of one percent and 2 ms, the example
+// values of the Redis page on distributed locks.
+func ValidFor(ttl time.Duration) time.Duration {
+	return ttl - (ttl/100 + 2*time.Millisecond)
+}

@@ -1,0 +1,44 @@
+package backend
+
+import "time"
+
+// Instant is a reading of a [Clock]: nanoseconds since a start that only that
+// clock knows. Only the difference of two readings of the same clock in the
+// same process has a meaning.
+type Instant int64
+
+// Add returns the instant d later.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+
+// Sub returns how long after j the instant i is.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+// Before reports whether i is earlier than j.
+func (i Instant) Before(j Instant) bool { return i < j }
+
+// Clock measures the life of leases. It never goes back.
+type Clock interface {
+	Now() Instant
+}
+
+var base = time.Now()
+
+// SystemClock returns the clock that leases on servers are measured with. It
+// counts the time for which the machine was suspended: on Linux it is the larger
+// of the elapsed CLOCK_MONOTONIC (which stops in suspend) and CLOCK_BOOTTIME
+// (which does not), elsewhere the larger of the monotonic and the wall time, so
+// that a wall clock set forward ends leases early rather than late.
+func SystemClock() Clock { return systemClock{} }
+
+type systemClock struct{}
+
+func (systemClock) Now() Instant { return max(Instant(time.Since(base)), suspendAware()) }
+
+// RuntimeClock returns the clock of the Go runtime (time.Now's monotonic
+// reading). It does not count suspend. Inside a testing/synctest bubble it is
+// virtual, which is its use: leases in the memory of one process.
+func RuntimeClock() Clock { return runtimeClock{} }
+
+type runtimeClock struct{}
+
+func (runtimeClock) Now() Instant { return Instant(time.Since(base)) }

@@ -1,0 +1,59 @@
+// Package backend is the contract between the lock package and the servers
+// that keep the locks. People who write a backend implement [Backend]; people
+// who use locks never need this package.
+//
+// # Who does what
+//
+// A backend supplies atomic primitives: try, renew and release, each naming one
+// acquisition by its [ID]. It has no timer loop, no retry loop and no waiting of
+// its own. The lock package supplies all policy on top, once for every backend:
+// waiting, automatic renewal, the local deadline, loss and its cause, maximum
+// hold, clean-up after a cancelled call, and Close.
+//
+// What only some servers can do is an optional interface of one method
+// ([Watcher], [Queuer], [LossNotifier], [BatchRenewer], [HandOverer],
+// [Inspector], [ForceReleaser], [Clocked]). A backend that lacks one still
+// works; the fall-back is written once, in the lock package.
+//
+// # Records and holds
+//
+// A record belongs to a key: owner, fencing token, holds. A hold belongs to one
+// acquisition: its [ID] and its own expiry. The hold count is the number of
+// unexpired holds, and the key is free when the last of them has ended. A
+// request with an owner that the record already names adds one more hold with
+// the same token and never shortens another hold. A request without an owner
+// never joins a record.
+//
+// # Repeats
+//
+// A client library, a proxy or the lock package may send the same request
+// twice. Because everything is named by the acquisition, a repeat must change
+// nothing but the expiry: a Try whose ID already holds answers with the same
+// token and the same hold count, a Release of an ID that holds nothing answers
+// [ErrNotHeld] and touches nobody else.
+//
+// # Time
+//
+// The server decides expiry on its own clock from a relative TTL. The holder
+// counts its own deadline from the instant before the request that the server
+// confirmed was sent, never from the reply: the server cannot have begun the
+// lease earlier than that (the rule of the Redlock page's MIN_VALIDITY, of
+// River's elector and of client-go's leader election). [Validity] carries that
+// pair. [ValidFor] subtracts the drift allowance.
+//
+// # Outcomes
+//
+// A method that returns nil took effect. [ErrHeld], [ErrNotHeld],
+// [ErrUnavailable], [ErrPermanent], [ErrInvalid] and [ErrUnsupported] promise
+// that it did not. Every other error, a context's included, means that the
+// outcome is unknown: the request may have been applied, or may be applied
+// later. Report unknown when in doubt; database/sql/driver.ErrBadConn has the
+// same rule.
+//
+// # Concurrency and contexts
+//
+// All methods are called from many goroutines at once. A method should return
+// soon after its context ends. The lock package does not depend on it (it stops
+// waiting by itself and cleans up when the method returns), but a method that
+// never returns leaks.
+package backend

@@ -1,0 +1,175 @@
+package backend
+
+import (
+	"fmt"
+	"time"
+)
+
+// Guarantees is what a backend promises, as data. The conformance suite proves
+// each claim, and reports what works but is not claimed. Mutual exclusion,
+// owner-only release, expiry and renewal are not listed: without them it is not
+// a backend.
+type Guarantees struct {
+	// Name is the name of the backend in reports, such as "redis".
+	Name string `json:"name"`
+
+	// Reach says between whom the lock excludes.
+	Reach Reach `json:"reach"`
+
+	// Assumptions lists, one sentence each, everything that must be true for the
+	// lock to exclude until the holder's deadline.
+	Assumptions []string `json:"assumptions"`
+
+	// Expiry says whose clock ends a hold that is no longer renewed.
+	Expiry Clockwork `json:"expiry"`
+
+	// MinTTL, MaxTTL and TTLGrain bound what a request may ask. A TTL outside the
+	// bounds or not a multiple of the grain is refused.
+	MinTTL   time.Duration `json:"min_ttl"`
+	MaxTTL   time.Duration `json:"max_ttl"`
+	TTLGrain time.Duration `json:"ttl_grain"`
+
+	// TakeoverLag is by how much longer than the TTL an abandoned hold can keep
+	// others out.
+	TakeoverLag time.Duration `json:"takeover_lag"`
+
+	// Token says where fencing tokens come from, and TokenSurvives after which
+	// events they still increase. Release and expiry are always survived by a
+	// backend that has tokens.
+	Token         TokenSource `json:"token"`
+	TokenSurvives []Event     `json:"token_survives"`
+
+	// HoldsSurvive lists the events after which a hold that is still renewed goes
+	// on. After any other event the holder is told that it was lost.
+	HoldsSurvive []Event `json:"holds_survive"`
+
+	// Reentrancy says where the holds of an explicit owner are counted.
+	Reentrancy Reentrancy `json:"reentrancy"`
+
+	// Waiting says how a waiter learns that the key is free.
+	Waiting Waiting `json:"waiting"`
+
+	// Fair: waiters of different clients are served in the order of their arrival
+	// at the server.
+	Fair bool `json:"fair"`
+
+	// ManualRenewal: Lease.Renew works.
+	ManualRenewal bool `json:"manual_renewal"`
+
+	// WithoutRenewal: a hold can be taken that is not renewed automatically.
+	WithoutRenewal bool `json:"without_renewal"`
+
+	// LossSignal: Lease.Context ends by the deadline when renewals fail, and
+	// within one renewal period when the record is removed by force.
+	LossSignal bool `json:"loss_signal"`
+
+	// Deadline: Lease.Deadline is known.
+	Deadline bool `json:"deadline"`
+
+	// HolderDetails: a refusal names the holder and its remaining time.
+	HolderDetails bool `json:"holder_details"`
+
+	// GuardedWrite: the backend offers a write into the same store that takes
+	// effect only while the caller is the recorded owner.
+	GuardedWrite bool `json:"guarded_write"`
+}
+
+// CheckTTL refuses a TTL that the backend cannot keep, with an error matching
+// [ErrInvalid] that states the limits.
+func (g Guarantees) CheckTTL(ttl time.Duration) error {
+	grain := max(g.TTLGrain, 1)
+	switch {
+	case ttl <= 0:
+		return fmt.Errorf("%w: TTL %s; it must be positive", ErrInvalid, ttl)
+	case ttl < g.MinTTL, g.MaxTTL > 0 && ttl > g.MaxTTL:
+		return fmt.Errorf("%w: TTL %s; %s accepts %s", ErrInvalid, ttl, g.Name, g.ttlRange())
+	case ttl%grain != 0:
+		return fmt.Errorf("%w: TTL %s is not a multiple of %s; %s accepts %s", ErrInvalid, ttl, grain, g.Name, g.ttlRange())
+	}
+	return nil
+}
+
+func (g Guarantees) ttlRange() string {
+	s := fmt.Sprintf("multiples of %s from %s", max(g.TTLGrain, 1), max(g.MinTTL, g.TTLGrain, 1))
+	if g.MaxTTL > 0 {
+		s += fmt.Sprintf(" to %s", g.MaxTTL)
+	}
+	return s
+}
+
+// Reach says between whom a lock excludes.
+type Reach string
+
+// The reaches, from the narrowest to the widest.
+const (
+	ReachProcess Reach = "process" // goroutines of one process
+	ReachHost    Reach = "host"    // processes of one machine
+	ReachNetwork Reach = "network" // everybody who reaches the server
+)
+
+// Clockwork says whose clock ends a hold that is no longer renewed.
+type Clockwork string
+
+// Whose clock ends a hold.
+const (
+	ClockProcess     Clockwork = "process"     // the monotonic clock of this process
+	ClockHost        Clockwork = "host"        // the boot clock of this machine; the wall clock does not matter
+	ClockServerWall  Clockwork = "server wall" // the wall clock of the server; set forward, it ends holds early
+	ClockServerSteps Clockwork = "server rate" // the server's monotonic clock; its wall clock does not matter
+	ClockMajority    Clockwork = "majority"    // the clocks of a majority of servers
+	ClockConnection  Clockwork = "connection"  // the server's idle timer of the connection
+	ClockUnknown     Clockwork = "unknown"     // an adapter that does not say
+)
+
+// TokenSource says where fencing tokens come from.
+type TokenSource string
+
+// The sources of fencing tokens.
+const (
+	TokenNone     TokenSource = "none"     // Lease.Token is 0
+	TokenCounter  TokenSource = "counter"  // a counter of ours in the store, floored with its clock in microseconds
+	TokenRevision TokenSource = "revision" // a revision of the store
+	TokenQuorum   TokenSource = "quorum"   // accepted by a majority in a second phase
+)
+
+// Event is something that happens to a server or a record.
+type Event string
+
+// The events that tokens and holds may survive.
+const (
+	EventClientCrash   Event = "client crash"   // the holder's process is killed
+	EventRecordRemoved Event = "record removed" // an operator deletes the record
+	EventRestart       Event = "restart"        // the server is killed and starts again with its data
+	EventFailover      Event = "failover"       // another member takes over
+	EventDataLoss      Event = "data loss"      // the server starts again without its data
+)
+
+// Survives reports whether the list contains the event.
+func Survives(list []Event, e Event) bool {
+	for _, x := range list {
+		if x == e {
+			return true
+		}
+	}
+	return false
+}
+
+// Reentrancy says where the holds of an explicit owner are counted.
+type Reentrancy string
+
+// Where the holds are counted.
+const (
+	ReentrancyNone   Reentrancy = "none"   // an explicit owner is refused
+	ReentrancyClient Reentrancy = "client" // in the Locker: another Locker with the same owner is excluded
+	ReentrancyServer Reentrancy = "server" // in the record: another process with the same owner re-enters
+)
+
+// Waiting says how a waiter learns that the key may be free.
+type Waiting string
+
+// How a waiter learns that the key may be free.
+const (
+	WaitPoll  Waiting = "poll"  // it asks again
+	WaitPush  Waiting = "push"  // the server tells, and it also asks now and then
+	WaitQueue Waiting = "queue" // it has a place in a queue on the server
+)

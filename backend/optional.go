@@ -1,0 +1,91 @@
+package backend
+
+import "context"
+
+// Watcher is implemented by backends whose server can tell when a key may have
+// become free.
+type Watcher interface {
+	// Watch starts watching the key. The watch is in force when Watch returns: a
+	// release that happens later is signalled. Signals are hints: they may
+	// coalesce, be spurious or be lost, and the waiter polls underneath. A closed
+	// channel means that the watch broke and that the key should be tried again.
+	// The watch ends, and frees what it used, when ctx ends.
+	Watch(ctx context.Context, key string) (<-chan struct{}, error)
+}
+
+// Queuer is implemented by backends where waiting takes a place on the server,
+// first come first served across all clients.
+type Queuer interface {
+	// Enqueue takes a place for the request and returns without waiting for the
+	// key. On error no place is left behind.
+	Enqueue(ctx context.Context, req Request) (Ticket, error)
+}
+
+// Ticket is a place in the queue of a server.
+type Ticket interface {
+	// Wait blocks until the place is the first and the key is granted, or ctx
+	// ends, or the place is lost. It verifies place and session in the same step
+	// that grants, and Validity.Sent is the instant of that step. After an error
+	// the caller withdraws.
+	Wait(ctx context.Context) (Grant, error)
+	// Withdraw gives the place up and removes the grant if there is one. It may
+	// be called again after an error. A place never outlives the TTL of its
+	// request once its client has gone.
+	Withdraw(ctx context.Context) error
+}
+
+// LossNotifier is implemented by backends that learn about the death of a
+// session or a connection by themselves.
+type LossNotifier interface {
+	// NotifyLoss registers the function that is told about each hold that has
+	// ended on the server; cause matches ErrLost. It is called once, before the
+	// first request. lost does not block and may be called from any goroutine.
+	NotifyLoss(lost func(id ID, cause error))
+}
+
+// BatchRenewer is implemented by backends that renew many holds in one round
+// trip.
+type BatchRenewer interface {
+	// RenewBatch renews each hold as Renew does and returns one answer per hold,
+	// in the same order.
+	RenewBatch(ctx context.Context, holds []Hold) []Renewal
+}
+
+// Renewal is the answer of [BatchRenewer] for one hold.
+type Renewal struct {
+	Validity Validity
+	Err      error
+}
+
+// HandOverer is implemented by backends that can release a hold and grant the
+// key to the next local waiter in one round trip.
+type HandOverer interface {
+	// HandOver releases from and grants to, in one atomic step. An error that
+	// matches ErrNotHeld means that from no longer existed; one that matches
+	// ErrHeld means that from was released and that somebody else is due first.
+	// In both cases nothing was granted.
+	HandOver(ctx context.Context, from Hold, to Request) (Grant, error)
+}
+
+// Inspector is implemented by backends that can show who holds a key.
+type Inspector interface {
+	// Inspect returns the record of the key, or an error matching ErrNotHeld when
+	// nobody holds it. It never changes anything.
+	Inspect(ctx context.Context, key string) (Record, error)
+}
+
+// ForceReleaser is implemented by backends that can end somebody else's hold.
+type ForceReleaser interface {
+	// ForceRelease removes the record of the key if its token is the one given,
+	// in one atomic step. It returns an error matching ErrNotHeld when the key is
+	// free or has another token, so that a newer holder is never hit. The holder
+	// learns of it at its next renewal.
+	ForceRelease(ctx context.Context, key string, token uint64) error
+}
+
+// Clocked is implemented by backends whose grants are not read from
+// [SystemClock], such as the in-memory backend in tests with virtual time.
+type Clocked interface {
+	// Clock is the clock of all Instants of this backend.
+	Clock() Clock
+}

@@ -1,0 +1,204 @@
+// Package lock gives programs that run on several machines locks that they
+// share. One small interface, [Locker], stands for all of them; the backend is
+// chosen by a URL.
+//
+//	locker, err := lock.Open(ctx, "redis://localhost:6379")
+//	...
+//	lease, err := locker.Acquire(ctx, "nightly-report")
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Release(ctx)
+//	return report(lease.Context())
+//
+// # A hold is a lease
+//
+// A lease ends by itself when it is not renewed, so that a crashed holder does
+// not keep others out. Renewal is automatic, every third of the TTL. When
+// renewals fail, [Lease.Context] ends at the last confirmed deadline, which is
+// counted from the instant before the confirming request was sent; nobody else
+// is granted the key before that. One failed renewal is not a loss.
+//
+// The context given to Acquire bounds the waiting only. The hold ends with
+// Release, with the loss of the lease, or with Close of the Locker.
+//
+// # What no lock can promise
+//
+// A process that stops between checking its lease and acting can still act
+// late. Pass [Lease.Token] to whatever is being protected and let it refuse a
+// token that is smaller than one it has already seen, where that matters.
+//
+// # Errors
+//
+// Errors are matched with errors.Is: [ErrHeld], [ErrNotHeld], [ErrLost],
+// [ErrOutcomeUnknown], [ErrUnavailable], [ErrPermanent], [ErrInvalid],
+// [ErrUnsupported], [ErrClosed]. They mean the same on every backend.
+package lock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Locker hands out leases on keys. It is safe for concurrent use.
+//
+// Two acquisitions of one key exclude each other, in one process too, unless
+// both name the same owner ([WithOwner]).
+type Locker interface {
+	// Acquire waits until the key is held or ctx ends. Acquisitions through one
+	// Locker are served first come, first served.
+	//
+	// When ctx ends while somebody else holds the key, the error matches both the
+	// context's error and ErrHeld. While the server cannot be reached, Acquire
+	// keeps trying until ctx ends, and the error then matches ErrUnavailable too.
+	// A refusal that waiting does not cure (ErrPermanent, ErrInvalid,
+	// ErrUnsupported, ErrClosed) ends the wait at once. A caller that gets an
+	// error holds nothing, and what its last request may have left on the server
+	// is cleaned up in the background.
+	Acquire(ctx context.Context, key string, opts ...Option) (Lease, error)
+
+	// TryAcquire asks the server once and does not wait for a holder: it returns
+	// an error matching ErrHeld. It may overtake callers of Acquire. An error
+	// that matches ErrOutcomeUnknown means that the answer did not arrive; the
+	// possible grant is removed in the background.
+	TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error)
+
+	// Close ends every wait and every lease with ErrClosed and releases what is
+	// held, in at most five seconds. Without a reachable server what is left ends
+	// within its TTL. A second Close does nothing.
+	Close() error
+}
+
+// Lease is one hold of one key. It is safe for concurrent use.
+type Lease interface {
+	// Key is the key that was acquired.
+	Key() string
+
+	// Token is the fencing token: strictly increasing per key from grant to
+	// grant, whatever happens to the holders in between, and 0 where the backend
+	// has none. Tokens of different backends don't compare.
+	Token() uint64
+
+	// Context ends when the hold ends. context.Cause then matches ErrReleased,
+	// ErrClosed, or ErrLost with its reason (ErrExpired, ErrTakenOver,
+	// ErrSessionLost, ErrMaxHold). It ends by the deadline at the latest, by a
+	// local timer that no hanging call can delay, and its Err method compares
+	// the clock with the deadline, so that after a pause the first look already
+	// tells. It carries no values and reading it does no I/O.
+	Context() context.Context
+
+	// Deadline is until when the hold is certain without another renewal,
+	// measured on a clock that counts suspend. The second result is false when
+	// it is unknown.
+	Deadline() (time.Time, bool)
+
+	// Renew extends the lease by its full TTL from now. Leases renew themselves
+	// unless WithoutRenewal was given. The error matches ErrNotHeld when the
+	// hold has ended, ErrUnsupported when the backend cannot renew; after any
+	// other error the hold goes on until its deadline.
+	Renew(ctx context.Context) error
+
+	// Release ends the hold: renewal stops and Context ends first, then the
+	// server is told. It works with a context that has already ended, and is
+	// bounded in time. The error matches ErrLost when the hold had ended before,
+	// so that exclusion was not kept for the whole time, and ErrOutcomeUnknown
+	// when the server did not confirm: the release is then repeated in the
+	// background until the lease would have expired. A second Release of a
+	// settled lease returns ErrNotHeld.
+	Release(ctx context.Context) error
+}
+
+// Guaranteer is implemented by Lockers that can say what they promise. Those of
+// this project do.
+type Guaranteer interface {
+	Guarantees() backend.Guarantees
+}
+
+// GuaranteesOf returns what the Locker promises, and false when it does not say.
+func GuaranteesOf(l Locker) (backend.Guarantees, bool) {
+	if g, ok := l.(Guaranteer); ok {
+		return g.Guarantees(), true
+	}
+	return backend.Guarantees{}, false
+}
+
+// DefaultTTL is the TTL of a lease when nothing else is said.
+const DefaultTTL = 15 * time.Second
+
+// Options are the settings of a Locker. The zero value of each field, and a nil
+// pointer, mean the default.
+type Options struct {
+	// TTL is the default time to live of a lease: how long others wait when the
+	// holder dies. Default: DefaultTTL, or the nearest that the backend accepts.
+	TTL time.Duration
+
+	// Logger receives warnings: failing renewals, losses, clean-up that could not
+	// be confirmed, doubtful server settings. Contention is logged at debug
+	// level. Default: nothing is logged.
+	Logger *slog.Logger
+
+	// Observer is told about attempts, waits, renewals, losses and releases, for
+	// metrics and traces. Default: none.
+	Observer Observer
+}
+
+// OpenOption is a setting for [Open].
+type OpenOption func(*openSettings)
+
+type openSettings struct {
+	Options
+	mux *backend.Mux
+}
+
+// WithDefaultTTL sets the TTL of leases that don't ask for one with WithTTL.
+func WithDefaultTTL(ttl time.Duration) OpenOption {
+	return func(s *openSettings) {
+		s.TTL = ttl
+		if ttl <= 0 {
+			s.TTL = -1 // refused by New; zero would mean the default
+		}
+	}
+}
+
+// WithLogger sets the logger for warnings.
+func WithLogger(l *slog.Logger) OpenOption { return func(s *openSettings) { s.Logger = l } }
+
+// WithObserver sets the observer.
+func WithObserver(o Observer) OpenOption { return func(s *openSettings) { s.Observer = o } }
+
+// WithMux finds the backend in a mux of the caller's instead of
+// backend.DefaultMux, so that no package-level state is involved.
+func WithMux(m *backend.Mux) OpenOption { return func(s *openSettings) { s.mux = m } }
+
+// Open returns a Locker for a URL such as mem:, file:/var/lib/app/locks or
+// redis://host:6379. The package of the backend must be imported. An unknown
+// scheme, an unknown parameter and a setting that the backend cannot honour are
+// refused with an error matching ErrInvalid or ErrUnsupported. ctx bounds the
+// opening only.
+func Open(ctx context.Context, url string, opts ...OpenOption) (Locker, error) {
+	s := openSettings{mux: backend.DefaultMux}
+	for _, o := range opts {
+		o(&s)
+	}
+	if s.TTL < 0 {
+		return nil, fmt.Errorf("%w: the default TTL must be positive", ErrInvalid)
+	}
+	cfg := backend.OpenConfig{TTL: s.TTL, Logger: s.Logger}
+	if cfg.TTL == 0 {
+		cfg.TTL = DefaultTTL
+	}
+	b, err := s.mux.Open(ctx, url, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l, err := New(b, &s.Options)
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return l, nil
+}

@@ -1,0 +1,61 @@
+package lock
+
+import (
+	"context"
+	"time"
+)
+
+// Observer is told what happens in a Locker, for metrics and traces. It is
+// called from many goroutines at once, never while a mutex is held, and should
+// return quickly: an Acquire or Release waits for it. The context is that of the
+// call that caused the event, or one without values for events of renewal and
+// loss. Events contain no secret.
+type Observer func(ctx context.Context, e Event)
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	// EventAttempt: the server was asked for the key. Duration is how long the
+	// answer took, Err is nil for a grant.
+	EventAttempt EventKind = iota + 1
+	// EventWait: Acquire could not have the key at once and has now ended its
+	// wait. Duration is the whole wait, Err is nil when it ended in a grant.
+	EventWait
+	// EventRenewal: a renewal ended. Duration is how long it took, Err is nil
+	// when it was confirmed.
+	EventRenewal
+	// EventLoss: a hold ended before its release. Duration is how long it was
+	// held, Err is the cause.
+	EventLoss
+	// EventRelease: a release ended. Duration is how long the lease was held, Err
+	// is what Release returned.
+	EventRelease
+)
+
+// String is the name of the kind in lower case.
+func (k EventKind) String() string {
+	switch k {
+	case EventAttempt:
+		return "attempt"
+	case EventWait:
+		return "wait"
+	case EventRenewal:
+		return "renewal"
+	case EventLoss:
+		return "loss"
+	case EventRelease:
+		return "release"
+	}
+	return "unknown"
+}
+
+// Event is one thing that happened.
+type Event struct {
+	Kind     EventKind
+	Key      string
+	Token    uint64 // zero where none was granted yet
+	Duration time.Duration
+	Err      error
+}

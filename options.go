@@ -1,0 +1,101 @@
+package lock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Option is a setting of one acquisition.
+type Option func(*Settings)
+
+// Settings is what the options of one acquisition amount to. Locks that
+// implement [Locker] themselves read their options with [ResolveOptions].
+type Settings struct {
+	// TTL is the time to live asked for, or zero for the Locker's default.
+	TTL time.Duration
+	// Owner is the explicit owner, or empty. It is a secret.
+	Owner string
+	// NoRenewal is set by WithoutRenewal.
+	NoRenewal bool
+	// MaxHold is the longest time to hold, or zero for no limit.
+	MaxHold time.Duration
+	// Label is shown to those who are refused.
+	Label string
+
+	err error
+}
+
+// WithTTL sets the time to live of the lease: how long others wait when its
+// holder dies. A TTL that the backend cannot keep is refused, never rounded.
+func WithTTL(ttl time.Duration) Option {
+	return func(s *Settings) {
+		s.TTL = ttl
+		if ttl <= 0 {
+			s.fail(fmt.Errorf("%w: TTL %s; it must be positive", ErrInvalid, ttl))
+		}
+	}
+}
+
+// WithOwner makes the acquisition reentrant: it succeeds at once when the key is
+// already held by the same owner, as one more hold with the same token and a
+// lease of its own. The key is free when the last hold has ended; at most
+// backend.MaxHolds exist at a time. Owners are compared byte by byte. An owner is
+// a secret like a password: whoever knows it walks in.
+func WithOwner(owner string) Option {
+	return func(s *Settings) {
+		s.Owner = owner
+		s.fail(backend.ValidateOwner(owner))
+	}
+}
+
+// WithoutRenewal leaves renewal to the caller: the lease ends at its deadline
+// unless [Lease.Renew] is called.
+func WithoutRenewal() Option { return func(s *Settings) { s.NoRenewal = true } }
+
+// WithMaxHold ends the hold after d, however well renewal works, with the cause
+// ErrMaxHold, so that a stuck holder does not hold for ever.
+func WithMaxHold(d time.Duration) Option {
+	return func(s *Settings) {
+		s.MaxHold = d
+		if d <= 0 {
+			s.fail(fmt.Errorf("%w: maximum hold %s; it must be positive", ErrInvalid, d))
+		}
+	}
+}
+
+// WithLabel sets a public text of at most 256 bytes that tells others who holds
+// the key.
+func WithLabel(text string) Option {
+	return func(s *Settings) {
+		s.Label = text
+		if text != "" {
+			s.fail(backend.ValidateLabel(text))
+		}
+	}
+}
+
+func (s *Settings) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// ResolveOptions applies the options and checks them, with errors matching
+// ErrInvalid. A Locker that cannot honour a setting must refuse it with
+// ErrUnsupported, never ignore it.
+func ResolveOptions(opts ...Option) (Settings, error) {
+	var s Settings
+	for _, o := range opts {
+		o(&s)
+	}
+	if s.err != nil {
+		return Settings{}, s.err
+	}
+	return s, nil
+}
+
+// ValidateKey accepts what every backend accepts: 1 to 512 bytes of valid UTF-8
+// without control characters. The error matches ErrInvalid.
+func ValidateKey(key string) error { return backend.ValidateKey(key) }
