@@ -1,0 +1,96 @@
+package servertest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	dc "github.com/ory/dockertest/v3/docker"
+	"github.com/stretchr/testify/require"
+)
+
+// inContainer returns a server in a container, where the run asked for
+// containers (LOCK_TEST_SOURCE=container).
+func inContainer(t *testing.T) (*Server, *container) {
+	t.Helper()
+	if systemFinder().getenv("LOCK_TEST_SOURCE") != sourceContainer {
+		t.Skip("LOCK_TEST_SOURCE is not container")
+	}
+	s := Redis(t, WithControl())
+	return s, s.inst.(*container)
+}
+
+func TestContainerExpires(t *testing.T) {
+	t.Parallel()
+	s, c := inContainer(t)
+	expire := func() {
+		t.Helper()
+		require.True(t, s.inst.running())
+		require.NoError(t, c.get().Expire(1))
+		require.Eventually(t, func() bool { return !s.inst.running() }, readyBound, 50*time.Millisecond)
+	}
+	expire()
+	s.Restart(t, true)
+	s.Freeze(t)
+	expire()
+}
+
+func TestSweepRemovesExpiredContainers(t *testing.T) {
+	t.Parallel()
+	s, c := inContainer(t)
+	leftover := func(expires time.Time) string {
+		made, err := c.engine.pool.Client.CreateContainer(dc.CreateContainerOptions{
+			Config: &dc.Config{
+				Image:  c.image,
+				Cmd:    []string{"redis-server"},
+				Labels: map[string]string{labelExpires: strconv.FormatInt(expires.Unix(), 10)},
+			},
+			HostConfig: &dc.HostConfig{},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.engine.removeContainer(made.ID) })
+		return made.ID
+	}
+	old, young := leftover(time.Now().Add(-time.Minute)), leftover(time.Now().Add(time.Minute))
+	c.engine.sweep()
+	_, err := c.engine.pool.Client.InspectContainer(old)
+	gone := (*dc.NoSuchContainer)(nil)
+	require.ErrorAs(t, err, &gone)
+	_, err = c.engine.pool.Client.InspectContainer(young)
+	require.NoError(t, err)
+	require.NoError(t, client(t, s).Ping(t.Context()).Err(), "our own is not expired")
+}
+
+func TestContainerIsRemoved(t *testing.T) {
+	t.Parallel()
+	_, c := inContainer(t)
+	var name string
+	result := attempt(func(tb TB) {
+		s := Redis(tb, WithPersistence())
+		name = s.inst.(*container).opts.Name
+		s.Kill(tb)
+	})
+	require.Empty(t, result.failed)
+	_, err := c.engine.pool.Client.InspectContainer(name)
+	gone := (*dc.NoSuchContainer)(nil)
+	require.ErrorAs(t, err, &gone)
+}
+
+func TestContainerThatExitsShowsItsLog(t *testing.T) {
+	t.Parallel()
+	inContainer(t)
+	result := attempt(func(tb TB) { Redis(tb, WithArgs("--no-such-setting", "1")) })
+	require.Contains(t, result.failed, "exited before it answered")
+	require.True(t, strings.Contains(result.failed, "Bad directive"), "the server's own words: %s", result.failed)
+}
+
+func TestLifetimeOutlivesTheTestBinary(t *testing.T) {
+	t.Parallel()
+	end, ok := t.Deadline()
+	if !ok {
+		require.GreaterOrEqual(t, lifetime(), 24*time.Hour)
+		return
+	}
+	require.Greater(t, time.Now().Add(lifetime()), end)
+}

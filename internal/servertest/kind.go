@@ -1,0 +1,104 @@
+package servertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// kind describes one sort of server: all that the common mechanism needs to
+// know about it.
+type kind struct {
+	name  string // in LOCK_TEST_REQUIRE, container names and logs: "redis"
+	title string // in messages: "Redis"
+	env   string // variable with the address; _PASSWORD and _IMAGE are appended to it
+
+	binaries []string // programs, the first one found is used; a path with a slash is looked up as it is
+	install  string   // how to get a program: "apt-get install redis-server"
+
+	image         string                  // default container image, with its tag
+	containerPort int                     // TCP port inside the container
+	containerEnv  func(c config) []string // environment of the container, NAME=value; may be nil
+
+	// prepare fills a new, empty data directory before the first start of a
+	// program, and again after its data was thrown away. May be nil. Not called
+	// for containers, whose images do it themselves.
+	prepare func(ctx context.Context, l launch) error
+
+	// command is the whole command line. For a container it starts with the
+	// program's name, and nil stands for the image's own command.
+	command func(l launch) []string
+
+	// probe asks the server once, in its own protocol, whether it serves, and
+	// returns its version. It must say no when the process that answers is
+	// certainly another one than to.pid, so that a server of somebody else on the
+	// same port is never taken for ours. A refusal that no waiting cures, such as
+	// a wrong password, is wrapped with permanent: it ends the wait for a server
+	// from the environment.
+	probe func(ctx context.Context, to target) (version string, err error)
+
+	// url is the address in the form that users of the backend write.
+	url func(to target) string
+}
+
+// launch is what a command line is made from.
+type launch struct {
+	config
+	binary string // path of the program; empty in a container
+	host   string // address to listen on
+	port   int    // port to listen on
+	dir    string // data directory
+}
+
+// target is a server as its clients see it.
+type target struct {
+	addr     string
+	password string
+	pid      int // of the server process; 0 where it is not known
+}
+
+// permanentError is a refusal that will not pass by itself.
+type permanentError struct{ err error }
+
+func permanent(err error) error         { return &permanentError{err} }
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+var kinds struct {
+	sync.Mutex
+	names []string
+}
+
+// register makes the kind's name known to LOCK_TEST_REQUIRE.
+func register(k *kind) *kind {
+	kinds.Lock()
+	defer kinds.Unlock()
+	if slices.Contains(kinds.names, k.name) {
+		panic(fmt.Sprintf("servertest: kind %q is registered twice", k.name))
+	}
+	kinds.names = append(kinds.names, k.name)
+	slices.Sort(kinds.names)
+	return k
+}
+
+// required reports whether list, the value of LOCK_TEST_REQUIRE, demands the
+// kind. A name that no kind has is an error: a typing error must not turn the
+// demand off.
+func required(list string, k *kind) (bool, error) {
+	kinds.Lock()
+	known := slices.Clone(kinds.names)
+	kinds.Unlock()
+	found := false
+	for name := range strings.SplitSeq(list, ",") {
+		switch name = strings.TrimSpace(name); {
+		case name == "":
+		case name == "all", name == k.name:
+			found = true
+		case !slices.Contains(known, name):
+			return false, fmt.Errorf("servertest: LOCK_TEST_REQUIRE names %q; it takes all, or a list of: %s", name, strings.Join(known, ", "))
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,62 @@
+package servertest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+const tempPrefix = "mortise-servertest-"
+
+// tempDir is a directory that belongs to this process while the lock in it is
+// held. The lock ends with the process, so that a later one can tell what was
+// left behind.
+type tempDir struct {
+	path string
+	lock *flock.Flock
+}
+
+var sweepOnce sync.Once
+
+func newTempDir(name string) (*tempDir, error) {
+	sweepOnce.Do(func() { sweepTempDirs(os.TempDir(), time.Minute) })
+	path, err := os.MkdirTemp("", tempPrefix+name+"-")
+	if err != nil {
+		return nil, err
+	}
+	d := &tempDir{path: path, lock: flock.New(filepath.Join(path, "lock"))}
+	if err := d.lock.Lock(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(path))
+	}
+	return d, nil
+}
+
+func (d *tempDir) remove() error {
+	return errors.Join(d.lock.Close(), os.RemoveAll(d.path))
+}
+
+// sweepTempDirs removes the directories of processes that were killed. It
+// spares those younger than minAge, which may not have been locked yet, and
+// whatever it may not touch.
+func sweepTempDirs(parent string, minAge time.Duration) {
+	found, err := filepath.Glob(filepath.Join(parent, tempPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, path := range found {
+		info, err := os.Lstat(path)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < minAge {
+			continue
+		}
+		d := &tempDir{path: path, lock: flock.New(filepath.Join(path, "lock"))}
+		if free, err := d.lock.TryLock(); err == nil && free {
+			_ = d.remove() // the next run tries again
+		} else {
+			_ = d.lock.Close()
+		}
+	}
+}
