@@ -34,6 +34,8 @@ var (
 	ErrInvalid = backend.ErrInvalid
 	// ErrUnsupported: the backend cannot do what was asked; nothing was sent.
 	ErrUnsupported = backend.ErrUnsupported
+	// ErrTooManyHolds: the owner already has backend.MaxHolds holds on the key.
+	ErrTooManyHolds = backend.ErrTooManyHolds
 	// ErrClosed: the Locker was closed. It is also the cause of the leases that
 	// Close ended.
 	ErrClosed = backend.ErrClosed

@@ -15,7 +15,7 @@ type Backend interface {
 	// record, or when req.ID already holds it. Otherwise it returns an error that
 	// matches [ErrHeld], as a [*HeldError] with what the server knows of the
 	// holder. It never waits for a holder and leaves nothing behind when it
-	// refuses.
+	// refuses. An owner with [MaxHolds] holds gets [ErrTooManyHolds].
 	//
 	// A grant whose caller was told an error must end by itself within req.TTL,
 	// even if the process and its session live on.

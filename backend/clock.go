@@ -3,7 +3,7 @@ package backend
 import "time"
 
 // Instant is a reading of a [Clock]: nanoseconds since a start that only that
-// clock knows. Only the difference of two readings of the same clock in the
+// clock knows; it may be negative. Only the difference of two readings of the same clock in the
 // same process has a meaning.
 type Instant int64
 

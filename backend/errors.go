@@ -56,6 +56,10 @@ var (
 	// ErrUnsupported: this backend cannot do what was asked. Nothing was sent.
 	ErrUnsupported = errors.New("lock: not supported by this backend")
 
+	// ErrTooManyHolds: the owner already has MaxHolds holds on the key. Nothing
+	// was changed.
+	ErrTooManyHolds = errors.New("lock: the owner has the maximum number of holds on this key; release one first")
+
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("lock: closed")
 )

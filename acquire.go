@@ -1,0 +1,188 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// acquisition is one call of Acquire or TryAcquire. All its requests carry the
+// same acquisition id, so that a repeat finds the grant of a request whose answer
+// was lost.
+type acquisition struct {
+	c        *client
+	req      backend.Request
+	settings Settings
+
+	// What is known so far, for the error of a wait that ends without a grant.
+	refusal error // the last refusal: somebody else holds the key
+	trouble error // the last error of the server, cleared by any clear answer
+	unknown bool  // a request was sent whose outcome is unknown
+
+	mu     sync.Mutex // guards the rest, and req.ID
+	lease  *lease     // once granted
+	failed bool       // once the caller was told an error
+}
+
+// answerLimit is how long an attempt waits for the server: a grant that takes
+// longer has less than a third of its TTL left and would not be used.
+func (a *acquisition) answerLimit() time.Duration { return a.req.TTL * 2 / 3 }
+
+// try asks the server once.
+func (a *acquisition) try(ctx context.Context) (*lease, error) {
+	c := a.c
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	req := a.req
+	c.notices.expect(req.ID)
+	start := c.clock.Now()
+	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
+	g, err := whileOpen(limited, c,
+		func(_ backend.Grant, err error) { a.late(req, err) },
+		func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
+	cancel()
+	l, err := a.answer(ctx, g, err)
+	if c.observer != nil {
+		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: c.clock.Now().Sub(start), Err: err}
+		if l != nil {
+			e.Token = l.Token()
+		}
+		c.observe(ctx, e)
+	}
+	return l, err
+}
+
+// answer turns what the backend said into a lease or an error that is
+// classified, and remembers what it says about the key.
+func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error) (*lease, error) {
+	if err == nil {
+		return a.granted(g)
+	}
+	switch {
+	case errors.Is(err, ErrClosed):
+		a.unknown = true
+		return nil, ErrClosed
+	case errors.Is(err, ErrHeld):
+		a.refusal, a.trouble = err, nil
+		return nil, err
+	case isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown):
+		a.trouble = err
+		return nil, err
+	}
+	a.unknown = true
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("no answer from the server within %s", a.answerLimit())
+	}
+	err = unknownUnlessKnown(err)
+	a.trouble = err
+	return nil, err
+}
+
+// granted turns a grant into a lease, unless it comes too late to be of use.
+func (a *acquisition) granted(g backend.Grant) (*lease, error) {
+	c := a.c
+	now := c.clock.Now()
+	if left := g.Until().Sub(now); left < a.req.TTL/3 {
+		a.unknown = true
+		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
+			ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
+		return nil, a.trouble
+	}
+	l := c.newLease(backend.HoldOf(a.req), g, a.settings, now)
+	if !c.admit(l) {
+		a.unknown = true
+		return nil, ErrClosed
+	}
+	a.mu.Lock()
+	a.lease = l
+	a.mu.Unlock()
+	if cause := c.notices.admit(l); cause != nil {
+		l.step(func(h *hold, now backend.Instant) action { return h.gone(now, cause) })
+	}
+	return l, nil
+}
+
+// admit schedules a new lease, unless the Locker is closing.
+func (c *client) admit(l *lease) bool {
+	c.sched.mu.Lock()
+	defer c.sched.mu.Unlock()
+	select {
+	case <-c.done:
+		return false
+	default:
+	}
+	c.sched.set(l, l.state.wake())
+	return true
+}
+
+// late is told what a request returned after nobody waited for it any more. A
+// grant that has no living lease, and will get none by a repeat of the request, is
+// given back.
+func (a *acquisition) late(req backend.Request, err error) {
+	if err != nil && isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown) {
+		return
+	}
+	a.mu.Lock()
+	wanted := req.ID == a.req.ID && !a.failed && (a.lease == nil || a.lease.ctx.Err() == nil)
+	a.mu.Unlock()
+	if !wanted {
+		a.c.release(req)
+	}
+}
+
+// rename gives the acquisition a new id, so that the clean-up of what was sent
+// under the old one cannot hit what is sent from now on.
+func (a *acquisition) rename() {
+	if a.unknown {
+		a.c.release(a.req)
+		a.unknown = false
+	}
+	a.c.notices.forget(a.req.ID)
+	a.mu.Lock()
+	a.req.ID = backend.NewID()
+	a.mu.Unlock()
+}
+
+// fail ends the acquisition with an error for the caller, and has whatever its
+// requests may have left on the server removed in the background.
+func (a *acquisition) fail(ctx context.Context, err error) error {
+	a.mu.Lock()
+	a.failed = true
+	a.mu.Unlock()
+	a.c.notices.forget(a.req.ID)
+	if a.unknown {
+		a.c.release(a.req)
+	}
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ErrClosed) {
+		return a.gaveUp(ctxErr)
+	}
+	var held *HeldError
+	if err == ErrClosed || errors.As(err, &held) {
+		return err
+	}
+	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
+}
+
+// release gives back in the background what a request may have been granted.
+func (c *client) release(req backend.Request) {
+	c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, backend.HoldOf(req)) })
+}
+
+// gaveUp is the error of a call whose context ended before the key was held.
+func (a *acquisition) gaveUp(ctxErr error) error {
+	err := fmt.Errorf("lock: gave up acquiring %q: %w", a.req.Key, ctxErr)
+	for _, more := range []error{a.refusal, a.trouble} {
+		if more != nil {
+			err = fmt.Errorf("%w; %w", err, more)
+		}
+	}
+	if a.unknown && a.trouble == nil {
+		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
+	}
+	return err
+}

@@ -1,0 +1,163 @@
+package memlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// recordBackend is the personality with records that expire.
+type recordBackend struct{ s *Store }
+
+func newRecordBackend(s *Store) (backend.Backend, error) { return recordBackend{s}, nil }
+
+func (b recordBackend) Guarantees() backend.Guarantees { return guarantees() }
+func (b recordBackend) Clock() backend.Clock           { return b.s.clock }
+func (b recordBackend) Close() error                   { return nil }
+
+func (b recordBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Grant{}, err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.before(OpTry); err != nil {
+		return backend.Grant{}, err
+	}
+	now := s.clock.Now()
+	r := s.live(req.Key, now)
+	switch {
+	case r == nil:
+		owner := req.Owner
+		if owner == "" {
+			owner = req.ID.Hex()
+		}
+		holder := req.Holder
+		holder.Since = time.Now()
+		r = &record{owner: owner, token: s.nextToken(), holder: holder, holds: map[backend.ID]backend.Instant{}}
+		s.records[req.Key] = r
+	case has(r.holds, req.ID):
+	case req.Owner == "" || r.owner != req.Owner:
+		return backend.Grant{}, r.refuse(req.Key, now)
+	case len(r.holds) >= backend.MaxHolds:
+		return backend.Grant{}, backend.ErrTooManyHolds
+	}
+	r.extend(req.ID, now.Add(req.TTL))
+	g := backend.Grant{
+		Token: r.token, Holds: len(r.holds),
+		Validity: backend.Validity{Sent: now, For: backend.ValidFor(req.TTL)},
+	}
+	if err := s.after(OpTry); err != nil {
+		return backend.Grant{}, err
+	}
+	return g, nil
+}
+
+func has(m map[backend.ID]backend.Instant, id backend.ID) bool {
+	_, ok := m[id]
+	return ok
+}
+
+func (r *record) refuse(key string, now backend.Instant) error {
+	return &backend.HeldError{Key: key, Holder: r.holder, Remaining: r.remaining(now)}
+}
+
+func (b recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Validity{}, err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.before(OpRenew); err != nil {
+		return backend.Validity{}, err
+	}
+	now := s.clock.Now()
+	r := s.live(h.Key, now)
+	if r == nil || !has(r.holds, h.ID) {
+		return backend.Validity{}, backend.ErrNotHeld
+	}
+	r.extend(h.ID, now.Add(h.TTL))
+	if err := s.after(OpRenew); err != nil {
+		return backend.Validity{}, err
+	}
+	return backend.Validity{Sent: now, For: backend.ValidFor(h.TTL)}, nil
+}
+
+// RenewBatch implements backend.BatchRenewer.
+func (b recordBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := make([]backend.Renewal, len(holds))
+	for i, h := range holds {
+		out[i].Validity, out[i].Err = b.Renew(ctx, h)
+	}
+	return out
+}
+
+func (b recordBackend) Release(ctx context.Context, h backend.Hold) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.before(OpRelease); err != nil {
+		return err
+	}
+	r := s.live(h.Key, s.clock.Now())
+	if r == nil || !has(r.holds, h.ID) {
+		return backend.ErrNotHeld
+	}
+	delete(r.holds, h.ID)
+	if len(r.holds) == 0 {
+		delete(s.records, h.Key)
+		s.signal(h.Key)
+	}
+	return s.after(OpRelease)
+}
+
+// Watch implements backend.Watcher.
+func (b recordBackend) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ch := b.s.watch(key)
+	context.AfterFunc(ctx, func() { b.s.unwatch(key, ch) })
+	return ch, nil
+}
+
+// Inspect implements backend.Inspector.
+func (b recordBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Record{}, err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	r := s.live(key, now)
+	if r == nil {
+		return backend.Record{}, backend.ErrNotHeld
+	}
+	return backend.Record{
+		Key: key, Token: r.token, Holds: len(r.holds), Waiters: -1,
+		Remaining: r.remaining(now), Holder: r.holder,
+	}, nil
+}
+
+// ForceRelease implements backend.ForceReleaser.
+func (b recordBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.live(key, s.clock.Now()); r == nil || r.token != token {
+		return backend.ErrNotHeld
+	}
+	delete(s.records, key)
+	s.signal(key)
+	return nil
+}

@@ -1,0 +1,137 @@
+package memlock
+
+import (
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Store is the "server" that Lockers in memory share. It is safe for concurrent
+// use. Its methods, beside the locks themselves, cause faults for tests.
+type Store struct {
+	clock backend.Clock
+
+	mu      sync.Mutex
+	records map[string]*record
+	queues  map[string]*queue
+	watches map[string]map[chan struct{}]struct{}
+	token   uint64
+	faults  faults
+}
+
+// NewStore returns an empty store. The clock decides about expiry; nil means the
+// clock of the Go runtime, which is virtual inside a testing/synctest bubble.
+func NewStore(clock backend.Clock) *Store {
+	if clock == nil {
+		clock = backend.RuntimeClock()
+	}
+	return &Store{
+		clock:   clock,
+		records: map[string]*record{},
+		queues:  map[string]*queue{},
+		watches: map[string]map[chan struct{}]struct{}{},
+	}
+}
+
+// record is the state of one key in the personality with expiry.
+type record struct {
+	owner  string // explicit owner, or the id of the only hold
+	token  uint64
+	holder backend.Holder
+	holds  map[backend.ID]backend.Instant // id to expiry
+}
+
+// extend moves the expiry of a hold, never back. An instant may be negative, so a
+// hold that is not there yet needs a case of its own.
+func (r *record) extend(id backend.ID, to backend.Instant) {
+	if old, ok := r.holds[id]; ok {
+		to = max(to, old)
+	}
+	r.holds[id] = to
+}
+
+// remaining is how long the last hold lasts.
+func (r *record) remaining(now backend.Instant) time.Duration {
+	var d time.Duration
+	for _, e := range r.holds {
+		d = max(d, e.Sub(now))
+	}
+	return d
+}
+
+// nextToken returns a token larger than all before it, in this process and, by
+// the wall clock, in the process before it. The mutex is held.
+func (s *Store) nextToken() uint64 {
+	s.token = max(s.token+1, uint64(time.Now().UnixMicro()))
+	return s.token
+}
+
+// live returns the record of the key without its expired holds, or nil when the
+// key is free. The mutex is held.
+func (s *Store) live(key string, now backend.Instant) *record {
+	r := s.records[key]
+	if r == nil {
+		return nil
+	}
+	for id, expiry := range r.holds {
+		if now >= expiry {
+			delete(r.holds, id)
+		}
+	}
+	if len(r.holds) == 0 {
+		delete(s.records, key)
+		return nil
+	}
+	return r
+}
+
+// signal tells the watchers of a key that it may be free. The mutex is held.
+func (s *Store) signal(key string) {
+	for ch := range s.watches[key] {
+		select {
+		case ch <- struct{}{}:
+		default: // a signal is already waiting
+		}
+	}
+}
+
+func (s *Store) watch(key string) chan struct{} {
+	ch := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches[key] == nil {
+		s.watches[key] = map[chan struct{}]struct{}{}
+	}
+	s.watches[key][ch] = struct{}{}
+	return ch
+}
+
+func (s *Store) unwatch(key string, ch chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.watches[key], ch)
+	if len(s.watches[key]) == 0 {
+		delete(s.watches, key)
+	}
+}
+
+// Len is the number of keys that are held or waited for, for tests of what is
+// left behind.
+func (s *Store) Len() int {
+	now := s.clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for key := range s.records {
+		if s.live(key, now) != nil {
+			n++
+		}
+	}
+	for key := range s.queues {
+		if s.liveQueue(key, now) != nil {
+			n++
+		}
+	}
+	return n + len(s.watches)
+}

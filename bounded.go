@@ -1,0 +1,85 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// errStopped is what bounded returns when it stopped waiting because of done.
+var errStopped = errors.New("lock: stopped waiting for the server")
+
+// bounded calls f and returns when f does, when ctx ends, or when done is closed,
+// whichever is first. Client libraries often do not watch the context of a
+// request in flight; here is the one place that makes up for it. When bounded
+// gave up waiting, late (if not nil) is told what f returned in the end.
+func bounded[T any](ctx context.Context, done <-chan struct{}, late func(T, error), f func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	answers := make(chan answer, 1)
+	var settled atomic.Bool // by whoever is first: the answer, or the end of the wait
+	go func() {
+		v, err := f(ctx)
+		if settled.CompareAndSwap(false, true) {
+			answers <- answer{v, err}
+		} else if late != nil {
+			late(v, err)
+		}
+	}()
+	var gaveUp error
+	select {
+	case a := <-answers:
+		return a.v, a.err
+	case <-ctx.Done():
+		gaveUp = ctx.Err()
+	case <-done:
+		gaveUp = errStopped
+	}
+	if !settled.CompareAndSwap(false, true) {
+		a := <-answers
+		return a.v, a.err
+	}
+	var zero T
+	return zero, gaveUp
+}
+
+// whileOpen is bounded for calls that end with ErrClosed when the Locker closes.
+func whileOpen[T any](ctx context.Context, c *client, late func(T, error), f func(context.Context) (T, error)) (T, error) {
+	v, err := bounded(ctx, c.done, late, f)
+	if err == errStopped {
+		err = ErrClosed
+	}
+	return v, err
+}
+
+// known are the errors of a backend that say that nothing was applied, or that
+// say exactly what was.
+var known = []error{
+	ErrHeld, ErrNotHeld, ErrUnavailable, ErrPermanent, ErrInvalid, ErrUnsupported, ErrTooManyHolds, ErrOutcomeUnknown,
+}
+
+// unknownUnlessKnown marks an error of a backend that does not say what happened
+// as an unknown outcome.
+func unknownUnlessKnown(err error) error {
+	if isAny(err, known) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", backend.ErrOutcomeUnknown, err)
+}
+
+// final are the refusals that waiting does not cure.
+var final = []error{ErrPermanent, ErrInvalid, ErrUnsupported, ErrTooManyHolds, ErrClosed}
+
+func isAny(err error, targets []error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}

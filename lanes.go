@@ -1,0 +1,77 @@
+package lock
+
+import (
+	"context"
+	"sync"
+)
+
+// lanes let one acquisition per key and owner contend on the server at a time;
+// the others of this Locker wait behind it, first come, first served. That keeps
+// the load on the server independent of the number of waiters in a process, and
+// makes waiting within a Locker fair.
+//
+// Acquisitions without an owner share one lane per key. The one at the head of a
+// lane owns the lane's watch.
+type lanes struct {
+	mu sync.Mutex
+	m  map[laneKey]*lane
+}
+
+type laneKey struct{ key, owner string }
+
+type lane struct {
+	key     laneKey
+	waiting []*place // behind the head; guarded by lanes.mu
+
+	// Only the head uses the rest.
+	hints     <-chan struct{}    // the watch, or nil
+	stopWatch context.CancelFunc // ends it
+	last      *lease             // what the lane was granted last
+}
+
+// place is where one acquisition stands in a lane.
+type place struct {
+	turn chan struct{} // closed when the place is the head
+}
+
+// enter takes the last place. The place is the head when its turn channel is
+// closed, or at once when it is nil.
+func (ls *lanes) enter(k laneKey) (*lane, *place) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.m[k]
+	if l == nil {
+		l = &lane{key: k}
+		ls.m[k] = l
+		return l, &place{}
+	}
+	p := &place{turn: make(chan struct{})}
+	l.waiting = append(l.waiting, p)
+	return l, p
+}
+
+// leave gives the place up; the next in line becomes the head. The last to leave
+// ends the watch.
+func (ls *lanes) leave(l *lane, p *place) {
+	ls.mu.Lock()
+	for i, w := range l.waiting {
+		if w == p {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			ls.mu.Unlock()
+			return
+		}
+	}
+	// The place was the head.
+	if len(l.waiting) > 0 {
+		next := l.waiting[0]
+		l.waiting = append(l.waiting[:0], l.waiting[1:]...)
+		close(next.turn)
+		ls.mu.Unlock()
+		return
+	}
+	delete(ls.m, l.key)
+	ls.mu.Unlock()
+	if l.stopWatch != nil {
+		l.stopWatch()
+	}
+}

@@ -1,0 +1,400 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// personalities runs a test in virtual time on both personalities of the memory
+// backend. open returns a further Locker on the same store.
+func personalities(t *testing.T, test func(t *testing.T, store *memlock.Store, open func(...func(*memlock.Options)) lock.Locker)) {
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore(nil)
+				test(t, store, func(opts ...func(*memlock.Options)) lock.Locker {
+					o := memlock.Options{Store: store, Queue: queue}
+					for _, f := range opts {
+						f(&o)
+					}
+					l, err := memlock.New(t.Context(), &o)
+					require.NoError(t, err)
+					t.Cleanup(func() { assert.NoError(t, l.Close()) })
+					return l
+				})
+			})
+		})
+	}
+}
+
+type opener = func(...func(*memlock.Options)) lock.Locker
+
+func cause(l lock.Lease) error { return context.Cause(l.Context()) }
+
+func TestAutomaticRenewalKeepsTheHold(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		a, b := open(), open()
+		ctx := t.Context()
+		lease, err := a.Acquire(ctx, "k", lock.WithTTL(15*time.Second))
+		require.NoError(t, err)
+		for range 240 {
+			time.Sleep(15 * time.Second)
+			_, err := b.TryAcquire(ctx, "k")
+			require.ErrorIs(t, err, lock.ErrHeld)
+		}
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(ctx))
+		require.ErrorIs(t, cause(lease), lock.ErrReleased)
+		require.NotErrorIs(t, cause(lease), lock.ErrLost)
+		second, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		assert.Greater(t, second.Token(), lease.Token())
+		require.NoError(t, second.Release(ctx))
+		require.ErrorIs(t, second.Release(ctx), lock.ErrNotHeld)
+	})
+}
+
+func TestHangingRenewalsEndTheHoldAtItsDeadline(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		a, b := open(), open()
+		ctx := t.Context()
+		lease, err := a.Acquire(ctx, "k", lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		store.FailRequests(memlock.OpRenew, -1)
+		deadline, ok := lease.Deadline()
+		require.True(t, ok)
+		granted := make(chan time.Time, 1)
+		go func() {
+			_, err := b.Acquire(ctx, "k")
+			assert.NoError(t, err)
+			granted <- time.Now()
+		}()
+		<-lease.Context().Done()
+		lost := time.Now()
+		assert.Equal(t, deadline.UnixMilli(), lost.UnixMilli())
+		assert.ErrorIs(t, cause(lease), lock.ErrExpired)
+		assert.ErrorIs(t, cause(lease), lock.ErrLost)
+		next := <-granted
+		assert.False(t, next.Before(lost), "the next grant came %s before the loss signal", lost.Sub(next))
+		assert.ErrorIs(t, lease.Release(ctx), lock.ErrLost)
+		assert.ErrorIs(t, lease.Renew(ctx), lock.ErrNotHeld)
+		store.FailRequests(memlock.OpRenew, 0)
+	})
+}
+
+func TestFailedRenewalsThatRecoverAreNoLoss(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		a := open()
+		lease, err := a.Acquire(t.Context(), "k", lock.WithTTL(6*time.Second))
+		require.NoError(t, err)
+		for range 20 {
+			store.FailRequests(memlock.OpRenew, 2)
+			store.DropReplies(memlock.OpRenew, 1)
+			time.Sleep(6 * time.Second)
+			require.NoError(t, lease.Context().Err())
+		}
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+func TestRemovedRecordIsReportedWithinARenewalPeriod(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		lease, err := open().Acquire(t.Context(), "k", lock.WithTTL(9*time.Second))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		start := time.Now()
+		require.True(t, store.Remove("k"))
+		<-lease.Context().Done()
+		assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+		assert.ErrorIs(t, cause(lease), lock.ErrTakenOver)
+	})
+}
+
+func TestLostReplyOfAcquireIsCountedOnce(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		store.DropReplies(memlock.OpTry, 1)
+		lease, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(ctx))
+		l, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, l.Release(ctx))
+
+		store.DropReplies(memlock.OpTry, 1)
+		_, err = a.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		require.NotErrorIs(t, err, lock.ErrHeld)
+		synctest.Wait()
+		l, err = b.TryAcquire(ctx, "k")
+		require.NoError(t, err, "the grant that nobody was told of was not removed")
+		require.NoError(t, l.Release(ctx))
+	})
+}
+
+func TestLostReplyOfReleaseHarmsNobody(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		lease, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		store.DropReplies(memlock.OpRelease, 2)
+		err = lease.Release(ctx)
+		if err != nil {
+			require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		}
+		next, err := b.Acquire(ctx, "k")
+		require.NoError(t, err)
+		if err := lease.Release(ctx); err != nil {
+			require.ErrorIs(t, err, lock.ErrNotHeld)
+		}
+		time.Sleep(time.Minute)
+		require.NoError(t, next.Context().Err())
+		require.NoError(t, next.Release(ctx))
+	})
+}
+
+func TestMaxHoldEndsARenewedHold(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		a, b := open(), open()
+		start := time.Now()
+		lease, err := a.Acquire(t.Context(), "k", lock.WithMaxHold(time.Minute))
+		require.NoError(t, err)
+		<-lease.Context().Done()
+		assert.Equal(t, time.Minute, time.Since(start))
+		assert.ErrorIs(t, cause(lease), lock.ErrMaxHold)
+		synctest.Wait()
+		next, err := b.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
+func TestReentryByExplicitOwnerOnly(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		first, err := a.Acquire(ctx, "k", lock.WithOwner("me"), lock.WithTTL(30*time.Second))
+		require.NoError(t, err)
+		second, err := a.Acquire(ctx, "k", lock.WithOwner("me"), lock.WithTTL(3*time.Second), lock.WithoutRenewal())
+		require.NoError(t, err)
+		assert.Equal(t, first.Token(), second.Token())
+		_, err = a.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, lock.ErrHeld)
+		_, err = a.TryAcquire(ctx, "k", lock.WithOwner("you"))
+		require.ErrorIs(t, err, lock.ErrHeld)
+
+		time.Sleep(4 * time.Second)
+		assert.ErrorIs(t, cause(second), lock.ErrExpired, "each hold has its own expiry")
+		assert.NoError(t, first.Context().Err())
+		_, err = b.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, lock.ErrHeld)
+
+		third, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		require.NoError(t, first.Release(ctx))
+		_, err = b.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, lock.ErrHeld)
+		require.NoError(t, third.Release(ctx))
+		l, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, l.Release(ctx))
+	})
+}
+
+func TestReentryDoesNotWaitBehindWaiters(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		first, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		var waiters sync.WaitGroup
+		for _, l := range []lock.Locker{a, b} {
+			waiters.Add(1)
+			go func() {
+				defer waiters.Done()
+				if lease, err := l.Acquire(ctx, "k"); assert.NoError(t, err) {
+					assert.NoError(t, lease.Release(ctx))
+				}
+			}()
+		}
+		synctest.Wait()
+		second, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		require.NoError(t, second.Release(ctx))
+		require.NoError(t, first.Release(ctx))
+		waiters.Wait()
+	})
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		lease, err := a.Acquire(ctx, "k", lock.WithLabel("nightly"))
+		require.NoError(t, err)
+		for _, l := range []lock.Locker{a, b} {
+			short, cancel := context.WithTimeout(ctx, 7*time.Second)
+			defer cancel()
+			_, err = l.Acquire(short, "k")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, lock.ErrHeld)
+		}
+		var held *lock.HeldError
+		_, err = b.TryAcquire(ctx, "k")
+		require.ErrorAs(t, err, &held)
+		assert.Equal(t, "nightly", held.Holder.Label)
+		assert.Positive(t, held.Holder.PID)
+		require.NoError(t, lease.Release(ctx))
+		next, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, next.Release(ctx))
+		synctest.Wait()
+		assert.Zero(t, store.Len())
+	})
+}
+
+func TestCloseEndsHoldsAndWaits(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		lease, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := a.Acquire(ctx, "k")
+			waiting <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, a.Close())
+		assert.ErrorIs(t, <-waiting, lock.ErrClosed)
+		assert.ErrorIs(t, cause(lease), lock.ErrClosed)
+		_, err = a.Acquire(ctx, "k")
+		assert.ErrorIs(t, err, lock.ErrClosed)
+		next, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		assert.ErrorIs(t, lease.Release(ctx), lock.ErrNotHeld)
+		require.NoError(t, next.Context().Err())
+		require.NoError(t, next.Release(ctx))
+	})
+}
+
+func TestSessionLossIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		l, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		defer l.Close()
+		plain, err := l.Acquire(t.Context(), "a")
+		require.NoError(t, err)
+		inner, err := l.Acquire(t.Context(), "b", lock.WithOwner("me"))
+		require.NoError(t, err)
+		outer, err := l.Acquire(t.Context(), "b", lock.WithOwner("me"))
+		require.NoError(t, err)
+		start := time.Now()
+		store.EndSession()
+		for _, lease := range []lock.Lease{plain, inner, outer} {
+			<-lease.Context().Done()
+			assert.ErrorIs(t, cause(lease), lock.ErrSessionLost)
+		}
+		assert.Zero(t, time.Since(start))
+	})
+}
+
+func TestWaitersOfOneLockerAreServedInTheirOrder(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a := open()
+		first, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		order := make(chan int, 20)
+		for i := range 20 {
+			go func() {
+				l, err := a.Acquire(ctx, "k")
+				if assert.NoError(t, err) {
+					order <- i
+					assert.NoError(t, l.Release(ctx))
+				}
+			}()
+			synctest.Wait()
+		}
+		require.NoError(t, first.Release(ctx))
+		for i := range 20 {
+			assert.Equal(t, i, <-order)
+		}
+	})
+}
+
+func TestDo(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		a := open()
+		ctx := t.Context()
+		boom := errors.New("boom")
+		err := lock.Do(ctx, a, "k", func(ctx context.Context, lease lock.Lease) error {
+			return lock.TryDo(ctx, a, "k", func(context.Context, lock.Lease) error {
+				t.Error("two at a time")
+				return nil
+			})
+		})
+		require.ErrorIs(t, err, lock.ErrHeld)
+		require.ErrorIs(t, lock.Do(ctx, a, "k", func(context.Context, lock.Lease) error { return boom }), boom)
+		require.PanicsWithValue(t, "oops", func() {
+			_ = lock.Do(ctx, a, "k", func(context.Context, lock.Lease) error { panic("oops") })
+		})
+		err = lock.Do(ctx, a, "k", func(ctx context.Context, lease lock.Lease) error {
+			store.Remove("k")
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), lock.ErrTakenOver)
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		synctest.Wait()
+		assert.Zero(t, store.Len())
+	})
+}
+
+func TestRefusedBeforeAnythingIsSent(t *testing.T) {
+	store := memlock.NewStore(nil)
+	l, err := memlock.New(t.Context(), &memlock.Options{Store: store})
+	require.NoError(t, err)
+	defer l.Close()
+	store.FailRequests(memlock.OpTry, -1)
+	for name, opts := range map[string][]lock.Option{
+		"ttl zero":      {lock.WithTTL(0)},
+		"ttl negative":  {lock.WithTTL(-time.Second)},
+		"ttl too short": {lock.WithTTL(time.Microsecond)},
+		"owner":         {lock.WithOwner("a\nb")},
+		"owner empty":   {lock.WithOwner("")},
+		"label":         {lock.WithLabel("a\x00b")},
+		"max hold":      {lock.WithMaxHold(0)},
+	} {
+		_, err := l.TryAcquire(t.Context(), "k", opts...)
+		assert.ErrorIs(t, err, lock.ErrInvalid, name)
+	}
+	for _, key := range []string{"", "a\tb", "\xff", string(make([]byte, 600))} {
+		_, err := l.Acquire(t.Context(), key)
+		assert.ErrorIs(t, err, lock.ErrInvalid, "key %q", key)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = l.Acquire(ended, "k")
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+	_, err = memlock.New(t.Context(), &memlock.Options{Lock: lock.Options{TTL: time.Microsecond}})
+	assert.ErrorIs(t, err, lock.ErrInvalid)
+	_, err = lock.New(nil, nil)
+	assert.ErrorIs(t, err, lock.ErrInvalid)
+	var _ backend.Backend
+}

@@ -1,0 +1,133 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Release implements Lease.
+func (l *lease) Release(ctx context.Context) error {
+	err := l.release(ctx)
+	c := l.c
+	if c.observer != nil {
+		c.observe(ctx, Event{
+			Kind: EventRelease, Key: l.hold.Key, Token: l.hold.Token,
+			Duration: c.clock.Now().Sub(l.since), Err: err,
+		})
+	}
+	return err
+}
+
+func (l *lease) release(ctx context.Context) error {
+	for {
+		settled, err, turn := l.beginRelease()
+		if settled {
+			return err
+		}
+		if turn == nil {
+			break
+		}
+		// Another Release is under way; its outcome decides about this one.
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return fmt.Errorf("lock: releasing %q: another Release is still waiting for the server: %w: %w", l.hold.Key, ErrOutcomeUnknown, ctx.Err())
+		}
+	}
+	err := l.sendRelease(ctx)
+	return l.endRelease(err)
+}
+
+// beginRelease ends the hold on this side. It returns settled and the final
+// result when there is nothing to send, or the end of another release to wait
+// for, or nothing when the caller is the one to send.
+func (l *lease) beginRelease() (settled bool, err error, turn <-chan struct{}) {
+	s := l.c.sched
+	s.mu.Lock()
+	act := l.state.release(s.clock.Now())
+	s.set(l, l.state.wake())
+	f := l.c.act(l, act)
+	switch l.state.phase {
+	case phaseLost:
+		settled, err = true, &endedError{key: l.hold.Key, cause: l.state.cause}
+	case phaseSettled:
+		settled, err = true, &endedError{key: l.hold.Key, cause: ErrReleased}
+	case phaseHeld, phaseReleasing:
+		if l.releasing != nil {
+			turn = l.releasing
+		} else {
+			l.releasing = make(chan struct{})
+		}
+	}
+	s.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return settled, err, turn
+}
+
+// sendRelease tells the server, on a context that the caller's cancellation does
+// not reach. A caller whose context ends during the call gets its answer at once;
+// the request goes on.
+func (l *lease) sendRelease(ctx context.Context) error {
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	giveUp := ctx.Done()
+	if ctx.Err() != nil {
+		giveUp = nil
+	}
+	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.c.ops.Release(ctx, l.hold) }
+	for tries := 1; ; tries++ {
+		_, err := bounded(detached, giveUp, nil, send)
+		if err == errStopped {
+			return fmt.Errorf("no answer yet: %w", ctx.Err())
+		}
+		if tries > 1 && errors.Is(err, ErrNotHeld) {
+			// The first request, whose answer was lost, has done it.
+			return nil
+		}
+		if err == nil || tries == 2 || isAny(err, known) || detached.Err() != nil {
+			return err
+		}
+	}
+}
+
+// endRelease draws the conclusion from what the server said.
+func (l *lease) endRelease(err error) error {
+	s, c := l.c.sched, l.c
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(l.releasing)
+	l.releasing = nil
+	repeated := l.unsettled
+	switch {
+	case err == nil:
+		l.state.settle()
+		return nil
+	case errors.Is(err, ErrNotHeld):
+		l.state.settle()
+		if repeated {
+			// The first request, whose answer was lost, has done it.
+			return nil
+		}
+		cause := err
+		if !errors.Is(err, ErrLost) {
+			cause = ErrTakenOver
+			if s.clock.Now() >= l.state.deadline {
+				cause = ErrExpired
+			}
+		}
+		return &endedError{key: l.hold.Key, cause: cause}
+	}
+	if !repeated {
+		l.unsettled = true
+		ttl := max(l.state.deadline.Sub(s.clock.Now()), 0) + time.Millisecond
+		c.cleanUpLocked(l.hold.Key, ttl, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
+	}
+	return fmt.Errorf("%w: releasing %q was not confirmed; it is repeated in the background, and the lease ends within its TTL: %w",
+		backend.ErrOutcomeUnknown, l.hold.Key, err)
+}

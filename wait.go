@@ -1,0 +1,298 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// How long a waiter sleeps before it asks the server again without being told
+// to. Every sleep is lengthened at random by up to a quarter.
+const (
+	pollWatched   = 2 * time.Second       // under a watch: only for signals that got lost
+	pollFirst     = 15 * time.Millisecond // without a watch, growing to
+	pollMost      = 250 * time.Millisecond
+	troubleFirst  = 25 * time.Millisecond // after an error of the server, doubling to
+	troubleMost   = 2 * time.Second
+	expiryPadding = 2 * time.Millisecond // after the time at which the holder's lease can end
+)
+
+// acquire waits until the key is held, ctx ends, or an error says that waiting is
+// of no use.
+func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
+	start := a.c.clock.Now()
+	l, waited, err := a.contend(ctx)
+	if waited && a.c.observer != nil {
+		e := Event{Kind: EventWait, Key: a.req.Key, Duration: a.c.clock.Now().Sub(start), Err: err}
+		if l != nil {
+			e.Token = l.Token()
+		}
+		a.c.observe(ctx, e)
+	}
+	return l, err
+}
+
+// contend takes a place in the lane of the key and competes for the key when the
+// turn comes. It also reports whether there was a wait.
+func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
+	c := a.c
+	asked := false
+	if a.req.Owner != "" {
+		// Re-entry comes before every place in a queue: those who wait there may be
+		// waiting for this very owner.
+		l, err := a.try(ctx)
+		if err == nil || a.over(ctx, err) {
+			return l, false, err
+		}
+		asked = true
+	}
+	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
+	defer c.lanes.leave(ln, p)
+	if p.turn != nil {
+		if a.refusal == nil {
+			a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", ErrHeld, a.req.Key)
+		}
+		select {
+		case <-p.turn:
+		case <-ctx.Done():
+			return nil, true, ctx.Err()
+		case <-c.done:
+			return nil, true, ErrClosed
+		}
+	}
+	w := waiter{a: a, lane: ln, asked: asked && p.turn == nil}
+	var l *lease
+	var err error
+	if c.queuer != nil {
+		l, err = w.queue(ctx)
+	} else {
+		l, err = w.poll(ctx)
+	}
+	if l != nil {
+		ln.last = l
+	}
+	return l, asked || p.turn != nil || w.slept, err
+}
+
+// over reports whether an error ends the wait.
+func (a *acquisition) over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || isAny(err, final)
+}
+
+// waiter is the acquisition at the head of its lane.
+type waiter struct {
+	a     *acquisition
+	lane  *lane
+	asked bool // the server was asked just now and refused
+	slept bool
+	timer *time.Timer
+	fails int // errors of the server in a row
+	polls int // refusals in a row without a watch
+}
+
+// poll asks, watches, asks again, and then sleeps until the watch signals or it
+// is time to ask anyway. The second question closes the gap between the first
+// refusal and the watch.
+func (w *waiter) poll(ctx context.Context) (*lease, error) {
+	a, c := w.a, w.a.c
+	defer w.stop()
+	for {
+		if w.worthAsking() {
+			l, err := a.try(ctx)
+			if err == nil || a.over(ctx, err) {
+				return l, err
+			}
+			if !errors.Is(err, ErrHeld) {
+				w.fails++
+				if err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
+		w.fails = 0
+		if c.watcher != nil && w.lane.hints == nil {
+			watching, err := w.watch(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if watching {
+				continue
+			}
+		}
+		if err := w.sleep(ctx, w.interval()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// worthAsking is false while this Locker itself holds the key and a watch will
+// tell of its release, and when the server was asked a moment ago.
+func (w *waiter) worthAsking() bool {
+	if w.asked {
+		w.asked = false
+		return false
+	}
+	return w.slept || w.lane.hints == nil || !w.heldHere()
+}
+
+// heldHere reports whether the lane's own last lease stands in the way.
+func (w *waiter) heldHere() bool {
+	last := w.lane.last
+	return w.a.req.Owner == "" && last != nil && last.ctx.Err() == nil
+}
+
+// watch begins to watch the key for as long as the lane has waiters. It returns
+// false when the watch cannot be had for now.
+func (w *waiter) watch(ctx context.Context) (bool, error) {
+	c := w.a.c
+	life, stop := context.WithCancel(c.life)
+	limited, cancel := context.WithTimeout(ctx, closeLimit)
+	defer cancel()
+	hints, err := whileOpen(limited, c, nil, func(context.Context) (<-chan struct{}, error) {
+		return c.watcher.Watch(life, w.lane.key.key)
+	})
+	if err != nil {
+		stop()
+		if errors.Is(err, ErrClosed) || ctx.Err() != nil {
+			return false, err
+		}
+		c.log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
+		return false, nil
+	}
+	w.lane.hints, w.lane.stopWatch = hints, stop
+	return true, nil
+}
+
+// interval is how long to sleep after a refusal: not longer than the holder's
+// lease can last, nor than the poll interval.
+func (w *waiter) interval() time.Duration {
+	d := between(pollWatched)
+	if w.lane.hints == nil {
+		w.polls++
+		d = backoff(pollFirst, pollMost, w.polls)
+	}
+	var held *HeldError
+	if errors.As(w.a.refusal, &held) && held.Remaining > 0 {
+		d = min(d, held.Remaining+expiryPadding)
+	}
+	if w.heldHere() {
+		left := backend.Instant(w.lane.last.until.Load()).Sub(w.a.c.clock.Now())
+		d = min(d, max(left, 0)+expiryPadding)
+	}
+	return d
+}
+
+// sleep returns when the watch signals or d has passed, or with the reason why
+// the wait is over.
+func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
+	w.slept = true
+	if w.timer == nil {
+		w.timer = time.NewTimer(d)
+	} else {
+		w.timer.Reset(d)
+	}
+	select {
+	case _, ok := <-w.lane.hints:
+		if !ok {
+			// The watch broke. Ask, and set up another one.
+			w.lane.stopWatch()
+			w.lane.hints, w.lane.stopWatch = nil, nil
+		}
+	case <-w.timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.a.c.done:
+		return ErrClosed
+	}
+	return nil
+}
+
+func (w *waiter) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// backoff grows from first to most, doubling from the second time on.
+func backoff(first, most time.Duration, times int) time.Duration {
+	d := first
+	for range min(times, 16) - 1 {
+		d = min(2*d, most)
+	}
+	return between(d)
+}
+
+// queue waits in the queue of the server, and takes a new place when the old one
+// was lost.
+func (w *waiter) queue(ctx context.Context) (*lease, error) {
+	a, c := w.a, w.a.c
+	defer w.stop()
+	for {
+		l, err := a.inQueue(ctx)
+		if err == nil || a.over(ctx, err) || errors.Is(err, ErrClosed) {
+			return l, err
+		}
+		w.fails++
+		c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
+		a.rename()
+		if err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// inQueue takes one place in the server's queue and waits there.
+func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
+	c := a.c
+	c.notices.expect(a.req.ID)
+	start := c.clock.Now()
+	req := a.req
+	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
+	ticket, err := whileOpen(limited, c, func(t backend.Ticket, err error) {
+		if err == nil {
+			c.withdraw(req, t)
+		}
+	}, func(ctx context.Context) (backend.Ticket, error) { return c.queuer.Enqueue(ctx, req) })
+	cancel()
+	if err != nil {
+		_, err = a.answer(ctx, backend.Grant{}, err)
+		return nil, err
+	}
+	if a.refusal == nil {
+		a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
+	}
+	g, err := whileOpen(ctx, c, func(backend.Grant, error) { c.withdraw(req, ticket) },
+		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
+	var l *lease
+	if err == nil {
+		l, err = a.granted(g)
+	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		err = unknownUnlessKnown(err)
+		a.trouble = err
+	}
+	if err != nil {
+		c.withdraw(req, ticket)
+	}
+	if c.observer != nil {
+		e := Event{Kind: EventAttempt, Key: req.Key, Duration: c.clock.Now().Sub(start), Err: err}
+		if l != nil {
+			e.Token = l.Token()
+		}
+		c.observe(ctx, e)
+	}
+	return l, err
+}
+
+// withdraw gives a place up in the background until the server confirms it.
+func (c *client) withdraw(req backend.Request, t backend.Ticket) {
+	c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error {
+		if err := t.Withdraw(ctx); err != nil {
+			return fmt.Errorf("withdrawing: %w", err)
+		}
+		return nil
+	})
+}
