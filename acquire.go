@@ -156,7 +156,7 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	a.mu.Unlock()
 	a.c.notices.forget(a.req.ID)
 	if a.unknown {
-		a.c.release(a.req)
+		a.c.release(a.req).await()
 	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ErrClosed) {
 		return a.gaveUp(ctxErr)
@@ -169,8 +169,8 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 }
 
 // release gives back in the background what a request may have been granted.
-func (c *client) release(req backend.Request) {
-	c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, backend.HoldOf(req)) })
+func (c *client) release(req backend.Request) *cleanup {
+	return c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, backend.HoldOf(req)) })
 }
 
 // gaveUp is the error of a call whose context ended before the key was held.

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -18,25 +19,45 @@ type cleanup struct {
 	send    func(ctx context.Context) error
 	until   backend.Instant
 	backoff time.Duration
+	first   chan struct{} // closed after the first attempt
+	once    sync.Once     // closes it
 	at      slot
 }
 
-// cleanUp schedules a clean-up for now.
-func (c *client) cleanUp(key string, ttl time.Duration, send func(ctx context.Context) error) {
+// cleanUpPatience is how long a call whose context has ended waits for the first
+// attempt to clean up after it, so that normally nothing is left when it returns.
+const cleanUpPatience = 50 * time.Millisecond
+
+// cleanUp schedules a clean-up for now. After Close it returns nil.
+func (c *client) cleanUp(key string, ttl time.Duration, send func(ctx context.Context) error) *cleanup {
 	c.sched.mu.Lock()
 	defer c.sched.mu.Unlock()
-	c.cleanUpLocked(key, ttl, send)
+	return c.cleanUpLocked(key, ttl, send)
+}
+
+// await waits a moment for the first attempt.
+func (cl *cleanup) await() {
+	if cl == nil {
+		return
+	}
+	patience := time.NewTimer(cleanUpPatience)
+	defer patience.Stop()
+	select {
+	case <-cl.first:
+	case <-patience.C:
+	}
 }
 
 // cleanUpLocked is cleanUp with the scheduler's mutex held.
-func (c *client) cleanUpLocked(key string, ttl time.Duration, send func(ctx context.Context) error) {
+func (c *client) cleanUpLocked(key string, ttl time.Duration, send func(ctx context.Context) error) *cleanup {
 	if c.sched.stopped {
-		return
+		return nil
 	}
 	now := c.clock.Now()
 	c.calls.follow()
-	cl := &cleanup{c: c, key: key, send: send, until: now.Add(ttl), backoff: 20 * time.Millisecond}
+	cl := &cleanup{c: c, key: key, send: send, until: now.Add(ttl), backoff: 20 * time.Millisecond, first: make(chan struct{})}
 	c.sched.set(cl, now)
+	return cl
 }
 
 func (cl *cleanup) slot() *slot { return &cl.at }
@@ -54,6 +75,7 @@ func (cl *cleanup) attempt() {
 	ctx, cancel := context.WithTimeout(c.life, min(closeLimit, max(cl.until.Sub(c.clock.Now()), time.Millisecond)))
 	defer cancel()
 	_, err := bounded(ctx, nil, nil, func(ctx context.Context) (struct{}, error) { return struct{}{}, cl.send(ctx) })
+	cl.once.Do(func() { close(cl.first) })
 	if err == nil || errors.Is(err, ErrNotHeld) || errors.Is(err, ErrUnsupported) {
 		c.calls.done()
 		return

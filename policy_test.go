@@ -320,8 +320,12 @@ func TestWaitersOfOneLockerAreServedInTheirOrder(t *testing.T) {
 		first, err := a.Acquire(ctx, "k")
 		require.NoError(t, err)
 		order := make(chan int, 20)
+		var waiters sync.WaitGroup
+		defer waiters.Wait()
 		for i := range 20 {
+			waiters.Add(1)
 			go func() {
+				defer waiters.Done()
 				l, err := a.Acquire(ctx, "k")
 				if assert.NoError(t, err) {
 					order <- i

@@ -275,7 +275,7 @@ func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
 		a.trouble = err
 	}
 	if err != nil {
-		c.withdraw(req, ticket)
+		c.withdraw(req, ticket).await()
 	}
 	if c.observer != nil {
 		e := Event{Kind: EventAttempt, Key: req.Key, Duration: c.clock.Now().Sub(start), Err: err}
@@ -288,8 +288,8 @@ func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
 }
 
 // withdraw gives a place up in the background until the server confirms it.
-func (c *client) withdraw(req backend.Request, t backend.Ticket) {
-	c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error {
+func (c *client) withdraw(req backend.Request, t backend.Ticket) *cleanup {
+	return c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error {
 		if err := t.Withdraw(ctx); err != nil {
 			return fmt.Errorf("withdrawing: %w", err)
 		}

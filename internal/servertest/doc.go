@@ -33,9 +33,13 @@
 // Servers are stopped at the test's cleanup, shared ones by Main. When the test
 // binary is killed, on Linux the kernel kills its servers with it
 // (PR_SET_PDEATHSIG). On other systems a killed test binary leaves them running.
-// A container is stopped by the Docker engine one minute after the test binary's
-// own time limit. Directories and stopped containers of killed test binaries are
-// removed by the next run.
+// A container is stopped by the Docker engine when it has run a minute longer
+// than the test binary's time limit (-timeout; a day if there is none).
+// Directories and stopped containers of killed test binaries are removed by a
+// later run.
+//
+// A started program costs one goroutine until it is stopped, a container one or
+// two; goleak checks go after the clean-up (see StopAfter).
 //
 // # Adding a kind of server
 //

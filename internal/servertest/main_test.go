@@ -3,6 +3,7 @@ package servertest
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
 // childVar makes the test binary start servers, print their addresses and wait
@@ -23,10 +25,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childVar) != "" {
 		serveAsChild()
 	}
-	os.Exit(Main(m))
+	goleak.VerifyTestMain(StopAfter(m))
 }
 
 func serveAsChild() {
+	flag.Parse() // as m.Run would: the life of a container follows from -test.timeout
 	t := &fakeTB{}
 	server, common := Redis(t, WithControl()), SharedRedis(t)
 	fmt.Println(server.Addr(), common.Addr())

@@ -102,10 +102,18 @@ type fakeRunner struct {
 
 func (r fakeRunner) Run() int { r.run(); return r.code }
 
-func TestStopAfterKeepsTheExitCode(t *testing.T) {
+var (
+	_ Runner = (*testing.M)(nil)
+	_ TB     = (*testing.T)(nil)
+	_ TB     = (*testing.B)(nil)
+	_ TB     = (*testing.F)(nil)
+)
+
+func TestStopAfter(t *testing.T) {
 	t.Parallel()
-	ran := false
-	r := stopAfter{fakeRunner{3, func() { ran = true }}, new(sharedServers)}
-	require.Equal(t, 3, r.Run())
-	require.True(t, ran)
+	var ss sharedServers
+	var s *Server
+	r := stopAfter{fakeRunner{3, func() { s = ss.get(t, binary(), redisKind) }}, &ss}
+	require.Equal(t, 3, r.Run(), "the exit code of the tests")
+	require.False(t, s.inst.running())
 }
