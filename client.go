@@ -88,11 +88,10 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	} else {
 		c.ttl = o.TTL
 	}
-	maxSleep := time.Second
 	if clocked, ok := b.(backend.Clocked); ok {
-		c.clock, maxSleep = clocked.Clock(), 0
+		c.clock = clocked.Clock()
 	}
-	c.sched = newScheduler(c.clock, maxSleep)
+	c.sched = newScheduler(c.clock)
 	c.life, c.kill = context.WithCancel(context.Background())
 	c.lanes.m = map[laneKey]*lane{}
 	c.ops = b

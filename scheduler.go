@@ -14,10 +14,6 @@ import (
 // deadline of any lease. Without entries there is no timer and no goroutine.
 type scheduler struct {
 	clock backend.Clock
-	// maxSleep bounds one sleep. The runtime's timers stop while the machine is
-	// suspended; waking up now and then finds deadlines that passed meanwhile.
-	// Zero means no bound.
-	maxSleep time.Duration
 
 	mu      sync.Mutex
 	entries entryHeap
@@ -41,9 +37,11 @@ type slot struct {
 	index int // position in the heap plus one; zero: not in the heap
 }
 
-func newScheduler(clock backend.Clock, maxSleep time.Duration) *scheduler {
-	return &scheduler{clock: clock, maxSleep: maxSleep, armed: never}
-}
+// maxSleep bounds one sleep. The runtime's timers stand still while the machine is
+// suspended; waking up now and then finds the deadlines that passed meanwhile.
+const maxSleep = time.Second
+
+func newScheduler(clock backend.Clock) *scheduler { return &scheduler{clock: clock, armed: never} }
 
 // set moves the entry to its wake, adds it, or takes it out when its wake is
 // never. The mutex is held.
@@ -73,10 +71,7 @@ func (s *scheduler) arm(now backend.Instant) {
 		s.armed = never
 		return
 	}
-	sleep := max(s.entries[0].slot().wake.Sub(now), 0)
-	if s.maxSleep > 0 {
-		sleep = min(sleep, s.maxSleep)
-	}
+	sleep := min(max(s.entries[0].slot().wake.Sub(now), 0), maxSleep)
 	s.armed = now.Add(sleep)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(sleep, s.run)

@@ -1,0 +1,80 @@
+package lock
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// alarm is an entry that writes down when it was called.
+type alarm struct {
+	at     slot
+	called []backend.Instant
+	next   []backend.Instant // further wakes
+}
+
+func (a *alarm) slot() *slot { return &a.at }
+func (a *alarm) due(now backend.Instant) func() {
+	a.called = append(a.called, now)
+	a.at.wake = never
+	if len(a.next) > 0 {
+		a.at.wake, a.next = a.next[0], a.next[1:]
+	}
+	return nil
+}
+
+// TestSchedulerCallsEveryEntryInTime sets, moves and removes entries at random and
+// requires that each is called at the very instant of virtual time.
+func TestSchedulerCallsEveryEntryInTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			clock := backend.RuntimeClock()
+			s := newScheduler(clock)
+			start := clock.Now()
+			at := func(name string) backend.Instant {
+				return start.Add(time.Duration(rapid.IntRange(1, 10000).Draw(t, name)) * time.Millisecond)
+			}
+			n := rapid.IntRange(1, 20).Draw(t, "entries")
+			alarms := make([]*alarm, n)
+			want := make([][]backend.Instant, n)
+			s.mu.Lock()
+			for i := range alarms {
+				alarms[i] = &alarm{}
+				wake := at("wake")
+				s.set(alarms[i], wake)
+				want[i] = []backend.Instant{wake}
+				switch rapid.IntRange(0, 3).Draw(t, "then") {
+				case 0: // removed
+					s.set(alarms[i], never)
+					want[i] = nil
+				case 1: // moved
+					wake = at("moved")
+					s.set(alarms[i], wake)
+					want[i] = []backend.Instant{wake}
+				case 2: // again
+					again := wake.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "again")) * time.Millisecond)
+					alarms[i].next = []backend.Instant{again}
+					want[i] = append(want[i], again)
+				}
+			}
+			s.mu.Unlock()
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			s.stop()
+			for i, a := range alarms {
+				if len(a.called) != len(want[i]) {
+					t.Fatalf("entry %d was called at %v, not at %v", i, a.called, want[i])
+				}
+				for j := range a.called {
+					if a.called[j] != want[i][j] {
+						t.Fatalf("entry %d was called at %v, not at %v", i, a.called, want[i])
+					}
+				}
+			}
+		})
+	})
+}
