@@ -1,0 +1,148 @@
+// Package filelock keeps locks in files of one machine, for processes that share
+// a directory and no server. Importing it registers the scheme file: with
+// lock.Open.
+//
+//	locker, err := lock.Open(ctx, "file:/var/lib/app/locks")
+//
+// A lock is a lease like on any other backend: it has a TTL, it is renewed, it
+// ends by itself after kill -9, and it has a fencing token. A small state file
+// per key is the record. An operating system lock (flock) on a guard file is
+// held only for the length of one read-modify-write of that record, never for
+// the length of a lease.
+//
+// Leases are measured on the machine's boot clock, which counts suspend and does
+// not follow the wall clock. A reboot ends every lease.
+package filelock
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// Scheme is the URL scheme of this backend: file: (the directory of
+// [DefaultDir]), file:/absolute/directory, or file:relative/directory. It has no
+// host and no parameters.
+const Scheme = "file"
+
+func init() { backend.DefaultMux.Register(Scheme, open) }
+
+// Options are the settings of [New] and [NewBackend]. A nil pointer means the
+// default of each.
+type Options struct {
+	// Lock are the settings of the Locker. Lock.Logger also receives the warnings
+	// of the backend: state files that somebody else has damaged.
+	Lock lock.Options
+}
+
+// New returns a Locker on the directory. It creates the directory, for this user
+// only, where it is missing; an empty dir means [DefaultDir].
+//
+// A directory that cannot be used (no permission, not a directory, read-only, on
+// a network file system, writable by everybody, used by another user) is refused
+// with an error matching lock.ErrPermanent, a full disk with one matching
+// lock.ErrUnavailable. ctx bounds the opening only.
+func New(ctx context.Context, dir string, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = new(Options)
+	}
+	b, err := NewBackend(ctx, dir, opts)
+	if err != nil {
+		return nil, err
+	}
+	l, err := lock.New(b, &opts.Lock)
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// NewBackend is [New] for those who want the backend itself. It also implements
+// backend.Watcher, backend.Inspector and backend.ForceReleaser.
+func NewBackend(ctx context.Context, dir string, opts *Options) (backend.Backend, error) {
+	if opts == nil {
+		opts = new(Options)
+	}
+	return newFiles(ctx, dir, opts.Lock.Logger)
+}
+
+// minTTL leaves room for a slow disk between the moment at which a lease begins
+// and the moment at which its holder hears of it. maxTTL also bounds what a
+// state file that somebody tampered with can block.
+const (
+	minTTL   = 100 * time.Millisecond
+	maxTTL   = 365 * 24 * time.Hour
+	ttlGrain = time.Millisecond
+)
+
+// maxGuardWait bounds how long one operation waits for a guard whose owner does
+// not move. Operations inside a guard take a few file system calls.
+const maxGuardWait = 5 * time.Second
+
+// files is the backend.
+type files struct {
+	dir       string
+	log       *slog.Logger
+	clock     backend.Clock
+	boot      bootClock
+	guardWait time.Duration
+	seats     [shards]chan struct{}
+	hub       hub
+}
+
+func newFiles(ctx context.Context, dir string, logger *slog.Logger) (*files, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	boot, err := openBootClock()
+	if err != nil {
+		return nil, err
+	}
+	dir, err = prepareDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	b := &files{dir: dir, log: logger, clock: backend.SystemClock(), boot: boot, guardWait: maxGuardWait}
+	for i := range b.seats {
+		b.seats[i] = make(chan struct{}, 1)
+	}
+	return b, nil
+}
+
+// Guarantees says what files on one machine promise.
+func (b *files) Guarantees() backend.Guarantees {
+	return backend.Guarantees{
+		Name:  "file",
+		Reach: backend.ReachHost,
+		Assumptions: append([]string{
+			"All processes run on one machine, as the same user, and name the same directory.",
+			"The directory is on a local file system that keeps what was written while the machine is up.",
+			"Nobody else removes, replaces or edits files in the directory.",
+		}, clockAssumptions...),
+		Expiry:   expiryClock,
+		MinTTL:   minTTL,
+		MaxTTL:   maxTTL,
+		TTLGrain: ttlGrain,
+		Token:    backend.TokenCounter,
+		TokenSurvives: []backend.Event{
+			backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart,
+		},
+		Reentrancy:     backend.ReentrancyServer,
+		Waiting:        backend.WaitPush,
+		ManualRenewal:  true,
+		WithoutRenewal: true,
+		LossSignal:     true,
+		Deadline:       true,
+		HolderDetails:  true,
+	}
+}
+
+// Close ends the watches. It touches no file.
+func (b *files) Close() error { return b.hub.close() }

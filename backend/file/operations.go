@@ -1,0 +1,223 @@
+package filelock
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// readsUnguarded: records can be read without the guard. On Windows a rename
+// fails while somebody reads the file.
+const readsUnguarded = runtime.GOOS != "windows"
+
+// Try asks once for the key. A refusal takes no guard: a record is replaced as a
+// whole, so one that is read and has not expired is a reason to refuse.
+func (b *files) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	p := b.placeOf(req.Key)
+	id, owner := idHash(req.ID), ownerHash(req.Key, req.Owner)
+	if readsUnguarded && ctx.Err() == nil {
+		if r, _, err := b.load(p); err != nil {
+			return backend.Grant{}, err
+		} else if err := b.refusal(r, id, owner); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+	var grant backend.Grant
+	err := b.guarded(ctx, p, func(g *guard) error {
+		var err error
+		grant, err = b.try(g, p, req, id, owner)
+		return err
+	})
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	return grant, nil
+}
+
+// refusal is not nil when the record is held by somebody else.
+func (b *files) refusal(r *record, id, owner string) error {
+	now := b.boot.now()
+	live := r.live(b.boot.id, now)
+	switch {
+	case len(live) == 0, find(live, id) >= 0, owner != "" && owner == r.Owner:
+		return nil
+	}
+	return r.heldBy(live, now)
+}
+
+func (b *files) try(g *guard, p place, req backend.Request, id, owner string) (backend.Grant, error) {
+	r, damaged, err := b.load(p)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	if damaged {
+		b.log.Warn("filelock: somebody else has damaged a state file; whoever held the key has lost it", "key", p.key, "file", p.record())
+	}
+	if err := b.refusal(r, id, owner); err != nil {
+		return backend.Grant{}, err
+	}
+	live := r.live(b.boot.id, b.boot.now())
+	at := find(live, id)
+	switch {
+	case len(live) == 0:
+		if r, err = b.newRecord(p, req, r, owner); err != nil {
+			return backend.Grant{}, err
+		}
+		at, live = 0, []hold{{ID: id}}
+	case at < 0 && len(live) >= backend.MaxHolds:
+		return backend.Grant{}, fmt.Errorf("%w (%d)", backend.ErrTooManyHolds, backend.MaxHolds)
+	case at < 0:
+		at, live = len(live), append(live, hold{ID: id})
+	}
+	validity := b.extend(&live[at], req.TTL)
+	r.Holds = live
+	if err := b.save(g, p, r); err != nil {
+		return backend.Grant{}, err
+	}
+	return backend.Grant{Token: r.Token, Holds: len(live), Validity: validity}, nil
+}
+
+// newRecord begins a record with a token of its own. The old record, if any, has
+// no live hold.
+func (b *files) newRecord(p place, req backend.Request, old *record, owner string) (*record, error) {
+	var last uint64
+	if old != nil {
+		last = old.Token
+	}
+	token, err := b.nextToken(p, last)
+	if err != nil {
+		return nil, err
+	}
+	holder := req.Holder
+	holder.Since = time.Now().UTC().Round(time.Millisecond)
+	return &record{Version: recordVersion, Key: p.key, Boot: b.boot.id, Token: token, Owner: owner, Holder: holder}, nil
+}
+
+// extend gives the hold a full TTL from now, and never less than it had. The
+// local deadline counts from a reading of the clock taken before the one that the
+// expiry counts from, and both are taken inside the guard: time spent waiting for
+// the guard, or for the disk to keep the token, does not shorten the lease, and a
+// process that is stopped after the readings has both of them early.
+func (b *files) extend(h *hold, ttl time.Duration) backend.Validity {
+	sent := b.clock.Now()
+	h.Expires = max(h.Expires, b.boot.now()+int64(ttl))
+	return backend.Validity{Sent: sent, For: backend.ValidFor(ttl)}
+}
+
+// Renew extends the hold if its record still has it.
+func (b *files) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	p := b.placeOf(h.Key)
+	var validity backend.Validity
+	err := b.guarded(ctx, p, func(g *guard) error {
+		r, damaged, err := b.load(p)
+		if err != nil {
+			return err
+		}
+		live := r.live(b.boot.id, b.boot.now())
+		at := find(live, idHash(h.ID))
+		if at < 0 {
+			return b.missing(p, r, h, damaged)
+		}
+		validity = b.extend(&live[at], h.TTL)
+		r.Holds = live
+		return b.save(g, p, r)
+	})
+	if err != nil {
+		return backend.Validity{}, err
+	}
+	return validity, nil
+}
+
+// missing says why a hold is not among the live holds of its record.
+func (b *files) missing(p place, r *record, h backend.Hold, damaged bool) error {
+	switch {
+	case r != nil && find(r.Holds, idHash(h.ID)) >= 0:
+		return fmt.Errorf("%w: filelock: the record of %q has run out", backend.ErrExpired, p.key)
+	case r != nil && r.Token == h.Token:
+		return fmt.Errorf("%w: filelock: %q has only other holds of the same owner", backend.ErrNotHeld, p.key)
+	case damaged:
+		return fmt.Errorf("%w: filelock: %s was damaged by somebody else", backend.ErrTakenOver, p.record())
+	case r != nil:
+		return fmt.Errorf("%w: filelock: %q has been granted to somebody else", backend.ErrTakenOver, p.key)
+	}
+	return fmt.Errorf("%w: filelock: %q has no record any more", backend.ErrTakenOver, p.key)
+}
+
+// Release ends the hold. A record of which only expired holds are left is
+// removed; a record that does not have the hold is not touched.
+func (b *files) Release(ctx context.Context, h backend.Hold) error {
+	p := b.placeOf(h.Key)
+	return b.guarded(ctx, p, func(g *guard) error {
+		r, _, err := b.load(p)
+		if err != nil {
+			return err
+		}
+		if r == nil || find(r.Holds, idHash(h.ID)) < 0 {
+			return fmt.Errorf("%w: filelock: %q has no such hold", backend.ErrNotHeld, p.key)
+		}
+		live := r.live(b.boot.id, b.boot.now())
+		at := find(live, idHash(h.ID))
+		var expired error
+		if at < 0 {
+			expired = fmt.Errorf("%w: filelock: the record of %q has run out", backend.ErrExpired, p.key)
+		} else {
+			live = append(live[:at], live[at+1:]...)
+		}
+		if len(live) == 0 {
+			err = b.remove(g, p)
+		} else {
+			r.Holds = live
+			err = b.save(g, p, r)
+		}
+		if err != nil {
+			return err
+		}
+		return expired
+	})
+}
+
+// Inspect shows the record of the key.
+func (b *files) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	p := b.placeOf(key)
+	var out backend.Record
+	look := func(*guard) error {
+		r, _, err := b.load(p)
+		if err != nil {
+			return err
+		}
+		now := b.boot.now()
+		live := r.live(b.boot.id, now)
+		if len(live) == 0 {
+			return fmt.Errorf("%w: filelock: nobody holds %q", backend.ErrNotHeld, key)
+		}
+		out = backend.Record{Key: key, Token: r.Token, Holds: len(live), Waiters: -1, Remaining: remaining(live, now), Holder: r.Holder}
+		return nil
+	}
+	err := ctx.Err()
+	switch {
+	case err != nil:
+	case readsUnguarded:
+		err = look(nil)
+	default:
+		err = b.guarded(ctx, p, look)
+	}
+	return out, err
+}
+
+// ForceRelease removes the record if its token is the one given.
+func (b *files) ForceRelease(ctx context.Context, key string, token uint64) error {
+	p := b.placeOf(key)
+	return b.guarded(ctx, p, func(g *guard) error {
+		r, _, err := b.load(p)
+		if err != nil {
+			return err
+		}
+		if len(r.live(b.boot.id, b.boot.now())) == 0 || r.Token != token {
+			return fmt.Errorf("%w: filelock: nobody holds %q with this token", backend.ErrNotHeld, key)
+		}
+		return b.remove(g, p)
+	})
+}

@@ -1,0 +1,203 @@
+package filelock
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Watch signals when the record of the key is removed, by a release or by hand.
+// An expiry makes no signal; the refusal said how long the hold lasts at most.
+func (b *files) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return b.hub.watch(ctx, b.placeOf(key))
+}
+
+// hub shares one file system watcher, and one goroutine that reads it, between
+// all watches of a Locker. It exists only while somebody watches.
+type hub struct {
+	// setup orders the calls that change the watcher. They talk to the kernel,
+	// but never wait for anything.
+	setup   sync.Mutex
+	watcher *fsnotify.Watcher
+	reader  sync.WaitGroup
+	closed  bool
+
+	// mu guards dirs and the channels in it. It is taken after setup. The reader
+	// takes only mu, so that it never waits for a call that waits for it.
+	mu   sync.Mutex
+	dirs map[string]map[*watch]struct{}
+}
+
+// watch is one channel that waits for a record to be removed.
+type watch struct {
+	dir, name string
+	signal    chan struct{}
+	forget    func() bool // ends the wait for the end of the context
+}
+
+func (h *hub) watch(ctx context.Context, p place) (<-chan struct{}, error) {
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	if h.closed {
+		return nil, backend.ErrClosed
+	}
+	if h.watcher == nil {
+		w, err := fsnotify.NewWatcher()
+		if err != nil {
+			return nil, failed("watching the lock directory", err)
+		}
+		h.watcher = w
+		h.reader.Go(func() { h.read(w) })
+	}
+	w := &watch{dir: p.dir, name: p.name, signal: make(chan struct{}, 1)}
+	if h.add(w) {
+		if err := h.addDir(p.dir); err != nil {
+			h.drop(w)
+			h.prune(p.dir)
+			return nil, failed("watching the lock directory", err)
+		}
+	}
+	w.forget = context.AfterFunc(ctx, func() {
+		h.setup.Lock()
+		defer h.setup.Unlock()
+		h.drop(w)
+		h.prune(w.dir)
+	})
+	return w.signal, nil
+}
+
+func (h *hub) addDir(dir string) error {
+	err := h.watcher.Add(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		err = h.watcher.Add(dir)
+	}
+	return err
+}
+
+// add reports whether the watch is the first of its directory.
+func (h *hub) add(w *watch) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dirs == nil {
+		h.dirs = map[string]map[*watch]struct{}{}
+	}
+	first := len(h.dirs[w.dir]) == 0
+	if first {
+		h.dirs[w.dir] = map[*watch]struct{}{}
+	}
+	h.dirs[w.dir][w] = struct{}{}
+	return first
+}
+
+func (h *hub) drop(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.dirs[w.dir], w)
+	if len(h.dirs[w.dir]) == 0 {
+		delete(h.dirs, w.dir)
+	}
+}
+
+// prune stops watching what nobody watches. setup is held.
+func (h *hub) prune(dir string) {
+	h.mu.Lock()
+	used, others := len(h.dirs[dir]) > 0, len(h.dirs) > 0
+	h.mu.Unlock()
+	switch {
+	case h.watcher == nil || used:
+	case others:
+		_ = h.watcher.Remove(dir) // fails if the directory itself has been removed
+	default:
+		_ = h.watcher.Close()
+		h.watcher = nil
+	}
+}
+
+// read passes events on until the watcher is closed.
+func (h *hub) read(w *fsnotify.Watcher) {
+	for {
+		select {
+		case e, ok := <-w.Events:
+			if !ok {
+				return
+			}
+			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+				h.removed(e.Name)
+			}
+		case _, ok := <-w.Errors:
+			if !ok {
+				return
+			}
+			h.all() // events were lost
+		}
+	}
+}
+
+// removed signals the watches of a record, and breaks those of a directory.
+func (h *hub) removed(path string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.dirs[path] {
+		close(w.signal)
+	}
+	delete(h.dirs, path)
+	for w := range h.dirs[filepath.Dir(path)] {
+		if w.name == filepath.Base(path) {
+			w.wake()
+		}
+	}
+}
+
+// all signals every watch.
+func (h *hub) all() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, watches := range h.dirs {
+		for w := range watches {
+			w.wake()
+		}
+	}
+}
+
+func (w *watch) wake() {
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+// close ends all watches and waits for the reader.
+func (h *hub) close() error {
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	h.closed = true
+	h.mu.Lock()
+	for _, watches := range h.dirs {
+		for w := range watches {
+			w.forget()
+			close(w.signal)
+		}
+	}
+	h.dirs = nil
+	h.mu.Unlock()
+	var err error
+	if h.watcher != nil {
+		err = h.watcher.Close()
+		h.watcher = nil
+	}
+	h.reader.Wait()
+	return err
+}

@@ -1,0 +1,178 @@
+//go:build unix
+
+package filelock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const patience = 10 * time.Second
+
+// signalled waits for a signal and reports whether the channel was closed.
+func signalled(t *testing.T, ch <-chan struct{}) (closed bool) {
+	t.Helper()
+	select {
+	case _, ok := <-ch:
+		return !ok
+	case <-time.After(patience):
+		t.Fatal("no signal")
+		return false
+	}
+}
+
+func (h *hub) idle() bool {
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	return h.watcher == nil
+}
+
+func TestWatchSignalsRelease(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b1, b2 := newBackend(t, dir), newBackend(t, dir)
+	for i := range 50 {
+		_, h := mustTry(t, b1, request("", time.Hour))
+		ctx, cancel := context.WithCancel(t.Context())
+		ch, err := b2.Watch(ctx, "key")
+		require.NoError(t, err)
+		other, err := b2.Watch(ctx, "key")
+		require.NoError(t, err)
+		_, err = b1.Renew(t.Context(), h)
+		require.NoError(t, err)
+		switch i % 3 {
+		case 0:
+			require.NoError(t, b1.Release(t.Context(), h))
+		case 1:
+			require.NoError(t, b1.ForceRelease(t.Context(), "key", h.Token))
+		case 2:
+			require.NoError(t, os.Remove(b1.placeOf("key").record()))
+		}
+		require.False(t, signalled(t, ch))
+		require.False(t, signalled(t, other))
+		cancel()
+	}
+	require.Eventually(t, b2.hub.idle, patience, time.Millisecond, "nothing is left when nobody watches")
+}
+
+func TestWatchOfAKeyThatWasNeverHeld(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, t.TempDir())
+	ch, err := b.Watch(t.Context(), "key")
+	require.NoError(t, err)
+	_, h := mustTry(t, b, request("", time.Hour))
+	require.NoError(t, b.Release(t.Context(), h))
+	require.False(t, signalled(t, ch))
+}
+
+func TestWatchesShareOneWatcher(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	var channels []<-chan struct{}
+	for i := range 300 {
+		ch, err := b.Watch(ctx, fmt.Sprint(i))
+		require.NoError(t, err)
+		channels = append(channels, ch)
+	}
+	watcher := b.hub.watcher
+	require.LessOrEqual(t, len(watcher.WatchList()), shards)
+	for i, ch := range channels {
+		r := request("", time.Hour)
+		r.Key = fmt.Sprint(i)
+		_, h := mustTry(t, b, r)
+		require.Empty(t, ch, "a grant is no signal")
+		require.NoError(t, b.Release(t.Context(), h))
+		require.False(t, signalled(t, ch))
+	}
+	cancel()
+	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
+	require.Empty(t, watcher.WatchList())
+	require.Empty(t, b.hub.dirs)
+}
+
+func TestWatchEndsWithItsDirectory(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ch, err := b.Watch(ctx, "key")
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(b.dir))
+	for !signalled(t, ch) {
+	}
+	again, err := b.Watch(ctx, "key")
+	require.NoError(t, err)
+	_, h := mustTry(t, b, request("", time.Hour))
+	require.NoError(t, b.Release(t.Context(), h))
+	require.False(t, signalled(t, again))
+	cancel()
+	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
+}
+
+func TestCloseEndsWatches(t *testing.T) {
+	t.Parallel()
+	b, err := newFiles(t.Context(), t.TempDir(), nil)
+	require.NoError(t, err)
+	ch, err := b.Watch(t.Context(), "key")
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	require.True(t, signalled(t, ch))
+	require.NoError(t, b.Close())
+	_, err = b.Watch(t.Context(), "key")
+	require.ErrorIs(t, err, backend.ErrClosed)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = b.Watch(ctx, "key")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Watches come and go while records do.
+func TestWatchesUnderWay(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, t.TempDir())
+	done := make(chan error, 8)
+	for i := range cap(done) {
+		go func() {
+			for n := range 100 {
+				ctx, cancel := context.WithCancel(context.Background())
+				ch, err := b.Watch(ctx, fmt.Sprint(i%3))
+				if err != nil {
+					cancel()
+					done <- err
+					return
+				}
+				r := request("", time.Hour)
+				r.Key = fmt.Sprint(i % 3)
+				if g, err := b.Try(ctx, r); err == nil {
+					h := backend.HoldOf(r)
+					h.Token = g.Token
+					if err := b.Release(ctx, h); err != nil {
+						cancel()
+						done <- err
+						return
+					}
+					<-ch // the release itself
+				} else if n%2 == 0 {
+					select {
+					case <-ch:
+					case <-time.After(time.Millisecond):
+					}
+				}
+				cancel()
+			}
+			done <- nil
+		}()
+	}
+	for range cap(done) {
+		require.NoError(t, <-done)
+	}
+	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
+}
