@@ -1,0 +1,330 @@
+package lock_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// These tests keep the shape of the project: who may import whom, and what every
+// package owes its readers. They read the source whatever its build tags are.
+
+const module = "github.com/mortiselock/lock"
+
+// testLibraries are for _test.go files and internal/servertest alone. A prefix
+// ends with a slash or is a whole import path.
+var testLibraries = []string{
+	"testing", "testing/", "net/http/httptest",
+	"github.com/stretchr/testify", "github.com/stretchr/testify/",
+	"github.com/ory/dockertest/",
+	"go.uber.org/goleak", "go.uber.org/goleak/",
+	"pgregory.net/rapid", "pgregory.net/rapid/",
+	"github.com/anishathalye/porcupine",
+}
+
+// sourceFile is one Go file of the module.
+type sourceFile struct {
+	name    string // relative to the root, with slashes
+	dir     string // "." for the root
+	isTest  bool
+	imports map[string]string // path to the name it has in the file
+	ast     *ast.File
+}
+
+// source parses every Go file of the module once.
+var source = sync.OnceValues(func() ([]sourceFile, error) {
+	var files []sourceFile
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := d.Name()
+		if d.IsDir() {
+			if base != "." && (base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_")) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(base, ".go") {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(p)
+		sf := sourceFile{
+			name: name, dir: path.Dir(name), ast: f,
+			isTest: strings.HasSuffix(name, "_test.go"), imports: map[string]string{},
+		}
+		for _, spec := range f.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			sf.imports[imported] = path.Base(imported)
+			if spec.Name != nil {
+				sf.imports[imported] = spec.Name.Name
+			}
+		}
+		files = append(files, sf)
+		return nil
+	})
+	return files, err
+})
+
+func sources(t *testing.T) []sourceFile {
+	t.Helper()
+	files, err := source()
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
+}
+
+func isTestLibrary(imported string) bool {
+	return slices.ContainsFunc(testLibraries, func(lib string) bool {
+		return imported == lib || strings.HasSuffix(lib, "/") && strings.HasPrefix(imported, lib)
+	})
+}
+
+// isStandard reports whether the path belongs to the standard library, whose
+// first element alone has no dot.
+func isStandard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+// inModule returns the directory of a package of this module.
+func inModule(imported string) (dir string, ok bool) {
+	if imported == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imported, module+"/")
+}
+
+// backendDirs are the packages that answer for a URL scheme.
+func backendDirs(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	for _, f := range sources(t) {
+		if f.isTest || slices.Contains(dirs, f.dir) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			register, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || register.Sel.Name != "Register" {
+				return true
+			}
+			if mux, ok := register.X.(*ast.SelectorExpr); ok && mux.Sel.Name == "DefaultMux" {
+				dirs = append(dirs, f.dir)
+				return false
+			}
+			return true
+		})
+	}
+	slices.Sort(dirs)
+	dirs = slices.Compact(dirs)
+	require.Contains(t, dirs, "backend/memory", "no backend was found; the search is broken")
+	return dirs
+}
+
+func TestImportsPointInward(t *testing.T) {
+	t.Parallel()
+	backends := backendDirs(t)
+	for _, f := range sources(t) {
+		if f.isTest {
+			continue
+		}
+		for imported := range f.imports {
+			dir, own := inModule(imported)
+			switch {
+			case f.dir == "backend":
+				assert.True(t, isStandard(imported), "%s imports %s: backend imports the standard library only", f.name, imported)
+			case f.dir == ".":
+				assert.True(t, isStandard(imported) || dir == "backend", "%s imports %s: the root imports the standard library and backend only", f.name, imported)
+			case slices.Contains(backends, f.dir) && own:
+				allowed := dir == "." || dir == "backend" || dir == f.dir || strings.HasPrefix(dir, f.dir+"/") || strings.HasPrefix(dir, "internal/")
+				assert.True(t, allowed, "%s imports %s: a backend imports the root, backend and its client library, never another backend", f.name, imported)
+			}
+		}
+	}
+}
+
+func TestTestLibrariesStayInTests(t *testing.T) {
+	t.Parallel()
+	for _, f := range sources(t) {
+		if f.isTest || f.dir == "internal/servertest" {
+			continue
+		}
+		for imported := range f.imports {
+			assert.False(t, isTestLibrary(imported), "%s imports %s, which only tests and internal/servertest may", f.name, imported)
+			if !strings.HasPrefix(f.dir, "internal/") {
+				assert.NotEqual(t, module+"/internal/servertest", imported, "%s imports the servers for tests", f.name)
+			}
+		}
+	}
+}
+
+// TestNoTestLibraryIsLinked looks at everything that a user can link, with all
+// that it imports in turn: the suite and the tool too.
+func TestNoTestLibraryIsLinked(t *testing.T) {
+	t.Parallel()
+	var shipped []string
+	for _, f := range sources(t) {
+		if !f.isTest && !strings.HasPrefix(f.dir, "internal/") {
+			shipped = append(shipped, "./"+f.dir)
+		}
+	}
+	slices.Sort(shipped)
+	shipped = slices.Compact(shipped)
+	var stderr bytes.Buffer
+	cmd := exec.Command("go", append([]string{"list", "-deps"}, shipped...)...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr.String())
+	linked := strings.Fields(string(out))
+	require.Contains(t, linked, module+"/conformance")
+	for _, imported := range linked {
+		assert.False(t, isTestLibrary(imported), "a package that users link imports %s; find it with: go mod why %s", imported, imported)
+	}
+}
+
+func TestEveryBackendRunsTheSuite(t *testing.T) {
+	t.Parallel()
+	runs := map[string]bool{}
+	for _, f := range sources(t) {
+		name, ok := f.imports[module+"/conformance"]
+		if !f.isTest || !ok {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && (sel.Sel.Name == "Run" || sel.Sel.Name == "Check") {
+				if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == name {
+					runs[f.dir] = true
+				}
+			}
+			return true
+		})
+	}
+	for _, dir := range backendDirs(t) {
+		assert.True(t, runs[dir], "%s registers a backend, and no test in it calls conformance.Run", dir)
+	}
+}
+
+func TestEveryPackageHasOneComment(t *testing.T) {
+	t.Parallel()
+	comments := map[string][]string{}
+	for _, f := range sources(t) {
+		if f.isTest {
+			continue
+		}
+		if _, ok := comments[f.dir]; !ok {
+			comments[f.dir] = nil
+		}
+		if f.ast.Doc == nil {
+			continue
+		}
+		comments[f.dir] = append(comments[f.dir], f.name)
+		want := "Package " + f.ast.Name.Name + " "
+		if f.ast.Name.Name == "main" {
+			want = "" // a command is called by its own name
+		}
+		assert.True(t, strings.HasPrefix(f.ast.Doc.Text(), want), "%s: the package comment does not begin with %q", f.name, want)
+	}
+	for dir, files := range comments {
+		assert.Len(t, files, 1, "package comments in %s", dir)
+	}
+}
+
+func TestEveryExportedNameHasAComment(t *testing.T) {
+	t.Parallel()
+	for _, f := range sources(t) {
+		if f.isTest || f.ast.Name.Name == "main" {
+			continue
+		}
+		missing := func(name string) {
+			t.Errorf("%s: %s has no doc comment", f.name, name)
+		}
+		for _, decl := range f.ast.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				receiver, exported := receiverOf(d)
+				if exported && d.Name.IsExported() && d.Doc == nil {
+					missing(receiver + d.Name.Name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					for _, name := range undocumented(d, spec) {
+						missing(name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// receiverOf returns the type of a method, and whether readers of the
+// documentation see what is declared on it.
+func receiverOf(d *ast.FuncDecl) (name string, exported bool) {
+	if d.Recv == nil {
+		return "", true
+	}
+	typ := d.Recv.List[0].Type
+	for {
+		switch x := typ.(type) {
+		case *ast.StarExpr:
+			typ = x.X
+		case *ast.IndexExpr:
+			typ = x.X
+		case *ast.IndexListExpr:
+			typ = x.X
+		case *ast.Ident:
+			return x.Name + ".", x.IsExported()
+		default:
+			return "", false
+		}
+	}
+}
+
+// undocumented returns the exported names of a declaration that have no comment
+// of their own, beside them, or above their group.
+func undocumented(d *ast.GenDecl, spec ast.Spec) []string {
+	var names []string
+	switch s := spec.(type) {
+	case *ast.ValueSpec:
+		if d.Doc != nil || s.Doc != nil || s.Comment != nil {
+			return nil
+		}
+		for _, n := range s.Names {
+			if n.IsExported() {
+				names = append(names, n.Name)
+			}
+		}
+	case *ast.TypeSpec:
+		if !s.Name.IsExported() {
+			return nil
+		}
+		if s.Doc == nil && (d.Doc == nil || d.Lparen.IsValid()) {
+			names = append(names, s.Name.Name)
+		}
+	}
+	return names
+}
