@@ -1,0 +1,31 @@
+# The things that people do here. `make` alone lists them.
+
+GO ?= go
+GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-long lint bench
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## Run every test with the race detector, on real servers
+	@scripts/test-servers
+	LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
+
+test-long: ## The same with the full rounds of the suite; takes about an hour
+	@scripts/test-servers
+	LOCK_TEST_REQUIRE=all LOCK_TEST_LONG=1 CGO_ENABLED=1 $(GO) test -race -timeout 120m -count 1 ./...
+
+lint: ## Check format, vet on three systems, linters, and go.mod
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	GOOS=windows $(GO) vet ./...
+	$(GO) mod tidy -diff
+	$(GOLANGCI_LINT) run ./...
+
+bench: ## Compare with the bare commands of the servers; prints a table
+	@scripts/test-servers
+	$(GO) run ./internal/bench
