@@ -42,9 +42,15 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	c.notices.expect(req.ID)
 	start := c.clock.Now()
 	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
-	g, err := whileOpen(limited, c,
-		func(_ backend.Grant, err error) { a.late(req, err) },
-		func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
+	var g backend.Grant
+	var err error
+	if direct(ctx) {
+		g, err = c.ops.Try(limited, req)
+	} else {
+		g, err = whileOpen(limited, c,
+			func(_ backend.Grant, err error) { a.late(req, err) },
+			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
+	}
 	cancel()
 	l, err := a.answer(ctx, g, err)
 	if c.observer != nil {

@@ -9,6 +9,12 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
+// direct reports whether a call may be made on the caller's own goroutine: its
+// context cannot be cancelled, so there is nothing to return early for, and the
+// backend's obedience to the deadline is enough. That saves two hand-overs between
+// goroutines, which a round trip on a local network notices.
+func direct(caller context.Context) bool { return caller.Done() == nil }
+
 // errStopped is what bounded returns when it stopped waiting because of done.
 var errStopped = errors.New("lock: stopped waiting for the server")
 

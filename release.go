@@ -82,7 +82,12 @@ func (l *lease) sendRelease(ctx context.Context) error {
 	}
 	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.c.ops.Release(ctx, l.hold) }
 	for tries := 1; ; tries++ {
-		_, err := bounded(detached, giveUp, nil, send)
+		var err error
+		if direct(ctx) {
+			_, err = send(detached)
+		} else {
+			_, err = bounded(detached, giveUp, nil, send)
+		}
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
