@@ -1,0 +1,380 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// slow is a server whose network can be slow, in both directions, and whose client
+// library does not watch contexts: the worst that a backend may be.
+type slow struct {
+	backend.Backend
+	mu     sync.Mutex
+	before map[memlock.Op]time.Duration
+	after  map[memlock.Op]time.Duration
+	calls  map[memlock.Op]int
+}
+
+func newSlow(t *testing.T, store *memlock.Store) *slow {
+	b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
+	require.NoError(t, err)
+	return &slow{Backend: b, before: map[memlock.Op]time.Duration{}, after: map[memlock.Op]time.Duration{}, calls: map[memlock.Op]int{}}
+}
+
+func (s *slow) delay(op memlock.Op, before, after time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before[op], s.after[op] = before, after
+}
+
+func (s *slow) count(op memlock.Op) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[op]
+}
+
+func (s *slow) enter(op memlock.Op) (after time.Duration) {
+	s.mu.Lock()
+	s.calls[op]++
+	before, after := s.before[op], s.after[op]
+	s.mu.Unlock()
+	time.Sleep(before)
+	return after
+}
+
+func (s *slow) Try(_ context.Context, req backend.Request) (backend.Grant, error) {
+	sent := backend.RuntimeClock().Now()
+	after := s.enter(memlock.OpTry)
+	g, err := s.Backend.Try(context.Background(), req)
+	g.Sent = sent
+	time.Sleep(after)
+	return g, err
+}
+
+func (s *slow) Renew(_ context.Context, h backend.Hold) (backend.Validity, error) {
+	sent := backend.RuntimeClock().Now()
+	after := s.enter(memlock.OpRenew)
+	v, err := s.Backend.Renew(context.Background(), h)
+	v.Sent = sent
+	time.Sleep(after)
+	return v, err
+}
+
+func (s *slow) Release(_ context.Context, h backend.Hold) error {
+	after := s.enter(memlock.OpRelease)
+	err := s.Backend.Release(context.Background(), h)
+	time.Sleep(after)
+	return err
+}
+
+func (s *slow) Clock() backend.Clock { return backend.RuntimeClock() }
+
+// onSlow runs a test in virtual time with one Locker on a slow server and one
+// beside it on the same store.
+func onSlow(t *testing.T, test func(t *testing.T, s *slow, a, b lock.Locker)) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		s := newSlow(t, store)
+		a, err := lock.New(s, &lock.Options{TTL: 6 * time.Second})
+		require.NoError(t, err)
+		b, err := memlock.New(t.Context(), &memlock.Options{Store: store})
+		require.NoError(t, err)
+		test(t, s, a, b)
+		s.delay(memlock.OpTry, 0, 0)
+		s.delay(memlock.OpRenew, 0, 0)
+		s.delay(memlock.OpRelease, 0, 0)
+		_ = a.Close()
+		_ = b.Close()
+		time.Sleep(time.Hour) // what hangs ends
+	})
+}
+
+func TestCancelledTryReturnsAtOnceAndTheLateGrantIsGivenBack(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		for _, when := range []struct{ before, after time.Duration }{{time.Minute, 0}, {0, time.Minute}, {time.Minute, time.Minute}} {
+			s.delay(memlock.OpTry, when.before, when.after)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			start := time.Now()
+			_, err := a.TryAcquire(ctx, "k")
+			cancel()
+			assert.Less(t, time.Since(start), time.Second+100*time.Millisecond)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+			// Whenever the server gets to it, the grant is gone within a moment.
+			time.Sleep(2*time.Minute + time.Second)
+			l, err := b.TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+			require.NoError(t, l.Release(t.Context()))
+		}
+	})
+}
+
+func TestGrantThatComesTooLateIsNotReturned(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		s.delay(memlock.OpTry, 0, 5*time.Second) // of six
+		_, err := a.TryAcquire(t.Context(), "k")
+		require.Error(t, err)
+		require.NotErrorIs(t, err, lock.ErrHeld)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's context has not ended")
+		time.Sleep(time.Second)
+		l, err := b.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, l.Release(t.Context()))
+
+		go func() {
+			time.Sleep(20 * time.Second)
+			s.delay(memlock.OpTry, 0, 0)
+		}()
+		l, err = a.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		d, _ := l.Deadline()
+		assert.Greater(t, time.Until(d), 2*time.Second)
+		require.NoError(t, l.Release(t.Context()))
+	})
+}
+
+func TestDeadlineIsCountedFromBeforeTheRequest(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		s.delay(memlock.OpTry, 0, time.Second)
+		start := time.Now()
+		l, err := a.TryAcquire(t.Context(), "k", lock.WithoutRenewal())
+		require.NoError(t, err)
+		d, ok := l.Deadline()
+		require.True(t, ok)
+		assert.LessOrEqual(t, d.Sub(start), 6*time.Second)
+		s.delay(memlock.OpRenew, time.Second, time.Second)
+		start = time.Now()
+		require.NoError(t, l.Renew(t.Context()))
+		d, _ = l.Deadline()
+		assert.LessOrEqual(t, d.Sub(start), 6*time.Second)
+		require.NoError(t, l.Release(t.Context()))
+	})
+}
+
+func TestRenewalsThatHangEndTheHoldByItsDeadline(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		start := time.Now()
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		s.delay(memlock.OpRenew, time.Hour, 0)
+		<-l.Context().Done()
+		assert.LessOrEqual(t, time.Since(start), 6*time.Second)
+		require.ErrorIs(t, cause(l), lock.ErrExpired)
+		assert.GreaterOrEqual(t, s.count(memlock.OpRenew), 2, "a renewal that hangs is sent again")
+		_, err = b.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+	})
+}
+
+func TestSlowRenewalsThatAreConfirmedInTimeKeepTheHold(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		s.delay(memlock.OpRenew, 900*time.Millisecond, 900*time.Millisecond)
+		time.Sleep(10 * time.Minute)
+		require.NoError(t, l.Context().Err())
+		require.NoError(t, l.Release(t.Context()))
+	})
+}
+
+func TestReleaseIsBoundedWhenTheServerHangs(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		s.delay(memlock.OpRelease, time.Hour, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		err = l.Release(ctx)
+		assert.LessOrEqual(t, time.Since(start), 1100*time.Millisecond)
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		require.ErrorIs(t, cause(l), lock.ErrReleased)
+
+		l, err = a.TryAcquire(t.Context(), "other")
+		require.NoError(t, err)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		start = time.Now()
+		err = l.Release(ended)
+		assert.LessOrEqual(t, time.Since(start), 6*time.Second)
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		// The repeats in the background find the server again.
+		s.delay(memlock.OpRelease, 0, 0)
+		next, err := b.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
+func TestReleaseWorksWithACancelledContext(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		s.delay(memlock.OpRelease, 100*time.Millisecond, 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		cancel()
+		require.NoError(t, l.Context().Err(), "the hold does not depend on the context of Acquire")
+		require.NoError(t, l.Release(ctx))
+		_, err = b.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+	})
+}
+
+func TestCloseIsBoundedWhenTheServerHangs(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		s.delay(memlock.OpTry, time.Hour, 0)
+		s.delay(memlock.OpRelease, time.Hour, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := a.Acquire(ctx, "other")
+			waiting <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		require.ErrorIs(t, a.Close(), lock.ErrOutcomeUnknown)
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+		require.ErrorIs(t, <-waiting, lock.ErrClosed)
+		require.ErrorIs(t, cause(l), lock.ErrClosed)
+		require.NoError(t, a.Close())
+	})
+}
+
+func TestConcurrentReleasesAgree(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		s.delay(memlock.OpRelease, time.Second, 0)
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		var ok, gone atomic.Int32
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				switch err := l.Release(t.Context()); {
+				case err == nil:
+					ok.Add(1)
+				case errors.Is(err, lock.ErrNotHeld):
+					gone.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, 1, ok.Load())
+		assert.EqualValues(t, 9, gone.Load())
+		assert.Equal(t, 1, s.count(memlock.OpRelease))
+	})
+}
+
+func TestNothingIsSentAfterARelease(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
+		l, err := a.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, l.Release(t.Context()))
+		synctest.Wait()
+		sent := s.count(memlock.OpRenew)
+		require.Positive(t, sent)
+		time.Sleep(time.Hour)
+		assert.Equal(t, sent, s.count(memlock.OpRenew))
+	})
+}
+
+// down is a server that cannot be reached until it is up again.
+type down struct {
+	backend.Backend
+	up  atomic.Bool
+	err error
+}
+
+func (d *down) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if !d.up.Load() {
+		return backend.Grant{}, d.err
+	}
+	return d.Backend.Try(ctx, req)
+}
+
+func (d *down) Clock() backend.Clock { return backend.RuntimeClock() }
+
+func TestAcquireOutlastsAnOutageAndStopsAtAPermanentError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+		require.NoError(t, err)
+		d := &down{Backend: b, err: fmt.Errorf("%w: connection refused", backend.ErrUnavailable)}
+		l, err := lock.New(d, nil)
+		require.NoError(t, err)
+		defer l.Close()
+
+		_, err = l.TryAcquire(t.Context(), "k")
+		require.ErrorIs(t, err, lock.ErrUnavailable)
+		require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = l.Acquire(ctx, "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, lock.ErrUnavailable)
+		require.NotErrorIs(t, err, lock.ErrHeld)
+
+		time.AfterFunc(time.Minute, func() { d.up.Store(true) })
+		lease, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(t.Context()))
+
+		d.up.Store(false)
+		d.err = fmt.Errorf("%w: wrong password", backend.ErrPermanent)
+		start := time.Now()
+		_, err = l.Acquire(t.Context(), "k")
+		require.ErrorIs(t, err, lock.ErrPermanent)
+		assert.Zero(t, time.Since(start))
+	})
+}
+
+func TestObserverIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		seen := map[lock.EventKind]int{}
+		store := memlock.NewStore(nil)
+		l, err := memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{Observer: func(_ context.Context, e lock.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[e.Kind]++
+			assert.NotEqual(t, "unknown", e.Kind.String())
+			assert.Equal(t, "k", e.Key)
+		}}})
+		require.NoError(t, err)
+		lease, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Minute)
+			assert.NoError(t, lease.Release(t.Context()))
+		}()
+		second, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		store.Remove("k")
+		<-second.Context().Done()
+		synctest.Wait()
+		require.NoError(t, l.Close())
+		mu.Lock()
+		defer mu.Unlock()
+		for k := lock.EventAttempt; k <= lock.EventRelease; k++ {
+			assert.Positive(t, seen[k], k.String())
+		}
+		assert.Equal(t, 1, seen[lock.EventLoss])
+		assert.Equal(t, 1, seen[lock.EventWait])
+	})
+}
