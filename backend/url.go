@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"sort"
 	"strconv"
@@ -82,12 +83,36 @@ func (u *URL) parseAuthority(authority string) error {
 	}
 	for _, host := range strings.Split(authority, ",") {
 		// A password with an unescaped slash ends up here; never print it.
-		if _, err := url.Parse("x://" + host); err != nil || host == "" || strings.ContainsAny(host, "@ ") {
+		if !validHost(host) {
 			return fmt.Errorf("%w: the %s URL has a host that is not host:port; write user and password with %%-escapes", ErrInvalid, u.Scheme)
 		}
 		u.Hosts = append(u.Hosts, host)
 	}
 	return nil
+}
+
+// validHost accepts a name or an address, in brackets if it is IPv6, with or
+// without a port number.
+func validHost(host string) bool {
+	name, port := splitHost(host)
+	if strings.HasPrefix(name, "[") {
+		if net.ParseIP(strings.Trim(name, "[]")) == nil {
+			return false
+		}
+	} else if name == "" || strings.ContainsAny(name, "@ :[]%") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" && !strings.HasSuffix(host, ":") || err == nil && n > 0
+}
+
+// splitHost cuts a port off; a colon in brackets does not begin one.
+func splitHost(host string) (name, port string) {
+	i := strings.LastIndexByte(host, ':')
+	if i < strings.LastIndexByte(host, ']') || i < 0 {
+		return host, ""
+	}
+	return host[:i], host[i+1:]
 }
 
 // HostsWithPort returns the hosts, with the port added to those that have none.
@@ -99,8 +124,8 @@ func (u *URL) HostsWithPort(port string) []string {
 	}
 	out := make([]string, len(hosts))
 	for i, h := range hosts {
-		if x, err := url.Parse("x://" + h); err == nil && x.Port() == "" {
-			h = strings.TrimSuffix(h, ":") + ":" + port
+		if _, p := splitHost(h); p == "" {
+			h += ":" + port
 		}
 		out[i] = h
 	}

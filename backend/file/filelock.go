@@ -28,7 +28,7 @@ import (
 // host and no parameters.
 const Scheme = "file"
 
-func init() { backend.DefaultMux.Register(Scheme, open) }
+func init() { backend.DefaultMux.Register(Scheme, Opener) }
 
 // Options are the settings of [New] and [NewBackend]. A nil pointer means the
 // default of each.

@@ -10,8 +10,9 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// open is the backend.Opener of the scheme.
-func open(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
+// Opener opens the directory that a file: URL names, as [New] does. It is the
+// backend.Opener for those who have a mux of their own.
+func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
 	dir, err := dirOf(u)
 	if err != nil {
 		return nil, err
