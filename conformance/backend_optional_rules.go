@@ -1,0 +1,413 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// The rules of this file are about the optional interfaces of package backend.
+// They are skipped where the backend does not have them.
+var optionalRules = atSeam(subject("backend",
+	&rule{Rule: Rule{Name: "WatchBeforeReturn", Statement: "A release that happens after Watch has returned is signalled, or found by asking again when the watch breaks."},
+		run: watchBeforeReturn},
+	&rule{Rule: Rule{Name: "WatchEndsWithContext", Statement: "Watches end with their contexts, in any number, and disturb nobody."},
+		run: watchEndsWithContext},
+	&rule{Rule: Rule{Name: "QueueOrder", Statement: "Places in the server's queue are granted in the order in which they were taken, across clients."},
+		run: queueOrder},
+	&rule{Rule: Rule{Name: "QueueWithdraw", Statement: "A place that was withdrawn, before or after its grant, stands in nobody's way; withdrawing twice is harmless."},
+		run: queueWithdraw},
+	&rule{Rule: Rule{Name: "QueueAbandoned", Statement: "A place whose client has gone ends within the TTL of its request.", LimitTTLs: 30},
+		run: queueAbandoned},
+	&rule{Rule: Rule{Name: "BatchRenewMixed", Statement: "A batch renews each hold as Renew does: good, unknown and expired ones get their own answers, in order."},
+		claims: []claim{claimManualRenewal}, run: batchRenewMixed},
+	&rule{Rule: Rule{Name: "HandOverIsOneStep", Statement: "Handing over ends one hold and grants the next with a larger token; a hold that is gone hands over nothing."},
+		run: handOver},
+	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows the token, the hold count, the holder and the remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
+		run: inspectShows},
+	&rule{Rule: Rule{Name: "ForceReleaseByToken", Statement: "A forced release removes the record only if its token is the one that was seen, so that a newer holder is never hit."},
+		run: forceReleaseByToken},
+)...)
+
+func optional[T any](s *seam, name string) T {
+	t, ok := s.b.(T)
+	if !ok {
+		s.e.skipf("the backend does not implement backend.%s", name)
+	}
+	return t
+}
+
+func watchBeforeReturn(e *env) {
+	a, b := e.backend(), e.backend()
+	w := optional[backend.Watcher](b, "Watcher")
+	n := e.rounds(100*time.Millisecond, 10, 200)
+	missed := 0
+	for round := range n {
+		key := e.key("%d", round)
+		h := a.mustTry(e.request(key, "", e.long))
+		ctx, cancel := context.WithCancel(e.ctx)
+		ev := e.hist.begin(b.who, "Watch", key)
+		hints, err := w.Watch(ctx, key)
+		e.hist.end(ev, outcome(err))
+		if err != nil || hints == nil {
+			cancel()
+			e.fatalf(key, "Watch returned %s (channel: %t); expected a channel", outcome(err), hints != nil)
+		}
+		_ = h.release(e.ctx)
+		// Signals may be spurious: the key must be free after one of them.
+		control := time.NewTimer(e.slack())
+		signalled := false
+		for !signalled {
+			select {
+			case _, ok := <-hints:
+				got, err := b.try(e.request(key, "", e.long))
+				if err == nil {
+					_ = got.release(e.ctx)
+					signalled = true
+				} else if !ok {
+					e.fatalf(key, "the watch broke, and the key was refused (%s) although it had been released", outcome(err))
+				}
+			case <-control.C:
+				signalled = true
+				missed++
+				e.hist.note("suite", key, "no signal came")
+			}
+		}
+		control.Stop()
+		cancel()
+		if missed > 2 {
+			break
+		}
+	}
+	// Signals are hints, and one may be lost; losing them again and again is not that.
+	if missed > 2 {
+		e.latef("", "%d releases after Watch had returned were not signalled within %s", missed, e.slack())
+	}
+	e.notef("%d watches, %d signals missed", n, missed)
+}
+
+func watchEndsWithContext(e *env) {
+	a, b := e.backend(), e.backend()
+	w := optional[backend.Watcher](b, "Watcher")
+	key := e.key("a")
+	h := a.mustTry(e.request(key, "", e.long))
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	kept, err := w.Watch(ctx, key)
+	if err != nil {
+		e.fatalf(key, "Watch returned %s; expected a channel", outcome(err))
+	}
+	label := fmt.Sprintf("%s%d", e.keys, time.Now().UnixNano())
+	const watches = 50
+	e.labelled(label, func() {
+		for range watches {
+			ctx, cancel := context.WithCancel(e.ctx)
+			if _, err := w.Watch(ctx, key); err != nil {
+				e.failf(key, "Watch returned %s; expected a channel", outcome(err))
+			}
+			cancel()
+		}
+	})
+	if n, stacks := e.settles(label, watches/2, e.slack()); n > watches/2 {
+		e.failf(key, "%d goroutines of %d watches are left after the contexts of those had ended; for example\n%s", n, watches, stacks)
+	}
+	_ = h.release(e.ctx)
+	control := time.NewTimer(e.slack())
+	defer control.Stop()
+	select {
+	case <-kept:
+	case <-control.C:
+		e.latef(key, "the release was not signalled to the remaining watch within %s, after others had ended", e.slack())
+	}
+}
+
+// place is a ticket that is waited for.
+type place struct {
+	s      *seam
+	req    backend.Request
+	ticket backend.Ticket
+	done   chan struct{}
+	grant  backend.Grant
+	err    error
+	wait   func()
+	cancel context.CancelFunc
+}
+
+func (e *env) enqueue(s *seam, key string, ttl time.Duration) *place {
+	q := optional[backend.Queuer](s, "Queuer")
+	p := &place{s: s, req: e.request(key, "", ttl), done: make(chan struct{})}
+	ev := e.hist.begin(s.who, "Enqueue", key)
+	t, err := q.Enqueue(e.ctx, p.req)
+	e.hist.end(ev, outcome(err))
+	if err != nil || t == nil {
+		e.fatalf(key, "Enqueue returned %s (ticket: %t); expected a ticket", outcome(err), t != nil)
+	}
+	p.ticket = t
+	return p
+}
+
+func (p *place) waiting(e *env) *place {
+	ctx, cancel := context.WithCancel(e.ctx)
+	p.cancel = cancel
+	p.wait = e.start(func() {
+		ev := e.hist.begin(p.s.who, "Wait", p.req.Key)
+		p.grant, p.err = p.ticket.Wait(ctx)
+		e.hist.end(ev, fmt.Sprintf("%s, token %d", outcome(p.err), p.grant.Token))
+		close(p.done)
+	})
+	return p
+}
+
+func (p *place) withdraw(e *env) {
+	ev := e.hist.begin(p.s.who, "Withdraw", p.req.Key)
+	err := p.ticket.Withdraw(e.ctx)
+	e.hist.end(ev, outcome(err))
+	if err != nil {
+		e.failf(p.req.Key, "Withdraw returned %s; expected no error", outcome(err))
+	}
+}
+
+func (p *place) mustGet(e *env, why string) {
+	if !e.within(e.waitBound(), p.done) {
+		e.lateFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.waitBound(), why)
+	}
+	if p.err != nil {
+		e.fatalf(p.req.Key, "Wait returned %s; expected a grant: %s", outcome(p.err), why)
+	}
+}
+
+func (p *place) mustWait(e *env, why string) {
+	select {
+	case <-p.done:
+		e.fatalf(p.req.Key, "Wait returned (%s), although %s", outcome(p.err), why)
+	default:
+	}
+}
+
+func queueOrder(e *env) {
+	seams := []*seam{e.backend(), e.backend(), e.backend()}
+	for round := range e.rounds(200*time.Millisecond, 3, 30) {
+		key := e.key("%d", round)
+		places := make([]*place, 6)
+		for i := range places {
+			places[i] = e.enqueue(seams[i%3], key, e.long)
+		}
+		for i := len(places) - 1; i >= 0; i-- { // the order of waiting does not matter
+			places[i].waiting(e)
+		}
+		var last uint64
+		for i, p := range places {
+			p.mustGet(e, "all places before it were released")
+			for _, later := range places[i+1:] {
+				later.mustWait(e, "an earlier place holds the key")
+			}
+			if claimTokens.made(e.settings) && p.grant.Token <= last {
+				e.failf(key, "place %d was granted token %d; expected more than that of the place before it, %d", i+1, p.grant.Token, last)
+			}
+			last = p.grant.Token
+			if err := p.s.release(e.ctx, p.hold()); err != nil {
+				e.failf(key, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
+			}
+		}
+	}
+}
+
+func (p *place) hold() backend.Hold {
+	h := backend.HoldOf(p.req)
+	h.Token = p.grant.Token
+	return h
+}
+
+func queueWithdraw(e *env) {
+	a, b := e.backend(), e.backend()
+	key := e.key("a")
+	h := a.mustTry(e.request(key, "", e.long))
+	first, second := e.enqueue(a, key, e.long), e.enqueue(b, key, e.long)
+	third, fourth := e.enqueue(a, key, e.long).waiting(e), e.enqueue(b, key, e.long).waiting(e)
+	first.withdraw(e) // never waited for
+	first.withdraw(e)
+	second.waiting(e)
+	second.cancel() // cancelled while it waits
+	if !e.within(e.slack(), second.done) {
+		e.lateFatalf(key, "Wait had not returned %s after its context", e.slack())
+	}
+	if second.err == nil {
+		e.fatalf(key, "Wait was granted a key that is held")
+	}
+	second.withdraw(e)
+	third.mustWait(e, "the key is held")
+	_ = h.release(e.ctx)
+	third.mustGet(e, "the places before it were withdrawn")
+	third.withdraw(e) // with its grant
+	third.withdraw(e)
+	fourth.mustGet(e, "the place before it was withdrawn together with its grant")
+	if err := b.release(e.ctx, fourth.hold()); err != nil {
+		e.failf(key, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
+	}
+	b.mustTry(e.request(key, "", e.long))
+}
+
+func queueAbandoned(e *env) {
+	a, b, gone := e.backend(), e.backend(), e.backend()
+	key := e.key("a")
+	h := a.mustTry(e.request(key, "", e.long))
+	e.enqueue(gone, key, e.ttl) // nobody ever waits here
+	next := e.enqueue(b, key, e.long).waiting(e)
+	_ = h.release(e.ctx)
+	if !e.within(e.takeover(e.ttl)+e.waitBound(), next.done) {
+		e.lateFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
+	}
+	if next.err != nil {
+		e.fatalf(key, "Wait returned %s; expected a grant", outcome(next.err))
+	}
+	_ = b.release(e.ctx, next.hold())
+}
+
+func batchRenewMixed(e *env) {
+	a, b := e.backend(), e.backend()
+	batch := optional[backend.BatchRenewer](a, "BatchRenewer")
+	expired := a.mustTry(e.request(e.key("expired"), "", e.ttl))
+	e.expire(expired)
+	var holds []backend.Hold
+	var good []*seamHold
+	for i := range 3 {
+		good = append(good, a.mustTry(e.request(e.key("good-%d", i), "", e.long)))
+	}
+	taken := b.mustTry(e.request(e.key("taken"), "", e.long))
+	holds = append(holds, good[0].h, stranger(taken.h), good[1].h, expired.h, backend.HoldOf(e.request(e.key("never"), "", e.long)), good[2].h)
+	wantGood := []bool{true, false, true, false, false, true}
+	before := a.clock.Now()
+	ev := e.hist.begin(a.who, "RenewBatch", "")
+	answers := batch.RenewBatch(e.ctx, holds)
+	e.hist.end(ev, fmt.Sprintf("%d answers", len(answers)))
+	if len(answers) != len(holds) {
+		e.fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+	}
+	for i, x := range answers {
+		switch {
+		case wantGood[i] && x.Err != nil:
+			e.failf(holds[i].Key, "hold %d of the batch, which is held, got %s; expected a validity", i+1, outcome(x.Err))
+		case wantGood[i] && x.Validity.For > 0 && x.Validity.Sent < before:
+			e.failf(holds[i].Key, "the validity of hold %d is dated before the batch was sent", i+1)
+		case !wantGood[i] && !errors.Is(x.Err, backend.ErrNotHeld):
+			e.failf(holds[i].Key, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, outcome(x.Err))
+		}
+	}
+	b.mustRefuse(e.key("taken"), "another client holds it", nil)
+	for _, key := range []string{e.key("expired"), e.key("never")} {
+		b.mustTry(e.request(key, "", e.long))
+	}
+	if n := len(batch.RenewBatch(e.ctx, nil)); n != 0 {
+		e.failf("", "RenewBatch of nothing returned %d answers", n)
+	}
+}
+
+func handOver(e *env) {
+	a, b := e.backend(), e.backend()
+	ho := optional[backend.HandOverer](a, "HandOverer")
+	key := e.key("a")
+	from := a.mustTry(e.request(key, "", e.long))
+	to := e.request(key, "", e.long)
+	from.releasing(e.hist.now())
+	ev := e.hist.begin(a.who, "HandOver", key)
+	g, err := ho.HandOver(e.ctx, from.h, to)
+	e.hist.end(ev, outcome(err))
+	switch {
+	case errors.Is(err, backend.ErrHeld):
+		e.notef("somebody else was due first")
+		return
+	case err != nil:
+		e.fatalf(key, "HandOver of a hold returned %s; expected a grant", outcome(err))
+	}
+	if claimTokens.made(e.settings) && g.Token <= from.token {
+		e.failf(key, "the token after HandOver is %d; expected more than %d", g.Token, from.token)
+	}
+	b.mustRefuse(key, "it was handed over", nil)
+	e.is(key, a.release(e.ctx, from.h), "Release of a hold that was handed over", backend.ErrNotHeld)
+	held := backend.HoldOf(to)
+	held.Token = g.Token
+	if err := a.release(e.ctx, held); err != nil {
+		e.failf(key, "Release after HandOver returned %s; expected no error", outcome(err))
+	}
+	_, err = ho.HandOver(e.ctx, held, e.request(key, "", e.long))
+	e.is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
+	b.mustTry(e.request(key, "", e.long))
+}
+
+func inspectShows(e *env) {
+	a, b := e.backend(), e.backend()
+	in := optional[backend.Inspector](b, "Inspector")
+	key := e.key("a")
+	inspect := func() (backend.Record, error) {
+		ev := e.hist.begin(b.who, "Inspect", key)
+		rec, err := in.Inspect(e.ctx, key)
+		e.hist.end(ev, fmt.Sprintf("%s, token %d, %d holds", outcome(err), rec.Token, rec.Holds))
+		return rec, err
+	}
+	_, err := inspect()
+	e.is(key, err, "Inspect of a free key", backend.ErrNotHeld)
+	req := e.request(key, "", e.long)
+	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711}
+	h := a.mustTry(req)
+	for range 3 {
+		rec, err := inspect()
+		switch {
+		case err != nil:
+			e.fatalf(key, "Inspect of a held key returned %s; expected its record", outcome(err))
+		case rec.Key != key || rec.Token != h.token || rec.Holds != 1:
+			e.failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.token)
+		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID:
+			e.failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
+		case rec.Remaining < 0 || rec.Remaining > e.long+max(e.g.TTLGrain, e.g.TakeoverLag)+time.Millisecond:
+			e.failf(key, "Inspect shows %s remaining; expected at most the TTL of %s", rec.Remaining, e.long)
+		case rec.Waiters > 0:
+			e.failf(key, "Inspect shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
+		}
+	}
+	if err := h.release(e.ctx); err != nil {
+		e.failf(key, "Release after Inspect returned %s; expected no error", outcome(err))
+	}
+	_, err = inspect()
+	e.is(key, err, "Inspect of a released key", backend.ErrNotHeld)
+	a.mustTry(e.request(key, "", e.long))
+}
+
+func forceReleaseByToken(e *env) {
+	a, b := e.backend(), e.backend()
+	f := optional[backend.ForceReleaser](b, "ForceReleaser")
+	if !claimTokens.made(e.settings) {
+		e.skipf("needs tokens to name a record by, and none are claimed")
+	}
+	key := e.key("a")
+	force := func(token uint64) error {
+		ev := e.hist.begin(b.who, "ForceRelease", key)
+		err := f.ForceRelease(e.ctx, key, token)
+		e.hist.end(ev, fmt.Sprintf("token %d: %s", token, outcome(err)))
+		return err
+	}
+	e.is(key, force(1), "ForceRelease of a free key", backend.ErrNotHeld)
+	h := a.mustTry(e.request(key, "", e.long))
+	for _, other := range []uint64{h.token - 1, h.token + 1} {
+		e.is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
+		b.mustRefuse(key, "it was released by force with another token only", nil)
+	}
+	h.releasing(e.hist.now())
+	if err := force(h.token); err != nil {
+		e.fatalf(key, "ForceRelease with the token of the holder returned %s; expected no error", outcome(err))
+	}
+	next := b.mustTry(e.request(key, "", e.long))
+	if e.g.ManualRenewal {
+		if _, err := a.renew(h.h); err == nil || !errors.Is(err, backend.ErrNotHeld) {
+			e.failf(key, "Renew of a hold that was removed by force returned %s; expected ErrNotHeld", outcome(err))
+		}
+	}
+	e.is(key, a.release(e.ctx, h.h), "Release of a hold that was removed by force", backend.ErrNotHeld)
+	e.is(key, force(h.token), "ForceRelease with the token of the earlier holder", backend.ErrNotHeld)
+	a.mustRefuse(key, "its holder was not released", nil)
+	if err := next.release(e.ctx); err != nil {
+		e.failf(key, "Release by the next holder returned %s; expected no error", outcome(err))
+	}
+}

@@ -1,0 +1,239 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// client is a Locker whose calls are recorded.
+type client struct {
+	e      *env
+	l      lock.Locker
+	who    string
+	killed atomic.Bool
+	mu     sync.Mutex
+	closed time.Duration // when Close was called, or -1
+}
+
+// hold is a lease whose calls are recorded.
+type hold struct {
+	*record
+	c     *client
+	lease lock.Lease
+	set   lock.Settings
+}
+
+// opts are the options for a lease with the given TTL.
+func (e *env) opts(ttl time.Duration, more ...lock.Option) []lock.Option {
+	if e.fixed {
+		return more
+	}
+	return append([]lock.Option{lock.WithTTL(ttl)}, more...)
+}
+
+// try calls TryAcquire with a TTL that outlasts the case.
+func (c *client) try(key string, more ...lock.Option) (*hold, error) {
+	return c.tryFor(c.e.ctx, key, c.e.long, more...)
+}
+
+// acquire calls Acquire with a TTL that outlasts the case.
+func (c *client) acquire(ctx context.Context, key string, more ...lock.Option) (*hold, error) {
+	return c.acquireFor(ctx, key, c.e.long, more...)
+}
+
+func (c *client) tryFor(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*hold, error) {
+	return c.get("TryAcquire", c.l.TryAcquire, ctx, key, c.e.opts(ttl, more...))
+}
+
+func (c *client) acquireFor(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*hold, error) {
+	return c.get("Acquire", c.l.Acquire, ctx, key, c.e.opts(ttl, more...))
+}
+
+type getter func(context.Context, string, ...lock.Option) (lock.Lease, error)
+
+func (c *client) get(op string, f getter, ctx context.Context, key string, opts []lock.Option) (*hold, error) {
+	e := c.e
+	set, _ := lock.ResolveOptions(opts...)
+	ev := e.hist.begin(c.who, op, key)
+	lease, err := f(ctx, key, opts...)
+	text := outcome(err)
+	if err == nil && lease != nil {
+		text = e.describe(lease, set)
+	}
+	e.hist.end(ev, text)
+	switch {
+	case err != nil && lease != nil:
+		e.failf(key, "%s returned a lease together with an error; a caller that gets an error holds nothing", op)
+		return nil, err
+	case err != nil:
+		return nil, err
+	case lease == nil:
+		e.fatalf(key, "%s returned neither a lease nor an error", op)
+	}
+	h := &hold{c: c, lease: lease, set: set}
+	h.record = &record{
+		who: c.who, key: key, owner: set.Owner, token: lease.Token(), ttl: set.TTL, renews: !set.NoRenewal,
+		invoked: ev.from, granted: ev.to, released: -1, maxHold: set.MaxHold, closed: c.closedAt, deadline: h.deadlineNow,
+	}
+	h.see()
+	e.addRecord(h.record)
+	return h, nil
+}
+
+func (e *env) describe(lease lock.Lease, set lock.Settings) string {
+	parts := []string{fmt.Sprintf("granted, token %d", lease.Token())}
+	if d, ok := lease.Deadline(); ok {
+		parts = append(parts, fmt.Sprintf("deadline %.4f", e.hist.at(d).Seconds()))
+	}
+	if set.TTL > 0 {
+		parts = append(parts, "TTL "+set.TTL.String())
+	}
+	if set.NoRenewal {
+		parts = append(parts, "not renewed")
+	}
+	if set.Owner != "" {
+		parts = append(parts, "owner "+e.ownerName(set.Owner))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// mustTry is try on a key that must be free.
+func (c *client) mustTry(key string, more ...lock.Option) *hold {
+	return c.mustTryFor(key, c.e.long, more...)
+}
+
+func (c *client) mustTryFor(key string, ttl time.Duration, more ...lock.Option) *hold {
+	h, err := c.tryFor(c.e.ctx, key, ttl, more...)
+	if err != nil {
+		c.e.fatalf(key, "TryAcquire on a free key returned %s; expected a lease", outcome(err))
+	}
+	return h
+}
+
+// mustAcquire is acquire where the case ends unless the key is granted.
+func (c *client) mustAcquire(key string, more ...lock.Option) *hold {
+	h, err := c.acquire(c.e.ctx, key, more...)
+	if err != nil {
+		c.e.fatalf(key, "Acquire returned %s; expected a lease", outcome(err))
+	}
+	return h
+}
+
+// mustRefuse tries the key, which must be held. A grant is a broken rule, unless
+// the lease that should have kept the caller out (nil: one that is kept alive)
+// has run out in the meantime; then the case is late.
+func (c *client) mustRefuse(key, why string, holder grip, more ...lock.Option) {
+	h, err := c.try(key, more...)
+	c.e.judgeRefusal(key, "TryAcquire", why, holder, err)
+	if err == nil {
+		_ = h.release(context.Background())
+		panic(abort{})
+	}
+}
+
+func (e *env) judgeRefusal(key, op, why string, holder grip, err error) {
+	switch {
+	case err == nil && holder != nil && time.Now().After(holder.until()):
+		e.latef(key, "the case was too slow: the lease that it relies on had expired before the key was tried")
+	case err == nil:
+		e.failf(key, "%s was granted; expected a refusal, because %s", op, why)
+	case !errors.Is(err, lock.ErrHeld):
+		e.failf(key, "%s on a held key returned %s; expected an error that matches ErrHeld, because %s", op, outcome(err), why)
+	}
+}
+
+// mustRelease releases a lease that is held.
+func (h *hold) mustRelease() {
+	if err := h.release(h.c.e.ctx); err != nil {
+		h.c.e.failf(h.key, "Release of a lease that was held returned %s; expected no error", outcome(err))
+	}
+}
+
+func (h *hold) release(ctx context.Context) error {
+	h.see()
+	h.record.releasing(h.c.e.hist.now())
+	return h.c.call("Release", h.key, func() error { return h.lease.Release(ctx) })
+}
+
+func (h *hold) renew() error {
+	err := h.c.call("Renew", h.key, func() error { return h.lease.Renew(h.c.e.ctx) })
+	h.see()
+	return err
+}
+
+// call records a call on a lease or a Locker.
+func (c *client) call(op, key string, f func() error) error {
+	ev := c.e.hist.begin(c.who, op, key)
+	err := f()
+	c.e.hist.end(ev, outcome(err))
+	return err
+}
+
+// close closes the Locker.
+func (c *client) close() error {
+	c.mu.Lock()
+	if c.closed < 0 {
+		c.closed = c.e.hist.now()
+	}
+	c.mu.Unlock()
+	return c.call("Close", "", c.l.Close)
+}
+
+func (c *client) closedAt() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// kill abandons the Locker with Config.Kill.
+func (c *client) kill() {
+	c.killed.Store(true)
+	c.e.hist.note("suite", "", "killed "+c.who)
+	c.e.Kill(c.l)
+}
+
+// deadlineNow is the deadline that the lease states, and false when unknown.
+func (h *hold) deadlineNow() (time.Duration, bool) {
+	d, ok := h.lease.Deadline()
+	if !ok {
+		return 0, false
+	}
+	return h.c.e.hist.at(d), true
+}
+
+// until is when the lease ends at the earliest when it is not renewed: its
+// deadline, or where that is unknown, the TTL less the drift allowance.
+func (h *hold) until() time.Time {
+	if d, ok := h.lease.Deadline(); ok {
+		return d
+	}
+	return h.c.e.hist.base.Add(h.invoked + backend.ValidFor(h.effectiveTTL()))
+}
+
+func (h *hold) effectiveTTL() time.Duration {
+	if h.set.TTL > 0 {
+		return h.set.TTL
+	}
+	return h.c.e.ttl
+}
+
+// lost reports whether the lease says that it has ended.
+func (h *hold) lost() bool { return h.lease.Context().Err() != nil }
+
+// cause is why the lease has ended.
+func (h *hold) cause() error { return context.Cause(h.lease.Context()) }
+
+// mustLive fails the case if the lease has ended.
+func (h *hold) mustLive(why string) {
+	if h.lost() {
+		h.c.e.lateFatalf(h.key, "the lease of %s has ended with cause %s; expected it to be held, because %s", h.who, outcome(h.cause()), why)
+	}
+}

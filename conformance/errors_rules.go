@@ -1,0 +1,172 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+var errorRules = subject("errors",
+	&rule{Rule: Rule{Name: "ErrorsAreTyped", Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is, and none of them matches another."},
+		run: errorsAreTyped},
+	&rule{Rule: Rule{Name: "NoSecretsInErrors", Statement: "No error contains an owner, which is a secret: whoever knows it walks in."},
+		claims: []claim{claimReentrancy}, run: noSecretsInErrors},
+	&rule{Rule: Rule{Name: "LeaseConcurrent", Statement: "The methods of a lease may be called from many goroutines at once."},
+		run: leaseConcurrent},
+)
+
+// errorKinds are the errors that mean different things to a caller.
+var errorKinds = []error{
+	lock.ErrHeld, lock.ErrNotHeld, lock.ErrOutcomeUnknown, lock.ErrUnavailable, lock.ErrPermanent,
+	lock.ErrInvalid, lock.ErrUnsupported, lock.ErrClosed, lock.ErrReleased, context.Canceled, context.DeadlineExceeded,
+}
+
+// only fails the case unless the error matches these kinds and no others.
+func (e *env) only(key, what string, err error, kinds ...error) {
+	if err == nil {
+		e.failf(key, "%s returned no error; expected one that matches %s", what, errorName(kinds[0]))
+		return
+	}
+	e.is(key, err, what, kinds...)
+	for _, k := range errorKinds {
+		wanted := false
+		for _, w := range kinds {
+			wanted = wanted || w == k
+		}
+		if !wanted && errors.Is(err, k) {
+			e.failf(key, "%s returned %s; it must not match %s", what, outcome(err), errorName(k))
+		}
+	}
+}
+
+func errorsAreTyped(e *env) {
+	a, b := e.locker(), e.locker()
+	key := e.key("a")
+	h := a.mustTry(key)
+	_, err := b.try(key)
+	e.only(key, "TryAcquire on a held key", err, lock.ErrHeld)
+	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	_, err = b.acquire(ctx, key)
+	cancel()
+	e.only(key, "Acquire whose context ran out", err, context.DeadlineExceeded, lock.ErrHeld)
+	ctx, cancel = context.WithCancel(e.ctx)
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err = b.acquire(ctx, key)
+	cancel()
+	e.only(key, "Acquire whose context was cancelled", err, context.Canceled, lock.ErrHeld)
+	_, err = b.try("")
+	e.only("", "TryAcquire of the empty key", err, lock.ErrInvalid)
+	h.mustRelease()
+	err = h.release(e.ctx)
+	if !errors.Is(err, lock.ErrNotHeld) {
+		e.failf(key, "Release of a released lease returned %s; expected ErrNotHeld", outcome(err))
+	}
+	if errors.Is(err, lock.ErrLost) {
+		e.failf(key, "Release of a released lease returned %s; a lease that was released was not lost", outcome(err))
+	}
+	if e.g.ManualRenewal {
+		if err := h.renew(); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+			e.failf(key, "Renew of a released lease returned %s; expected ErrNotHeld, and no loss", outcome(err))
+		}
+	}
+	ended, cancel := context.WithCancel(e.ctx)
+	cancel()
+	_, err = b.tryFor(ended, key, e.long)
+	e.only(key, "TryAcquire with a cancelled context", err, context.Canceled)
+	_ = b.close()
+	_, err = b.try(key)
+	e.only(key, "TryAcquire on a closed Locker", err, lock.ErrClosed)
+}
+
+func noSecretsInErrors(e *env) {
+	a, b := e.locker(), e.locker()
+	secret := "p4ssw0rd-" + e.owner("A")
+	owner := lock.WithOwner(secret)
+	key := e.key("a")
+	check := func(what string, err error) {
+		// All ways in which an error may be printed.
+		if err != nil && strings.Contains(fmt.Sprintf("%v %+v %#v %q", err, err, err, err), secret) {
+			e.failf(key, "the error of %s contains the owner", what)
+		}
+	}
+	h := a.mustTry(key, owner)
+	_, err := b.try(key)
+	check("TryAcquire on a key that the owner holds", err)
+	_, err = b.try(key, lock.WithOwner("another owner"))
+	check("TryAcquire by another owner", err)
+	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Millisecond)
+	_, err = b.acquire(ctx, key)
+	cancel()
+	check("Acquire whose context ran out", err)
+	_, err = a.try(key, owner, lock.WithTTL(-1))
+	check("TryAcquire with a bad TTL", err)
+	h.mustRelease()
+	check("Release of a released lease", h.release(e.ctx))
+	check("Renew of a released lease", h.renew())
+	check("context.Cause", h.cause())
+	other := b.mustTry(key)
+	_, err = a.try(key, owner)
+	check("TryAcquire by the owner on a held key", err)
+	ctx, cancel = context.WithTimeout(e.ctx, 30*time.Millisecond)
+	_, err = a.acquire(ctx, key, owner)
+	cancel()
+	check("Acquire by the owner whose context ran out", err)
+	other.mustRelease()
+	_ = a.close()
+	_, err = a.try(key, owner)
+	check("TryAcquire on a closed Locker", err)
+}
+
+func leaseConcurrent(e *env) {
+	a, b := e.locker(), e.locker()
+	for round := range e.rounds(200*time.Millisecond, 3, 30) {
+		key := e.key("%d", round)
+		h := a.mustTryFor(key, e.ttl)
+		var released atomic.Int64
+		e.each(16, func(i int) {
+			for n := range 20 {
+				switch (i + n) % 6 {
+				case 0:
+					if h.lease.Key() != key {
+						e.failf(key, "Lease.Key is %q; expected %q", h.lease.Key(), key)
+					}
+				case 1:
+					if h.lease.Token() != h.token {
+						e.failf(key, "the token changed from %d to %d", h.token, h.lease.Token())
+					}
+				case 2:
+					h.lease.Deadline()
+				case 3:
+					_ = context.Cause(h.lease.Context())
+					_, _ = h.lease.Context().Deadline()
+				case 4:
+					err := h.renew()
+					if err != nil && e.g.ManualRenewal && !errors.Is(err, lock.ErrNotHeld) {
+						e.failf(key, "Renew beside other calls returned %s; expected no error, or ErrNotHeld once the lease was released", outcome(err))
+					}
+				case 5:
+					if n < 15 {
+						continue
+					}
+					if err := h.release(e.ctx); err == nil {
+						released.Add(1)
+					} else if !errors.Is(err, lock.ErrNotHeld) {
+						e.failf(key, "Release beside other calls returned %s; expected no error, or ErrNotHeld for all but one", outcome(err))
+					}
+				}
+			}
+		})
+		if released.Load() == 0 {
+			e.latef(key, "none of many simultaneous releases succeeded")
+		}
+		if !h.lost() {
+			e.failf(key, "the lease's context is alive after its release")
+		}
+		b.mustTry(key).mustRelease()
+	}
+}

@@ -1,0 +1,303 @@
+package conformance
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+var expiryRules = subject("expiry",
+	&rule{Rule: Rule{Name: "CrashFrees", Statement: "When a holder dies, others get the key within the TTL and the takeover lag, however often they ask meanwhile."},
+		run: crashFrees},
+	&rule{Rule: Rule{Name: "ServerOutlivesD", Statement: "Nobody else is granted the key before the deadline of the holder's lease.", LimitTTLs: 80},
+		run: serverOutlivesD},
+	&rule{Rule: Rule{Name: "HoldersTTLCounts", Statement: "How long a lease lasts depends on the holder's TTL, not on the TTL of those who ask for the key."},
+		run: holdersTTLCounts},
+	&rule{Rule: Rule{Name: "ExpiryIsPerHold", Statement: "Each hold of an owner expires on its own: a later and longer one keeps the key, and an abandoned one is not kept alive by the renewals of the other."},
+		claims: []claim{claimReentrancy}, run: expiryIsPerHold},
+	&rule{Rule: Rule{Name: "TTLRange", Statement: "A TTL that is zero, negative, or outside the limits of the lock is refused with ErrInvalid; the limits themselves are accepted."},
+		run: ttlRange},
+	&rule{Rule: Rule{Name: "TTLGrain", Statement: "A TTL that is not a multiple of the grain is refused with ErrInvalid, never rounded."},
+		run: ttlGrain},
+	&rule{Rule: Rule{Name: "DeadlineFromSend", Statement: "The deadline of a lease is counted from before the request was sent: it is never later than the start of the call plus the TTL."},
+		claims: []claim{claimDeadline}, run: deadlineFromSend},
+	&rule{Rule: Rule{Name: "GrantIsUsable", Statement: "A lease has at least a third of its TTL left when it is returned."},
+		claims: []claim{claimDeadline}, run: grantIsUsable},
+)
+
+// abandon takes the key for a client that then dies.
+func (e *env) abandon(key string, ttl time.Duration) *record {
+	switch {
+	case e.OpenBackend != nil:
+		return e.backend().mustTry(e.request(key, "", ttl)).record
+	case e.Kill != nil:
+		c := e.locker()
+		h := c.mustTryFor(key, ttl)
+		c.kill()
+		return h.record
+	}
+	return e.locker().mustTryFor(key, ttl, lock.WithoutRenewal()).record
+}
+
+func crashFrees(e *env) {
+	b := e.locker()
+	e.each(3, func(i int) {
+		key := e.key("%d", i)
+		e.pause(time.Duration(i) * e.ttl / 3)
+		e.abandon(key, e.ttl)
+		if i == 2 { // a waiter rather than a poller
+			wait := e.takeover(e.ttl)
+			done := make(chan struct{})
+			join := e.start(func() {
+				h := b.mustAcquire(key)
+				close(done)
+				_ = h.release(e.ctx)
+			})
+			if !e.within(wait, done) {
+				e.lateFatalf(key, "a waiter had not been granted the key after %s; its holder died, and its TTL was %s", wait, e.ttl)
+			}
+			join()
+			return
+		}
+		next := e.poll(key, e.takeover(e.ttl), e.ttl/50, "its holder died", func() (grip, error) {
+			h, err := b.try(key)
+			if err != nil {
+				return nil, err
+			}
+			return h, nil
+		})
+		_ = next.release(e.ctx)
+	})
+}
+
+func serverOutlivesD(e *env) {
+	const keys = 4
+	rounds := e.rounds(e.ttl*3/2, 2, 50)
+	e.eachKind(func(k kind) {
+		a, b := k.open(), k.open()
+		e.each(keys, func(n int) {
+			e.pause(e.randomly(e.ttl))
+			for round := range rounds {
+				key := e.key("%s-%d-%d", k.name, n, round)
+				old := e.mustTake(a, key, e.ttl)
+				renewed := e.g.ManualRenewal && round%2 == 1
+				if renewed {
+					e.pause(e.ttl / 4)
+					if err := old.renew(); err != nil {
+						e.latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", outcome(err))
+						return
+					}
+				}
+				deadline := old.until()
+				e.pause(time.Until(deadline) - e.ttl/8)
+				next := e.takeOver(b, key, e.long, e.takeover(e.ttl), 2*time.Millisecond, "the lease of the holder was not renewed any more")
+				if now := time.Now(); now.Before(deadline) {
+					e.failf(key, "another client was granted the key %s before the deadline of its holder (renewed: %t)", deadline.Sub(now), renewed)
+				}
+				_ = next.release(e.ctx)
+			}
+		})
+	})
+	e.notef("%d takeovers", keys*rounds*len(e.kinds()))
+}
+
+func holdersTTLCounts(e *env) {
+	longer := e.fit(3 * e.ttl)
+	if longer < 2*e.ttl {
+		e.skipf("needs two TTLs, and only %s can be had", e.ttl)
+	}
+	muchLonger := e.fit(time.Hour)
+	e.eachKind(func(k kind) {
+		e.together(
+			func() { // contenders with a short TTL don't shorten a long lease
+				key := e.key("%s-long", k.name)
+				a, b := k.open(), k.open()
+				old := e.mustTake(a, key, longer)
+				deadline := old.until()
+				next := e.takeOver(b, key, e.ttl, e.takeover(longer), e.ttl/25, "the holder's lease was not renewed")
+				if now := time.Now(); now.Before(deadline) {
+					e.failf(key, "a client that asked with a TTL of %s was granted the key %s before the deadline of the holder, whose TTL was %s", e.ttl, deadline.Sub(now), longer)
+				}
+				_ = next.release(e.ctx)
+			},
+			func() { // contenders with a long TTL don't lengthen a short lease
+				key := e.key("%s-short", k.name)
+				a, b := k.open(), k.open()
+				e.mustTake(a, key, e.ttl)
+				next := e.takeOver(b, key, muchLonger, e.takeover(e.ttl), e.ttl/25, "the holder's TTL was short, whatever the contender's")
+				_ = next.release(e.ctx)
+			},
+		)
+	})
+}
+
+func expiryIsPerHold(e *env) {
+	if !e.g.WithoutRenewal {
+		e.skipf("needs leases that are not renewed, and WithoutRenewal is not claimed")
+	}
+	e.together(func() {
+		key := e.key("longer")
+		if e.long < 4*e.ttl {
+			return
+		}
+		a, b := e.locker(), e.locker()
+		owner := lock.WithOwner(e.owner("A"))
+		short := a.mustTryFor(key, e.ttl, owner, lock.WithoutRenewal())
+		long := a.mustTryFor(key, e.long, owner, lock.WithoutRenewal())
+		e.awaitLapse(short)
+		e.pause(e.g.TakeoverLag + e.ttl/4)
+		b.mustRefuse(key, "a second and longer hold of its owner goes on", long)
+		long.mustLive("only the other hold of its owner had a short TTL")
+		long.mustRelease()
+		b.mustTry(key).mustRelease()
+	}, func() {
+		key := e.key("abandoned")
+		a, b := e.locker(), e.locker()
+		owner := lock.WithOwner(e.owner("B"))
+		kept := a.mustTryFor(key, e.ttl, owner)
+		lapsing := a.mustTryFor(key, e.ttl, owner, lock.WithoutRenewal())
+		e.awaitLapse(lapsing)
+		e.pause(e.ttl/2 + e.g.TakeoverLag)
+		b.mustRefuse(key, "one of its holds is renewed", nil)
+		kept.mustLive("it is renewed")
+		kept.mustRelease()
+		h, err := b.try(key)
+		if err != nil {
+			e.fatalf(key, "a try returned %s although one hold of the owner was released and the other had run out; expected a lease: the renewals of one hold must not keep another alive", outcome(err))
+		}
+		h.mustRelease()
+	})
+}
+
+func ttlRange(e *env) {
+	c := e.locker()
+	refuse := func(what string, ttl time.Duration, or ...error) {
+		key := e.key("%s", what)
+		h, err := c.get("TryAcquire", c.l.TryAcquire, e.ctx, key, []lock.Option{lock.WithTTL(ttl)})
+		if err == nil {
+			_ = h.release(e.ctx)
+			e.failf(key, "a TTL of %s (%s) was accepted; expected ErrInvalid", ttl, what)
+			return
+		}
+		for _, x := range or {
+			if errors.Is(err, x) {
+				return
+			}
+		}
+		e.is(key, err, "TryAcquire with a TTL of "+ttl.String()+" ("+what+")", lock.ErrInvalid)
+	}
+	refuse("zero", 0)
+	refuse("negative", -time.Second)
+	grain := max(e.g.TTLGrain, 1)
+	if below := e.g.MinTTL - grain; below > 0 {
+		refuse("below the minimum", below, lock.ErrUnsupported)
+	}
+	if e.g.MinTTL > 1 {
+		refuse("one nanosecond", 1, lock.ErrUnsupported)
+	}
+	if e.g.MaxTTL > 0 {
+		refuse("above the maximum", e.g.MaxTTL+grain, lock.ErrUnsupported)
+	}
+	if e.fixed {
+		return
+	}
+	for _, ttl := range []time.Duration{e.ttl, e.g.MaxTTL} {
+		if ttl == 0 {
+			continue
+		}
+		key := e.key("accepted-%s", ttl)
+		c.mustTryFor(key, ttl).mustRelease()
+	}
+	if e.g.MinTTL > 0 {
+		// So short a lease may have run out before its reply arrives.
+		key := e.key("minimum")
+		h, err := c.tryFor(e.ctx, key, e.g.MinTTL)
+		if err == nil {
+			_ = h.release(e.ctx)
+		} else if errors.Is(err, lock.ErrInvalid) || errors.Is(err, lock.ErrUnsupported) {
+			e.failf(key, "the smallest TTL of the guarantees, %s, was refused: %s", e.g.MinTTL, outcome(err))
+		}
+	}
+}
+
+func ttlGrain(e *env) {
+	if e.fixed || e.g.TTLGrain <= 1 {
+		e.skipf("the guarantees name no grain that a TTL could miss")
+	}
+	c := e.locker()
+	for _, off := range []time.Duration{1, e.g.TTLGrain / 2, e.g.TTLGrain - 1} {
+		ttl := e.fit(2*e.ttl) + off
+		if e.g.MaxTTL > 0 && ttl > e.g.MaxTTL {
+			ttl -= e.g.TTLGrain
+		}
+		if ttl < e.g.MinTTL || ttl%e.g.TTLGrain == 0 {
+			continue
+		}
+		key := e.key("%d", off)
+		h, err := c.get("TryAcquire", c.l.TryAcquire, e.ctx, key, []lock.Option{lock.WithTTL(ttl)})
+		if err == nil {
+			_ = h.release(e.ctx)
+			e.failf(key, "a TTL of %s was accepted, although the grain is %s; expected ErrInvalid", ttl, e.g.TTLGrain)
+			continue
+		}
+		e.is(key, err, "TryAcquire with a TTL of "+ttl.String(), lock.ErrInvalid)
+	}
+}
+
+func deadlineFromSend(e *env) {
+	c := e.locker()
+	e.each(4, func(i int) {
+		for round := range 5 {
+			key := e.key("%d-%d", i, round)
+			before := time.Now()
+			h := c.mustTryFor(key, e.ttl, e.unrenewed()...)
+			e.checkDeadline(h, before, "TryAcquire")
+			if e.g.ManualRenewal {
+				e.pause(e.ttl / 10)
+				before = time.Now()
+				if err := h.renew(); err != nil {
+					e.latef(key, "Renew of a fresh lease returned %s; expected no error", outcome(err))
+				} else if !h.renews {
+					e.checkDeadline(h, before, "Renew")
+				}
+			}
+			_ = h.release(e.ctx)
+		}
+	})
+}
+
+// unrenewed is lock.WithoutRenewal where it works.
+func (e *env) unrenewed() []lock.Option {
+	if e.g.WithoutRenewal {
+		return []lock.Option{lock.WithoutRenewal()}
+	}
+	return nil
+}
+
+func (e *env) checkDeadline(h *hold, before time.Time, op string) {
+	d, ok := h.lease.Deadline()
+	if !ok {
+		e.fatalf(h.key, "Lease.Deadline is unknown, although the guarantees claim it")
+	}
+	if latest := before.Add(h.effectiveTTL()); d.After(latest) {
+		e.failf(h.key, "the deadline after %s is %s; expected at most %s, which is the start of the call plus the TTL of %s",
+			op, seconds(e.hist.at(d)), seconds(e.hist.at(latest)), h.effectiveTTL())
+	}
+}
+
+func grantIsUsable(e *env) {
+	c := e.locker()
+	for i := range 20 {
+		key := e.key("%d", i)
+		h := c.mustTryFor(key, e.ttl, e.unrenewed()...)
+		d, ok := h.lease.Deadline()
+		switch left := d.Sub(e.hist.base.Add(h.granted)); {
+		case !ok:
+			e.fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+		case left < e.ttl/3-5*time.Millisecond:
+			e.latef(key, "a lease with a TTL of %s was returned with %s left; expected at least a third", e.ttl, left)
+		}
+		h.mustRelease()
+	}
+}

@@ -1,0 +1,264 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+// The rules of this file disturb the requests between the Locker of the lock
+// package and the backend.
+var faultRules = atSeam(subject("faults",
+	&rule{Rule: Rule{Name: "LostWhenCutOff", Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.", LimitTTLs: 40},
+		claims: []claim{claimLossSignal}, run: lostWhenCutOff},
+	&rule{Rule: Rule{Name: "RenewTransient", Statement: "Renewals that fail for a while and recover before the deadline are no loss.", LimitTTLs: 30},
+		run: renewTransient},
+	&rule{Rule: Rule{Name: "OwnGrantRecognised", Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself."},
+		run: ownGrantRecognised},
+	&rule{Rule: Rule{Name: "GrantWithinValidity", Statement: "A grant whose answer comes too late to be of use is given back and not returned.", LimitTTLs: 30},
+		run: grantWithinValidity},
+	&rule{Rule: Rule{Name: "ReleaseUnknown", Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder."},
+		run: releaseUnknown},
+	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable, and Acquire goes on until its context ends, and gets the key when the server is back."},
+		run: unavailableIsTold},
+	&rule{Rule: Rule{Name: "CallsAreBounded", Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves."},
+		run: callsAreBounded},
+)...)
+
+func atSeam(rules ...*rule) []*rule {
+	for _, r := range rules {
+		r.Seam = true
+	}
+	return rules
+}
+
+func lostWhenCutOff(e *env) {
+	rounds := e.rounds(3*e.ttl, 1, 10)
+	for name, f := range map[string]fault{"hanging": hangs, "refused": refused} {
+		defer e.start(func() {
+			a, c := e.faulty()
+			defer c.heal()
+			b := e.locker()
+			for round := range rounds {
+				key := e.key("%s-%d", name, round)
+				h := a.mustTryFor(key, e.ttl)
+				e.pause(e.randomly(e.ttl))
+				h.mustLive("it is renewed automatically")
+				c.disturb(f, -1, "Renew", "Release")
+				e.hist.note("suite", key, "cut the requests of "+a.who)
+				next := e.poll(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server", func() (grip, error) {
+					h, err := b.try(key)
+					if err != nil {
+						return nil, err
+					}
+					return h, nil
+				})
+				if !h.lost() {
+					e.latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
+				} else {
+					e.is(key, h.cause(), "context.Cause of a lease whose holder was cut off", lock.ErrLost)
+				}
+				c.heal()
+				_ = next.release(e.ctx)
+			}
+		})()
+	}
+}
+
+func renewTransient(e *env) {
+	for name, f := range map[string]fault{"refused": refused, "lost": replyLost} {
+		defer e.start(func() {
+			a, c := e.faulty()
+			b := e.locker()
+			key := e.key("%s", name)
+			h := a.mustTryFor(key, e.ttl)
+			for range 3 {
+				// The deadline is at least two thirds of the TTL away.
+				c.disturb(f, -1, "Renew")
+				e.pause(e.ttl * 2 / 5)
+				c.heal()
+				h.mustLive("its renewals failed for less than the time to its deadline")
+				e.pause(e.ttl / 2)
+				h.mustLive("its renewals succeed again")
+				b.mustRefuse(key, "its holder has renewed it again", h)
+			}
+			if c.disturbed() == 0 {
+				e.latef(key, "no renewal was sent while renewals were disturbed")
+			}
+			if err := h.release(e.ctx); err != nil {
+				e.latef(key, "Release returned %s; expected no error", outcome(err))
+			}
+		})()
+	}
+}
+
+func ownGrantRecognised(e *env) {
+	b := e.locker()
+	freed := func(key, why string) {
+		next := e.poll(key, e.waitBound(), 20*time.Millisecond, why, func() (grip, error) {
+			h, err := b.try(key)
+			if err != nil {
+				return nil, err
+			}
+			return h, nil
+		})
+		_ = next.release(e.ctx)
+	}
+	a, c := e.faulty()
+	for i := range 5 {
+		key := e.key("acquire-%d", i)
+		c.disturb(replyLost, 1+i%3, "Try")
+		ctx, cancel := context.WithTimeout(e.ctx, e.waitBound())
+		h, err := a.acquire(ctx, key)
+		cancel()
+		c.heal()
+		switch {
+		case err == nil:
+			h.mustRelease()
+			freed(key, "it was acquired once and released once, whatever happened to the replies")
+		case errors.Is(err, lock.ErrOutcomeUnknown):
+			freed(key, "the caller was told an error, so that nothing may be left for the TTL of "+e.long.String())
+		default:
+			e.failf(key, "Acquire of a free key, with replies lost, returned %s; expected a lease, or ErrOutcomeUnknown", outcome(err))
+		}
+	}
+	for i := range 5 {
+		key := e.key("try-%d", i)
+		c.disturb(replyLost, 1, "Try")
+		h, err := a.try(key)
+		c.heal()
+		switch {
+		case err == nil:
+			h.mustRelease()
+		case errors.Is(err, lock.ErrHeld):
+			e.failf(key, "TryAcquire of a free key, with the reply lost, was refused because of itself: %s", outcome(err))
+		default:
+			e.is(key, err, "TryAcquire whose reply was lost", lock.ErrOutcomeUnknown)
+		}
+		freed(key, "the caller was told an error, so that nothing may be left for the TTL of "+e.long.String())
+	}
+}
+
+func grantWithinValidity(e *env) {
+	a, c := e.faulty()
+	b := e.locker()
+	for i, delay := range []time.Duration{e.ttl * 4 / 5, e.ttl * 3 / 2} {
+		key := e.key("%d", i)
+		c.mu.Lock()
+		c.delay = delay
+		c.mu.Unlock()
+		c.disturb(replyDelayed, 1, "Try")
+		h, err := a.tryFor(e.ctx, key, e.ttl, e.unrenewed()...)
+		if err == nil {
+			if time.Now().After(h.until()) || h.lost() {
+				e.failf(key, "TryAcquire returned a lease that was over already: its answer took %s and its TTL is %s", delay, e.ttl)
+			} else {
+				e.failf(key, "TryAcquire returned a lease after %s, with %s of its TTL of %s left; expected an error below a third", delay, time.Until(h.until()), e.ttl)
+			}
+			_ = h.release(e.ctx)
+		} else if errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrInvalid) {
+			e.failf(key, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", outcome(err))
+		}
+		next := e.poll(key, e.takeover(e.ttl), 20*time.Millisecond, "the late grant must be given back", func() (grip, error) {
+			h, err := b.try(key)
+			if err != nil {
+				return nil, err
+			}
+			return h, nil
+		})
+		_ = next.release(e.ctx)
+	}
+}
+
+func releaseUnknown(e *env) {
+	a, c := e.faulty()
+	b, d := e.locker(), e.locker()
+	for i := range 4 {
+		key := e.key("%d", i)
+		h := a.mustTry(key)
+		c.disturb(replyLost, 1+i%2, "Release")
+		err := h.release(e.ctx)
+		if err != nil {
+			e.is(key, err, "Release whose reply was lost", lock.ErrOutcomeUnknown)
+		}
+		next, nextErr := b.try(key)
+		if nextErr != nil {
+			e.fatalf(key, "a try returned %s, although the server had applied the release", outcome(nextErr))
+		}
+		again := h.release(e.ctx)
+		if again != nil && !errors.Is(again, lock.ErrNotHeld) && !errors.Is(again, lock.ErrOutcomeUnknown) {
+			e.failf(key, "the second Release, after one of unknown outcome, returned %s; expected no error, ErrNotHeld or ErrOutcomeUnknown", outcome(again))
+		}
+		e.pause(e.ttl / 4) // repeats in the background
+		c.heal()
+		d.mustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it", nil)
+		next.mustRelease()
+	}
+}
+
+func unavailableIsTold(e *env) {
+	a, c := e.faulty()
+	b := e.locker()
+	key := e.key("a")
+	c.disturb(refused, -1, "Try")
+	begun := time.Now()
+	_, err := a.try(key)
+	e.only(key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
+	if d := time.Since(begun); d > e.slack() {
+		e.latef(key, "TryAcquire took %s to report a server that refuses connections", d.Round(time.Millisecond))
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
+	_, err = a.acquire(ctx, key)
+	cancel()
+	if err == nil {
+		e.fatalf(key, "Acquire was granted a key, though the server cannot be reached")
+	}
+	e.is(key, err, "Acquire whose context ran out, with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable)
+	w := a.acquiring(key)
+	e.settle()
+	c.heal()
+	w.mustGet(e, key, e.waitBound(), "the server can be reached again").mustRelease()
+	b.mustTry(key).mustRelease()
+}
+
+func callsAreBounded(e *env) {
+	a, c := e.faulty()
+	defer c.heal()
+	key := e.key("a")
+	h := a.mustTry(key)
+	c.disturb(hangs, -1, "Try", "Renew", "Release")
+	bounded := func(what string, limit time.Duration, f func()) {
+		done := make(chan struct{})
+		wait := e.start(func() { f(); close(done) })
+		if !e.within(limit+e.slack(), done) {
+			e.lateFatalf(key, "%s had not returned after %s, with the server hanging", what, limit+e.slack())
+		}
+		wait()
+	}
+	short := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(e.ctx, 100*time.Millisecond)
+	}
+	for op, get := range map[string]getter{"TryAcquire": a.l.TryAcquire, "Acquire": a.l.Acquire} {
+		bounded(op, 100*time.Millisecond, func() {
+			ctx, cancel := short()
+			defer cancel()
+			if _, err := a.get(op, get, ctx, e.key("%s", op), e.opts(e.long)); err != nil {
+				e.is(e.key("%s", op), err, op+" whose context ran out, with the server hanging,", context.DeadlineExceeded)
+			} else {
+				e.failf(key, "%s was granted a key, with the server hanging", op)
+			}
+		})
+	}
+	bounded("Release", 5*time.Second, func() {
+		ctx, cancel := short()
+		defer cancel()
+		if err := h.release(ctx); err != nil {
+			e.is(key, err, "Release, with the server hanging,", lock.ErrOutcomeUnknown)
+		} else {
+			e.failf(key, "Release returned no error, with the server hanging; expected ErrOutcomeUnknown")
+		}
+	})
+	bounded("Close", 5*time.Second, func() { _ = a.close() })
+}

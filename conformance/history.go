@@ -1,0 +1,184 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// history keeps the calls of one case: who called what, when, and what came
+// back, on one monotonic clock.
+type history struct {
+	base time.Time
+
+	mu      sync.Mutex
+	events  []*event // the last maxEvents that have ended or are notes
+	pending map[*event]struct{}
+	dropped int
+}
+
+const (
+	maxEvents  = 400
+	showEvents = 20
+)
+
+// event is one call, or a note between calls.
+type event struct {
+	who, op, key string
+	from, to     time.Duration
+	result       string
+}
+
+func newHistory(base time.Time) *history {
+	return &history{base: base, pending: map[*event]struct{}{}}
+}
+
+// now is the time since the case began.
+func (h *history) now() time.Duration { return time.Since(h.base) }
+
+// at is t as time since the case began.
+func (h *history) at(t time.Time) time.Duration { return t.Sub(h.base) }
+
+// begin records that a call was made.
+func (h *history) begin(who, op, key string) *event {
+	ev := &event{who: who, op: op, key: key, from: h.now(), to: -1}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pending[ev] = struct{}{}
+	return ev
+}
+
+// end records that the call returned.
+func (h *history) end(ev *event, result string) {
+	now := h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ev.to, ev.result = now, result
+	delete(h.pending, ev)
+	h.add(ev)
+}
+
+// note records something that is not a call.
+func (h *history) note(who, key, text string) {
+	now := h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.add(&event{who: who, op: text, key: key, from: now, to: now})
+}
+
+func (h *history) add(ev *event) {
+	if len(h.events) >= maxEvents {
+		n := maxEvents / 2
+		h.dropped += n
+		h.events = append(h.events[:0], h.events[n:]...)
+	}
+	h.events = append(h.events, ev)
+}
+
+// hanging lists the calls that have not returned, oldest first.
+func (h *history) hanging() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var open []*event
+	for ev := range h.pending {
+		open = append(open, ev)
+	}
+	sortEvents(open)
+	var lines []string
+	for i, ev := range open {
+		if i == 8 {
+			lines = append(lines, fmt.Sprintf("and %d more", len(open)-i))
+			break
+		}
+		lines = append(lines, fmt.Sprintf("%s in %s(%s) since %s", ev.who, ev.op, quoteKey(ev.key), seconds(ev.from)))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// slowest is the longest that a call without waiting took. Calls of Acquire
+// wait by design and don't count.
+func (h *history) slowest() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var d time.Duration
+	for _, ev := range h.events {
+		switch ev.op {
+		case "TryAcquire", "Try", "Renew", "Release":
+			d = max(d, ev.to-ev.from)
+		}
+	}
+	return d
+}
+
+// around prints the last events that concern the key, or all for the empty key.
+func (h *history) around(key string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var picked []*event
+	for _, ev := range h.events {
+		if key == "" || ev.key == "" || ev.key == key {
+			picked = append(picked, ev)
+		}
+	}
+	for ev := range h.pending {
+		if key == "" || ev.key == "" || ev.key == key {
+			picked = append(picked, ev)
+		}
+	}
+	sortEvents(picked)
+	left := max(len(picked)-showEvents, 0)
+	picked = picked[left:]
+	if len(picked) == 0 {
+		return "no calls were made"
+	}
+	var b strings.Builder
+	b.WriteString("calls")
+	if key != "" {
+		fmt.Fprintf(&b, " on %s", quoteKey(key))
+	}
+	b.WriteString(" (seconds since the case began: called .. returned)")
+	if n := left + h.dropped; n > 0 {
+		fmt.Fprintf(&b, ", without %d earlier ones", n)
+	}
+	for _, ev := range picked {
+		fmt.Fprintf(&b, "\n  %s", ev.line(key == ""))
+	}
+	return b.String()
+}
+
+func (ev *event) line(withKey bool) string {
+	to := "   ...  "
+	if ev.to >= 0 {
+		to = fmt.Sprintf("%8.4f", ev.to.Seconds())
+	}
+	s := fmt.Sprintf("%8.4f .. %s  %-10s %s", ev.from.Seconds(), to, ev.who, ev.op)
+	if withKey && ev.key != "" {
+		s += " " + quoteKey(ev.key)
+	}
+	switch {
+	case ev.to < 0:
+		s += ": has not returned"
+	case ev.result != "":
+		s += ": " + ev.result
+	}
+	return s
+}
+
+func sortEvents(evs []*event) {
+	// Insertion sort: the list is short and nearly sorted.
+	for i := 1; i < len(evs); i++ {
+		for j := i; j > 0 && evs[j].from < evs[j-1].from; j-- {
+			evs[j], evs[j-1] = evs[j-1], evs[j]
+		}
+	}
+}
+
+func quoteKey(key string) string {
+	if len(key) > 90 {
+		return fmt.Sprintf("%q... (%d bytes)", key[:60], len(key))
+	}
+	return fmt.Sprintf("%q", key)
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.4f s", d.Seconds()) }

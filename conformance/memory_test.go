@@ -1,0 +1,28 @@
+package conformance_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// The reference backend passes in both personalities.
+func TestMemory(t *testing.T) {
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore(nil)
+			conformance.Run(t, conformance.Config{
+				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+				},
+				TTL:    500 * time.Millisecond,
+				Budget: 20 * time.Second,
+			})
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// record is one hold as the oracles see it. Times count from the start of the
+// case.
+type record struct {
+	who, key, owner string
+	token           uint64
+	ttl             time.Duration
+	renews          bool          // renewed automatically
+	invoked         time.Duration // when the granting call was made
+	granted         time.Duration // when it returned
+	maxHold         time.Duration // zero for none
+	closed          func() time.Duration
+	deadline        func() (time.Duration, bool)
+
+	mu       sync.Mutex
+	released time.Duration // when Release was first called, or -1
+	seen     time.Duration // the last deadline that was read
+	known    bool
+}
+
+// see reads the deadline.
+func (r *record) see() {
+	d, ok := r.deadline()
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.released < 0 {
+		r.seen, r.known = d, true
+	}
+}
+
+func (e *env) addRecord(r *record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.records = append(e.records, r)
+}
+
+func (r *record) isReleased() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.released >= 0
+}
+
+func (r *record) releasing(now time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.released < 0 {
+		r.released = now
+	}
+}
+
+// end is until when the holder may believe that it holds the key, and why then:
+// the earliest of the call of Release or Close, the deadline, the maximum hold
+// and the removal by force. It is never later than the truth, so that the
+// oracle raises no false alarm.
+func (r *record) end(e *env, removals []time.Duration) (time.Duration, string) {
+	r.see()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	end, why := r.granted, "its grant"
+	switch {
+	case r.known:
+		end, why = r.seen, "its deadline"
+	case r.released >= 0 && r.renews:
+		end, why = r.released, "its release"
+	case !r.renews:
+		ttl := r.ttl
+		if ttl == 0 {
+			ttl = e.ttl
+		}
+		end, why = r.invoked+backend.ValidFor(ttl), "its TTL"
+	}
+	sooner := func(t time.Duration, reason string) {
+		if t < end {
+			end, why = t, reason
+		}
+	}
+	if r.released >= 0 {
+		sooner(r.released, "its release")
+	}
+	if r.closed != nil {
+		if t := r.closed(); t >= 0 {
+			sooner(t, "the close of its client")
+		}
+	}
+	if r.maxHold > 0 {
+		sooner(r.invoked+r.maxHold, "its maximum hold")
+	}
+	for _, t := range removals {
+		if t >= r.invoked {
+			sooner(t, "its removal by force")
+		}
+	}
+	return end, why
+}
+
+// checkOverlap is the oracle of mutual exclusion. A hold lasts from the return
+// of the call that granted it to its end; holds of one key may overlap only when
+// they name the same owner. It runs at the end of every case.
+func (e *env) checkOverlap() {
+	e.mu.Lock()
+	byKey := map[string][]*record{}
+	for _, r := range e.records {
+		byKey[r.key] = append(byKey[r.key], r)
+	}
+	removed := e.removed
+	e.mu.Unlock()
+	for key, records := range byKey {
+		if text := e.overlap(records, removed[key]); text != "" {
+			e.failf(key, "two leases of one key were valid at the same time: %s", text)
+			return
+		}
+	}
+}
+
+func (e *env) overlap(records []*record, removals []time.Duration) string {
+	slices.SortFunc(records, func(a, b *record) int { return int(a.granted - b.granted) })
+	type span struct {
+		*record
+		end time.Duration
+		why string
+	}
+	var active []span
+	for _, r := range records {
+		active = slices.DeleteFunc(active, func(s span) bool { return s.end <= r.granted })
+		end, why := r.end(e, removals)
+		for _, s := range active {
+			if s.owner == "" || s.owner != r.owner {
+				return fmt.Sprintf("%s was granted it at %s and holds it until %s at %s; %s was granted it at %s",
+					s.who, seconds(s.granted), s.why, seconds(s.end), r.who, seconds(r.granted))
+			}
+		}
+		if end > r.granted {
+			active = append(active, span{r, end, why})
+		}
+	}
+	return ""
+}

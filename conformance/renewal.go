@@ -1,0 +1,305 @@
+package conformance
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+var renewalRules = subject("renewal",
+	&rule{Rule: Rule{Name: "RenewKeeps", Statement: "A lease renews itself: held for many TTLs it is not lost, and nobody else gets in.", LimitTTLs: 80},
+		run: renewKeeps},
+	&rule{Rule: Rule{Name: "RenewByHand", Statement: "Calling Renew in time keeps a lease for many TTLs, and moves its deadline.", LimitTTLs: 40},
+		claims: []claim{claimManualRenewal}, run: renewByHand},
+	&rule{Rule: Rule{Name: "RenewNeverResurrects", Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody else took the key."},
+		claims: []claim{claimManualRenewal}, run: renewNeverResurrects},
+	&rule{Rule: Rule{Name: "RenewNotOthers", Statement: "Renewing a lease that ran out does not lengthen the hold of whoever has the key now.", LimitTTLs: 30},
+		claims: []claim{claimManualRenewal}, run: renewNotOthers},
+	&rule{Rule: Rule{Name: "RenewBounded", Statement: "A renewal extends to one TTL from now: many quick renewals don't add up.", LimitTTLs: 30},
+		claims: []claim{claimManualRenewal}, run: renewBounded},
+	&rule{Rule: Rule{Name: "RenewIdempotentCount", Statement: "A hundred renewals within one tick of the server's clock all succeed, and never shorten the lease."},
+		claims: []claim{claimManualRenewal}, run: renewQuickly},
+	&rule{Rule: Rule{Name: "RenewAfterRelease", Statement: "Renewing a released lease returns ErrNotHeld and does not take the key again."},
+		claims: []claim{claimManualRenewal}, run: renewAfterRelease},
+	&rule{Rule: Rule{Name: "WithoutRenewalEnds", Statement: "A lease taken with WithoutRenewal is not renewed: others get the key within the TTL and the takeover lag, though its Locker lives."},
+		claims: []claim{claimWithoutRenewal}, run: withoutRenewalEnds},
+	&rule{Rule: Rule{Name: "MaxHoldEnds", Statement: "WithMaxHold ends a hold however well renewal works, with the cause ErrMaxHold, and frees the key."},
+		run: maxHoldEnds},
+	&rule{Rule: Rule{Name: "UnsupportedIsRefused", Statement: "An option or a call that the lock cannot honour is refused with ErrUnsupported, never ignored."},
+		run: unsupportedIsRefused},
+)
+
+func renewKeeps(e *env) {
+	n := e.rounds(e.ttl, 3, 20)
+	a, b := e.locker(), e.locker()
+	e.each(2, func(i int) {
+		key := e.key("%d", i)
+		h := a.mustTryFor(key, e.ttl)
+		first, known := h.lease.Deadline()
+		end := time.Now().Add(time.Duration(n) * e.ttl)
+		for time.Now().Before(end) {
+			if _, err := b.try(key); err == nil {
+				// The holder may rightly have lost it, if this process stood still.
+				e.latef(key, "another client was granted the key while its holder kept it by automatic renewal (the holder's context: %v)", h.lease.Context().Err())
+				panic(abort{})
+			} else {
+				e.judgeRefusal(key, "TryAcquire", "it is renewed", nil, err)
+			}
+			h.mustLive("it is renewed automatically")
+			e.pause(e.ttl / 8)
+		}
+		if last, ok := h.lease.Deadline(); known && ok && !last.After(first.Add(e.ttl)) {
+			e.latef(key, "the deadline has moved from %s to %s only, after %d TTLs of renewals", seconds(e.hist.at(first)), seconds(e.hist.at(last)), n)
+		}
+		if err := h.release(e.ctx); err != nil {
+			e.latef(key, "Release after %d TTLs of automatic renewal returned %s; expected no error", n, outcome(err))
+		}
+		b.mustTry(key).mustRelease()
+	})
+	e.notef("held for %d TTLs", n)
+}
+
+func renewByHand(e *env) {
+	n := e.rounds(e.ttl, 2, 10)
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		a, b := k.open(), k.open()
+		g := e.mustTake(a, key, e.ttl)
+		first := g.until()
+		for range 4 * n {
+			e.pause(e.ttl / 4)
+			if err := g.renew(); err != nil {
+				e.lateFatalf(key, "Renew of a lease that was held returned %s; expected no error", outcome(err))
+			}
+			b.refuses(key, "its holder renews it in time", g)
+		}
+		if last := g.until(); last.Before(first.Add(e.ttl / 2)) {
+			e.failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", seconds(e.hist.at(first)), seconds(e.hist.at(last)), n)
+		}
+		if err := g.release(e.ctx); err != nil {
+			e.latef(key, "Release of a lease that was renewed in time returned %s; expected no error", outcome(err))
+		}
+	})
+}
+
+// expire waits, by a control timer, until the hold has certainly expired.
+func (e *env) expire(g grip) {
+	e.pause(time.Until(g.until()) + e.ttl/20 + e.g.TakeoverLag + e.ttl/4)
+}
+
+func renewNeverResurrects(e *env) {
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		a, b := k.open(), k.open()
+		g := e.mustTake(a, key, e.ttl)
+		e.expire(g)
+		for range 3 {
+			if err := g.renew(); err == nil {
+				e.failf(key, "Renew of a lease that ran out returned no error, although nobody else had taken the key; expected ErrNotHeld")
+			} else {
+				e.is(key, err, "Renew of a lease that ran out", lock.ErrNotHeld)
+			}
+		}
+		next, err := b.take(key, e.long)
+		if err != nil {
+			e.failf(key, "a try returned %s after a lease that ran out was renewed; expected a grant, since the renewal must create nothing", outcome(err))
+			return
+		}
+		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.failf(key, "Renew by the earlier holder returned %s; expected ErrNotHeld, since somebody else holds the key", outcome(err))
+		}
+		if err := next.release(e.ctx); err != nil {
+			e.failf(key, "Release of the later lease returned %s; expected no error", outcome(err))
+		}
+		// Taken and released by somebody else in between: still not ours.
+		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.failf(key, "Renew of a lease that ran out returned %s after somebody else had taken and released the key; expected ErrNotHeld", outcome(err))
+		}
+		again, err := b.take(key, e.long)
+		if err != nil {
+			e.failf(key, "a try returned %s after a lease that ran out was renewed; expected a grant", outcome(err))
+			return
+		}
+		_ = again.release(e.ctx)
+	})
+}
+
+func renewNotOthers(e *env) {
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		a, b, c := k.open(), k.open(), k.open()
+		old := e.mustTake(a, key, e.ttl)
+		taken := e.takeOver(b, key, e.ttl, e.takeover(e.ttl), e.ttl/20, "the earlier holder did not renew")
+		fence, deadline := taken.fence(), taken.until()
+		next := e.poll(key, e.takeover(e.ttl), e.ttl/20, "its holder did not renew it, and the renewals of an earlier holder must not count", func() (grip, error) {
+			if err := old.renew(); err == nil {
+				e.fatalf(key, "Renew by a holder whose lease had run out returned no error, although somebody else holds the key; expected ErrNotHeld")
+			} else if !errors.Is(err, lock.ErrNotHeld) {
+				e.failf(key, "Renew by a holder whose lease had run out returned %s; expected ErrNotHeld", outcome(err))
+			}
+			return c.take(key, e.long)
+		})
+		if now := time.Now(); now.Before(deadline) {
+			e.failf(key, "the key was granted %s before the deadline of its holder, while an earlier holder tried to renew it", deadline.Sub(now))
+		}
+		if taken.fence() != fence {
+			e.failf(key, "the token of the holder changed from %d to %d while an earlier holder tried to renew", fence, taken.fence())
+		}
+		_ = next.release(e.ctx)
+	})
+}
+
+func renewBounded(e *env) {
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		a, b := k.open(), k.open()
+		g := e.mustTake(a, key, e.ttl)
+		for range 50 {
+			if err := g.renew(); err != nil {
+				e.lateFatalf(key, "Renew of a lease that was held returned %s; expected no error", outcome(err))
+			}
+		}
+		if latest := time.Now().Add(e.ttl); g.until().After(latest) {
+			e.failf(key, "after 50 renewals the deadline is %s; expected at most one TTL from now, %s", seconds(e.hist.at(g.until())), seconds(e.hist.at(latest)))
+		}
+		next := e.takeOver(b, key, e.long, e.takeover(e.ttl), e.ttl/20, "its holder stopped renewing, and 50 renewals are worth one TTL")
+		_ = next.release(e.ctx)
+	})
+}
+
+func renewQuickly(e *env) {
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		g := e.mustTake(k.open(), key, e.fit(10*e.ttl))
+		for i := range 100 {
+			before := g.until()
+			if err := g.renew(); err != nil {
+				if time.Now().After(before) {
+					e.lateFatalf(key, "the case was too slow: the lease ran out")
+				}
+				e.fatalf(key, "renewal %d of a lease that was held returned %s; expected no error", i+1, outcome(err))
+			}
+			if after := g.until(); after.Before(before.Add(-5 * time.Millisecond)) {
+				e.latef(key, "renewal %d moved the deadline back, from %s to %s", i+1, seconds(e.hist.at(before)), seconds(e.hist.at(after)))
+			}
+		}
+		if err := g.release(e.ctx); err != nil {
+			e.failf(key, "Release after 100 renewals returned %s; expected no error", outcome(err))
+		}
+	})
+}
+
+func renewAfterRelease(e *env) {
+	e.eachKind(func(k kind) {
+		key := e.key("%s", k.name)
+		a, b := k.open(), k.open()
+		g := e.mustTake(a, key, e.long)
+		if err := g.release(e.ctx); err != nil {
+			e.failf(key, "Release returned %s; expected no error", outcome(err))
+		}
+		for range 2 {
+			if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+				e.failf(key, "Renew after Release returned %s; expected ErrNotHeld", outcome(err))
+			}
+		}
+		other, err := b.take(key, e.long)
+		if err != nil {
+			e.fatalf(key, "a try returned %s after a released lease was renewed; expected a grant", outcome(err))
+		}
+		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.failf(key, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", outcome(err))
+		}
+		if err := other.release(e.ctx); err != nil {
+			e.failf(key, "the holder's release returned %s after somebody else had renewed a released lease; expected no error", outcome(err))
+		}
+	})
+}
+
+func withoutRenewalEnds(e *env) {
+	key := e.key("a")
+	a, b := e.locker(), e.locker()
+	h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
+	next := e.takeOver(b, key, e.long, e.takeover(e.ttl), e.ttl/20, "its holder asked for a lease without renewal")
+	if e.g.LossSignal && !h.lost() {
+		e.latef(key, "the lease still says that it is held, although another client was granted the key")
+	}
+	_ = next.release(e.ctx)
+}
+
+func maxHoldEnds(e *env) {
+	key := e.key("a")
+	a, b := e.locker(), e.locker()
+	limit := e.ttl * 3 / 2
+	h, err := a.tryFor(e.ctx, key, e.long, lock.WithMaxHold(limit))
+	if errors.Is(err, lock.ErrUnsupported) {
+		e.skipf("WithMaxHold is refused as unsupported")
+	}
+	if err != nil {
+		e.fatalf(key, "TryAcquire with a maximum hold returned %s; expected a lease", outcome(err))
+	}
+	b.mustRefuse(key, "the maximum hold has not been reached", h)
+	if !e.within(limit+e.slack(), h.lease.Context().Done()) {
+		e.lateFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.slack(), limit)
+	}
+	if held := e.hist.now() - h.invoked; held < limit-limit/50 {
+		e.failf(key, "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, outcome(h.cause()), limit, h.effectiveTTL())
+	}
+	e.is(key, h.cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
+	next := e.poll(key, e.slack(), e.ttl/50, "the maximum hold of its holder was reached, and the key must be given back then", func() (grip, error) {
+		h, err := b.try(key)
+		if err != nil {
+			return nil, err
+		}
+		return h, nil
+	})
+	_ = next.release(e.ctx)
+	if err := h.release(e.ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+		e.failf(key, "Release after the maximum hold returned %s; expected an error that matches ErrLost", outcome(err))
+	}
+	for _, bad := range []time.Duration{0, -time.Second} {
+		if _, err := b.try(key, lock.WithMaxHold(bad)); err == nil || !errors.Is(err, lock.ErrInvalid) {
+			e.failf(key, "a maximum hold of %s returned %s; expected ErrInvalid", bad, outcome(err))
+		}
+	}
+}
+
+func unsupportedIsRefused(e *env) {
+	c := e.locker()
+	tested := false
+	refused := func(what string, option lock.Option) {
+		tested = true
+		key := e.key("%s", what)
+		h, err := c.try(key, option)
+		if err == nil {
+			_ = h.release(e.ctx)
+			e.failf(key, "%s was accepted, although the guarantees say that it does not work; expected ErrUnsupported", what)
+			return
+		}
+		e.is(key, err, "TryAcquire "+what, lock.ErrUnsupported)
+	}
+	// A lock that says nothing about itself is not contradicted here.
+	if stated := e.says || e.Guarantees != nil; !stated {
+		e.skipf("the lock does not state its guarantees")
+	}
+	if !e.g.WithoutRenewal {
+		refused("without renewal", lock.WithoutRenewal())
+	}
+	if !claimReentrancy.made(e.settings) {
+		refused("with an owner", lock.WithOwner(e.owner("A")))
+	}
+	if !e.g.ManualRenewal {
+		tested = true
+		key := e.key("renew")
+		h := c.mustTry(key)
+		if err := h.renew(); err == nil {
+			e.notef("Renew returned no error, although it is not claimed to work")
+		} else {
+			e.is(key, err, "Renew", lock.ErrUnsupported)
+		}
+		h.mustRelease()
+	}
+	if !tested {
+		e.skipf("the guarantees exclude nothing that could be asked for")
+	}
+}

@@ -1,0 +1,116 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Verdict is what became of a rule.
+type Verdict string
+
+// The verdicts.
+const (
+	// Pass: no violation was seen.
+	Pass Verdict = "pass"
+	// Fail: the rule was broken. The evidence says how.
+	Fail Verdict = "fail"
+	// NotClaimed: the guarantees don't claim it, and it did not work, or was not
+	// tried.
+	NotClaimed Verdict = "not claimed"
+	// Unclaimed: it worked, although the guarantees don't claim it.
+	Unclaimed Verdict = "works, not claimed"
+	// Skipped: something to test with is missing, or the rule does not apply.
+	Skipped Verdict = "skipped"
+)
+
+// Result is what became of one rule.
+type Result struct {
+	Rule      string  `json:"rule"`
+	Subject   string  `json:"subject"`
+	Statement string  `json:"statement"`
+	Verdict   Verdict `json:"verdict"`
+	// Evidence is what was expected and seen and the calls around it, for a
+	// failure; the reason, for a rule that was skipped or not claimed; numbers
+	// worth knowing, for a pass.
+	Evidence string  `json:"evidence,omitempty"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// Report is the outcome of a run.
+type Report struct {
+	Name       string             `json:"name"`
+	Guarantees backend.Guarantees `json:"guarantees"`
+	TTL        time.Duration      `json:"ttl"`
+	Seed       uint64             `json:"seed"`
+	Started    time.Time          `json:"started"`
+	Seconds    float64            `json:"seconds"`
+	Results    []Result           `json:"results"`
+}
+
+// Counts is the number of results by verdict.
+type Counts struct {
+	Pass       int `json:"pass"`
+	Fail       int `json:"fail"`
+	NotClaimed int `json:"not_claimed"`
+	Unclaimed  int `json:"unclaimed"`
+	Skipped    int `json:"skipped"`
+}
+
+// String is a line such as "70 pass, 1 fail, 3 not claimed, 0 unclaimed, 2 skipped".
+func (c Counts) String() string {
+	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d unclaimed, %d skipped", c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, c.Skipped)
+}
+
+// Counts counts the results by verdict.
+func (r Report) Counts() Counts {
+	var c Counts
+	for _, x := range r.Results {
+		switch x.Verdict {
+		case Pass:
+			c.Pass++
+		case Fail:
+			c.Fail++
+		case NotClaimed:
+			c.NotClaimed++
+		case Unclaimed:
+			c.Unclaimed++
+		case Skipped:
+			c.Skipped++
+		}
+	}
+	return c
+}
+
+// OK reports whether no rule failed and at least one passed.
+func (r Report) OK() bool {
+	c := r.Counts()
+	return c.Fail == 0 && c.Pass > 0
+}
+
+// Result returns the result of the named rule, and false when it did not run.
+func (r Report) Result(rule string) (Result, bool) {
+	for _, x := range r.Results {
+		if x.Rule == rule {
+			return x, true
+		}
+	}
+	return Result{}, false
+}
+
+// String is the report for people: a line per rule, the evidence of failures and
+// the reasons of what was not tested, and the counts.
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, TTL %s\n", r.Name, r.TTL)
+	for _, x := range r.Results {
+		fmt.Fprintf(&b, "%-18s %-28s %6.2f s  %s\n", x.Verdict, x.Rule, x.Seconds, x.Statement)
+		if x.Verdict != Pass && x.Evidence != "" {
+			fmt.Fprintf(&b, "    %s\n", strings.ReplaceAll(x.Evidence, "\n", "\n    "))
+		}
+	}
+	fmt.Fprintf(&b, "%s in %.1f s (seed %d)\n", r.Counts(), r.Seconds, r.Seed)
+	return b.String()
+}

@@ -1,0 +1,144 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Rule is one promise that the suite tests.
+type Rule struct {
+	// Name is the name of the subtest and of the result.
+	Name string `json:"name"`
+	// Subject groups rules: exclusion, release, expiry, renewal, loss, tokens,
+	// reentrancy, waiting, keys, errors, close, faults, backend.
+	Subject string `json:"subject"`
+	// Statement is the rule in one sentence.
+	Statement string `json:"statement"`
+	// Claim names the guarantees that switch the rule on. Empty: every lock must
+	// keep it.
+	Claim string `json:"claim,omitempty"`
+	// Seam: the rule needs Config.OpenBackend.
+	Seam bool `json:"seam,omitempty"`
+	// Limit, plus LimitTTLs times the TTL, is when a case is given up as hanging.
+	Limit     time.Duration `json:"limit"`
+	LimitTTLs int           `json:"limit_ttls"`
+}
+
+// rule is a Rule with its case.
+type rule struct {
+	Rule
+	claims []claim
+	// risky cases are not tried when the claim is missing.
+	risky bool
+	run   func(*env)
+}
+
+// claim is a part of the guarantees that switches rules on.
+type claim struct {
+	name string
+	made func(s *settings) bool
+}
+
+var (
+	claimTokens = claim{"Token", func(s *settings) bool {
+		return s.g.Token != "" && s.g.Token != backend.TokenNone
+	}}
+	claimReentrancy = claim{"Reentrancy", func(s *settings) bool {
+		return s.g.Reentrancy != "" && s.g.Reentrancy != backend.ReentrancyNone
+	}}
+	claimServerHolds = claim{"Reentrancy: server", func(s *settings) bool {
+		return s.g.Reentrancy == backend.ReentrancyServer
+	}}
+	claimFair           = claim{"Fair", func(s *settings) bool { return s.g.Fair }}
+	claimManualRenewal  = claim{"ManualRenewal", func(s *settings) bool { return s.g.ManualRenewal }}
+	claimWithoutRenewal = claim{"WithoutRenewal", func(s *settings) bool { return s.g.WithoutRenewal }}
+	claimLossSignal     = claim{"LossSignal", func(s *settings) bool { return s.g.LossSignal }}
+	claimDeadline       = claim{"Deadline", func(s *settings) bool { return s.g.Deadline }}
+	claimDetails        = claim{"HolderDetails", func(s *settings) bool { return s.g.HolderDetails }}
+	// A lock that states its guarantees itself knows this package's Locker, whose
+	// documentation promises the order. Adapters are not held to it.
+	claimLocalOrder = claim{"the order promised by lock.Locker", func(s *settings) bool { return s.says || s.g.Fair }}
+)
+
+// allRules lists every rule in the order in which cases start.
+var allRules = slices.Concat(
+	exclusionRules, releaseRules, expiryRules, renewalRules, lossRules, tokenRules, reentrancyRules,
+	waitingRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules,
+)
+
+func init() {
+	seen := map[string]bool{}
+	for _, r := range allRules {
+		if seen[r.Name] || r.Name == "" || r.Statement == "" || r.run == nil || r.Subject == "" {
+			panic(fmt.Sprintf("conformance: rule %q is incomplete or defined twice", r.Name))
+		}
+		seen[r.Name] = true
+		if r.Limit == 0 {
+			r.Limit = 40 * time.Second
+		}
+		if r.LimitTTLs == 0 {
+			r.LimitTTLs = 20
+		}
+		names := make([]string, len(r.claims))
+		for i, c := range r.claims {
+			names[i] = c.name
+		}
+		r.Claim = strings.Join(names, ", ")
+	}
+}
+
+// subject puts a subject on its rules.
+func subject(name string, rules ...*rule) []*rule {
+	for _, r := range rules {
+		r.Subject = name
+	}
+	return rules
+}
+
+// Rules lists the rules of the suite in the order in which it runs them.
+func Rules() []Rule {
+	out := make([]Rule, len(allRules))
+	for i, r := range allRules {
+		out[i] = r.Rule
+	}
+	return out
+}
+
+// selectRules returns the rules that are named, or whose subject is named.
+func selectRules(only []string) ([]*rule, error) {
+	if len(only) == 0 {
+		return allRules, nil
+	}
+	var out []*rule
+	used := map[string]bool{}
+	for _, r := range allRules {
+		if slices.Contains(only, r.Name) || slices.Contains(only, r.Subject) {
+			out = append(out, r)
+			used[r.Name], used[r.Subject] = true, true
+		}
+	}
+	for _, name := range only {
+		if !used[name] {
+			return nil, fmt.Errorf("conformance: Config.Only names %q, which is neither a rule nor a subject; Rules lists them", name)
+		}
+	}
+	return out, nil
+}
+
+// missing returns the first claim that is not made, or nil.
+func (r *rule) missing(s *settings) *claim {
+	for i := range r.claims {
+		if !r.claims[i].made(s) {
+			return &r.claims[i]
+		}
+	}
+	return nil
+}
+
+func (r *rule) limit(ttl time.Duration) time.Duration {
+	return r.Limit + time.Duration(r.LimitTTLs)*ttl
+}

@@ -1,0 +1,275 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// TestingT is what Run needs of a test. *testing.T has it; T is the type itself.
+type TestingT[T any] interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Run(name string, f func(T)) bool
+}
+
+// Run tests the lock and makes one subtest of each rule, named after it, so that
+// go test -run selects rules. Cases overlap in time whatever the -parallel flag
+// says, and have all ended when Run returns. A rule that is not claimed, or that
+// lacks something to test with, is a skipped subtest that says so.
+func Run[T TestingT[T]](t T, cfg Config) {
+	t.Helper()
+	if cfg.Logf == nil {
+		cfg.Logf = t.Logf
+	}
+	s, err := prepare(context.Background(), cfg)
+	if err != nil {
+		t.Errorf("%v", err)
+		return
+	}
+	r := newRunner(s)
+	defer r.close()
+	// Subtests run at the same time without being parallel in the sense of the
+	// testing package: those would begin only after the caller's test function
+	// has ended, and with it what the caller may have started for them.
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		total Report
+	)
+	for _, rule := range s.rules {
+		begun := make(chan struct{})
+		wg.Go(func() {
+			var once sync.Once
+			defer once.Do(func() { close(begun) })
+			t.Run(rule.Name, func(t T) {
+				t.Helper()
+				turn := r.queue()
+				once.Do(func() { close(begun) })
+				res := r.run(context.Background(), rule, turn)
+				mu.Lock()
+				total.Results = append(total.Results, res)
+				mu.Unlock()
+				switch res.Verdict {
+				case Fail:
+					t.Errorf("%s: %s\n%s\nseed %d, TTL %s, attempt to reproduce: -run '/%s$'", res.Rule, res.Statement, res.Evidence, s.Seed, s.ttl, res.Rule)
+				case NotClaimed, Skipped:
+					t.Skipf("%s: %s", res.Verdict, res.Evidence)
+				case Unclaimed:
+					t.Logf("%s (%s): the guarantees could claim it", res.Verdict, res.Statement)
+				case Pass:
+					if res.Evidence != "" {
+						t.Logf("%s", res.Evidence)
+					}
+				}
+			})
+		})
+		<-begun
+	}
+	wg.Wait()
+	t.Logf("conformance of %s: %s", s.Name, total.Counts())
+}
+
+// Check tests the lock without the testing package. The error says what is wrong
+// with the Config; broken rules are in the report. When ctx ends, the rules that
+// have not begun are skipped.
+func Check(ctx context.Context, cfg Config) (Report, error) {
+	s, err := prepare(ctx, cfg)
+	if err != nil {
+		return Report{}, err
+	}
+	r := newRunner(s)
+	defer r.close()
+	started := time.Now()
+	results := make([]Result, len(s.rules))
+	var wg sync.WaitGroup
+	for i, rule := range s.rules {
+		turn := r.queue()
+		wg.Go(func() { results[i] = r.run(ctx, rule, turn) })
+	}
+	wg.Wait()
+	return Report{
+		Name: s.Name, Guarantees: s.g, TTL: s.ttl, Seed: s.Seed,
+		Started: started, Seconds: time.Since(started).Seconds(), Results: results,
+	}, nil
+}
+
+// runner runs cases, as many at a time as the settings allow, in the order in
+// which they were queued.
+type runner struct {
+	s *settings
+
+	mu      sync.Mutex
+	free    int
+	waiting []chan struct{}
+
+	progress sync.Mutex
+}
+
+func newRunner(s *settings) *runner {
+	s.stalls = newStallMeter()
+	return &runner{s: s, free: s.Parallel}
+}
+
+func (r *runner) close() { r.s.stalls.close() }
+
+// queue takes a place in the order of cases.
+func (r *runner) queue() <-chan struct{} {
+	turn := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.free > 0 {
+		r.free--
+		close(turn)
+	} else {
+		r.waiting = append(r.waiting, turn)
+	}
+	return turn
+}
+
+func (r *runner) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		r.free++
+		return
+	}
+	close(r.waiting[0])
+	r.waiting = r.waiting[1:]
+}
+
+// attempts is how often a case is tried when nothing but its timing was wrong
+// while the machine stood still.
+const attempts = 3
+
+// run waits for the turn, runs the case and judges it.
+func (r *runner) run(ctx context.Context, rule *rule, turn <-chan struct{}) Result {
+	<-turn
+	defer r.leave()
+	begun := time.Now()
+	res := r.verdict(ctx, rule)
+	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
+	res.Seconds = time.Since(begun).Seconds()
+	if r.s.Progress != nil {
+		r.progress.Lock()
+		defer r.progress.Unlock()
+		r.s.Progress(res)
+	}
+	return res
+}
+
+func (r *runner) verdict(ctx context.Context, rule *rule) Result {
+	missing := rule.missing(r.s)
+	switch {
+	case ctx.Err() != nil:
+		return Result{Verdict: Skipped, Evidence: "the run was cancelled: " + context.Cause(ctx).Error()}
+	case missing != nil && rule.risky:
+		return Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried", missing.name)}
+	case rule.Seam && r.s.OpenBackend == nil:
+		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
+	}
+	var res Result
+	for n := 1; ; n++ {
+		begun := time.Now()
+		var retry bool
+		res, retry = r.attempt(ctx, rule, n, missing != nil)
+		if !retry || n == attempts || ctx.Err() != nil {
+			break
+		}
+		r.s.Logf("%s: trying again, since this process stood still for %s meanwhile", rule.Name, r.s.stalls.worst(begun).Round(time.Millisecond))
+	}
+	if missing != nil {
+		switch res.Verdict {
+		case Pass:
+			res.Verdict = Unclaimed
+		case Fail:
+			first, _, _ := strings.Cut(res.Evidence, "\n")
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; seen when it was tried: %s", missing.name, first)}
+		case Skipped:
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried: %s", missing.name, res.Evidence)}
+		}
+	}
+	return res
+}
+
+// attempt runs the case once. retry reports that it failed by its timing alone,
+// while this process or the server stood still.
+func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (res Result, retry bool) {
+	limit := rule.limit(r.s.ttl)
+	if probe {
+		limit = min(limit, 10*time.Second+10*r.s.ttl)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	e := newEnv(ctx, r.s, rule, n)
+	ended := make(chan any, 1)
+	go func() {
+		end := e.guard(func() { rule.run(e) })
+		if _, skip := end.(skipped); !skip {
+			if more := e.guard(e.checkOverlap); end == nil {
+				end = more
+			}
+		}
+		ended <- end
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	var end any
+	select {
+	case end = <-ended:
+	case <-timer.C:
+		hanging := e.hist.hanging()
+		if hanging == "" {
+			hanging = "none; it was waiting for something that did not happen"
+		}
+		e.fail(false, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		e.seal()
+		cancel(fmt.Errorf("conformance: the limit of %s", limit))
+		patience := time.NewTimer(3 * time.Second)
+		select {
+		case end = <-ended:
+		case <-patience.C:
+			r.s.Logf("%s: calls hang although their context has ended; the run goes on without them", rule.Name)
+		}
+		patience.Stop()
+	}
+	cancel(nil)
+	worst, slowest := r.s.stalls.worst(e.hist.base), e.hist.slowest()
+	e.closeAll()
+	return e.judge(end, max(worst, slowest) >= stallLeast, worst)
+}
+
+// seal keeps what follows from the end of the context out of the evidence.
+func (e *env) seal() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sealed = true
+}
+
+func (e *env) judge(end any, stalled bool, worst time.Duration) (res Result, retry bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.failures) == 0 {
+		if skip, ok := end.(skipped); ok {
+			return Result{Verdict: Skipped, Evidence: skip.reason}, false
+		}
+		if _, ok := end.(abort); ok {
+			return Result{Verdict: Skipped, Evidence: "the run was cancelled"}, false
+		}
+		return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}, false
+	}
+	texts := make([]string, len(e.failures))
+	for i, f := range e.failures {
+		texts[i] = f.text
+	}
+	late := !slices.ContainsFunc(e.failures, func(f failure) bool { return !f.late })
+	evidence := strings.Join(texts, "\n")
+	if worst > 0 {
+		evidence += fmt.Sprintf("\n(this process stood still for up to %s during the case)", worst.Round(time.Millisecond))
+	}
+	return Result{Verdict: Fail, Evidence: evidence}, late && stalled
+}

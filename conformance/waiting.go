@@ -1,0 +1,356 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+var waitingRules = subject("waiting",
+	&rule{Rule: Rule{Name: "WaiterWakes", Statement: "A caller that waits in Acquire gets the key soon after its release, through the same Locker and through another."},
+		run: waiterWakes},
+	&rule{Rule: Rule{Name: "WaiterGivesUp", Statement: "A wait ends soon after its context, with an error that matches the context's error and ErrHeld, and leaves nothing in the way of others."},
+		run: waiterGivesUp},
+	&rule{Rule: Rule{Name: "WaiterDeathHarmless", Statement: "A waiter that gives up in the middle of a queue delays nobody behind it."},
+		run: waiterDeathHarmless},
+	&rule{Rule: Rule{Name: "CancelDuring", Statement: "Cancelled at any moment, an acquisition returns soon, and either holds the key or leaves it free."},
+		run: cancelDuring},
+	&rule{Rule: Rule{Name: "CancelBeforeSend", Statement: "With a context that has already ended, nothing is acquired and the context's error is returned."},
+		run: cancelBeforeSend},
+	&rule{Rule: Rule{Name: "WaiterOrderLocal", Statement: "Callers of Acquire through one Locker are served first come, first served."},
+		claims: []claim{claimLocalOrder}, run: waiterOrderLocal},
+	&rule{Rule: Rule{Name: "FairOrder", Statement: "Waiters of different clients are served in the order of their arrival."},
+		claims: []claim{claimFair}, run: fairOrder},
+	&rule{Rule: Rule{Name: "TryBesideWaiters", Statement: "A try may overtake waiters and never breaks the lock or the waiters: everyone is served in the end."},
+		run: tryBesideWaiters},
+	&rule{Rule: Rule{Name: "ManyWaiters", Statement: "A crowd that waits for one key is served to the last, one at a time."},
+		run: manyWaiters},
+)
+
+// acquiring calls Acquire in a goroutine. The lease or the error arrives when
+// done is closed.
+type acquiring struct {
+	h       *hold
+	err     error
+	done    chan struct{}
+	wait    func()
+	begun   chan struct{}
+	cancel  context.CancelFunc
+	invoked time.Duration
+}
+
+func (c *client) acquiring(key string, more ...lock.Option) *acquiring {
+	ctx, cancel := context.WithCancel(c.e.ctx)
+	a := &acquiring{done: make(chan struct{}), begun: make(chan struct{}), cancel: cancel}
+	a.wait = c.e.start(func() {
+		a.invoked = c.e.hist.now()
+		close(a.begun)
+		a.h, a.err = c.acquire(ctx, key, more...)
+		close(a.done)
+	})
+	return a
+}
+
+// mustGet waits for the grant, by a control timer.
+func (a *acquiring) mustGet(e *env, key string, d time.Duration, why string) *hold {
+	if !e.within(d, a.done) {
+		e.lateFatalf(key, "a waiter had not been granted the key after %s; %s", d, why)
+	}
+	if a.err != nil {
+		e.fatalf(key, "a waiter's Acquire returned %s; expected a lease: %s", outcome(a.err), why)
+	}
+	return a.h
+}
+
+// settle gives the waiters a moment to reach the server. No rule depends on it.
+func (e *env) settle() { e.pause(40 * time.Millisecond) }
+
+// waitBound is how soon after it became free a waiter must have the key: a poll
+// interval, and slack.
+func (e *env) waitBound() time.Duration { return 4*time.Second + e.slack() }
+
+func waiterWakes(e *env) {
+	a, b := e.locker(), e.locker()
+	for name, c := range map[string]*client{"same Locker": a, "another Locker": b} {
+		for range 3 {
+			key := e.key("%s", name)
+			h := a.mustTry(key)
+			w := c.acquiring(key)
+			e.settle()
+			select {
+			case <-w.done:
+				e.fatalf(key, "Acquire returned %s while another lease held the key", outcome(w.err))
+			default:
+			}
+			h.mustRelease()
+			w.mustGet(e, key, e.waitBound(), "the key was released").mustRelease()
+		}
+	}
+}
+
+func waiterGivesUp(e *env) {
+	a, b, c := e.locker(), e.locker(), e.locker()
+	for name, with := range map[string]func() (context.Context, context.CancelFunc){
+		"cancelled": func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(e.ctx)
+			time.AfterFunc(60*time.Millisecond, cancel)
+			return ctx, cancel
+		},
+		"timed out": func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(e.ctx, 60*time.Millisecond)
+		},
+	} {
+		for _, waiter := range []*client{a, b} {
+			key := e.key("%s-%s", name, waiter.who)
+			h := a.mustTry(key)
+			ctx, cancel := with()
+			begun := time.Now()
+			got, err := waiter.acquire(ctx, key)
+			took := time.Since(begun)
+			cancel()
+			if err == nil {
+				_ = got.release(e.ctx)
+				e.fatalf(key, "Acquire was granted a key that was held")
+			}
+			if took > 60*time.Millisecond+e.slack() {
+				e.latef(key, "Acquire returned %s after the call; its context had ended after 60 ms", took.Round(time.Millisecond))
+			}
+			e.is(key, err, "Acquire whose context was "+name, ctx.Err(), lock.ErrHeld)
+			if errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrUnavailable) {
+				e.failf(key, "a wait that was given up returned %s; expected the context's error and ErrHeld only", outcome(err))
+			}
+			h.mustLive("somebody who waited for it gave up")
+			w := c.acquiring(key)
+			h.mustRelease()
+			w.mustGet(e, key, e.waitBound(), "the key was released, and the waiter before it had given up").mustRelease()
+			a.mustTry(key).mustRelease()
+		}
+	}
+}
+
+func waiterDeathHarmless(e *env) {
+	clients := e.lockers(3)
+	for name, pick := range map[string]func(i int) *client{
+		"one Locker":  func(int) *client { return clients[1] },
+		"two Lockers": func(i int) *client { return clients[1+i%2] },
+	} {
+		key := e.key("%s", name)
+		h := clients[0].mustTry(key)
+		waiters := make([]*acquiring, 5)
+		for i := range waiters {
+			waiters[i] = pick(i).acquiring(key)
+			<-waiters[i].begun
+			e.pause(10 * time.Millisecond)
+		}
+		for _, i := range []int{1, 3} { // in the middle, whatever the order is
+			waiters[i].cancel()
+			if !e.within(e.slack(), waiters[i].done) {
+				e.lateFatalf(key, "a cancelled waiter had not returned after %s", e.slack())
+			}
+			if waiters[i].err == nil {
+				e.fatalf(key, "a waiter was granted a key that was held")
+			}
+		}
+		waiters[0].cancel() // the first, just as the key becomes free
+		h.mustRelease()
+		e.each(len(waiters), func(i int) {
+			w := waiters[i]
+			switch {
+			case i == 1 || i == 3:
+			case i == 0:
+				if !e.within(e.waitBound(), w.done) {
+					e.lateFatalf(key, "a cancelled waiter had not returned after %s", e.waitBound())
+				}
+				if w.err == nil {
+					w.h.mustRelease()
+				}
+			default:
+				w.mustGet(e, key, e.waitBound()+e.takeover(0), "the key was released, and others before it gave up").mustRelease()
+			}
+		})
+	}
+}
+
+func cancelDuring(e *env) {
+	a, b := e.locker(), e.locker()
+	n := e.rounds(40*time.Millisecond, 20, 300)
+	e.each(3, func(i int) {
+		key := e.key("%d", i)
+		for round := range n {
+			c := []*client{a, b}[round%2]
+			var blocker *hold
+			if i == 2 && round%4 == 0 {
+				blocker = a.mustAcquire(key)
+			}
+			ctx, cancel := context.WithCancel(e.ctx)
+			var cancelled time.Time
+			moment := e.randomly(time.Duration(1+round%8) * 300 * time.Microsecond)
+			done := make(chan struct{})
+			timer := time.AfterFunc(moment, func() {
+				cancelled = time.Now()
+				cancel()
+				close(done)
+			})
+			var h *hold
+			var err error
+			if i == 0 {
+				h, err = c.tryFor(ctx, key, e.long)
+			} else {
+				h, err = c.acquire(ctx, key)
+			}
+			returned := time.Now()
+			if timer.Stop() {
+				cancel()
+			} else {
+				<-done
+				if late := returned.Sub(cancelled); late > e.slack() {
+					e.latef(key, "the call returned %s after its context was cancelled", late.Round(time.Millisecond))
+				}
+			}
+			switch {
+			case err == nil:
+				h.mustRelease()
+			case errors.Is(err, context.Canceled):
+			case i == 0 && errors.Is(err, lock.ErrHeld):
+				// What an earlier, cancelled try may have left is being removed.
+			default:
+				e.failf(key, "a call that was cancelled returned %s; expected a lease or the context's error", outcome(err))
+			}
+			if blocker != nil {
+				blocker.mustRelease()
+			}
+			if e.failed() {
+				return
+			}
+		}
+		// The TTL of every attempt was long, so that only clean-up frees the key now.
+		last := b.acquiring(key)
+		last.mustGet(e, key, e.waitBound(), "every acquisition was cancelled or released").mustRelease()
+	})
+	e.notef("%d cancellations", 3*n)
+}
+
+func cancelBeforeSend(e *env) {
+	a, b := e.locker(), e.locker()
+	ended, cancel := context.WithCancel(e.ctx)
+	cancel()
+	past, cancelPast := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
+	defer cancelPast()
+	for name, ctx := range map[string]context.Context{"cancelled": ended, "past": past} {
+		for op, get := range map[string]getter{"TryAcquire": a.l.TryAcquire, "Acquire": a.l.Acquire} {
+			key := e.key("%s-%s", name, op)
+			if h, err := a.get(op, get, ctx, key, e.opts(e.long)); err == nil {
+				_ = h.release(e.ctx)
+				e.failf(key, "%s with a context that had already ended was granted; expected the context's error", op)
+			} else {
+				e.is(key, err, op+" with a context that had already ended", ctx.Err())
+			}
+			b.mustTry(key).mustRelease()
+		}
+	}
+}
+
+// inOrder has the waiters arrive one after the other, each with time to take its
+// place, and checks that they are served in that order.
+func (e *env) inOrder(key string, holder *client, pick func(i int) *client, n int, gap time.Duration) {
+	h := holder.mustTry(key)
+	waiters := make([]*acquiring, n)
+	for i := range waiters {
+		waiters[i] = pick(i).acquiring(key)
+		<-waiters[i].begun
+		e.pause(gap)
+	}
+	var mu sync.Mutex
+	var order []int
+	h.mustRelease()
+	e.each(n, func(i int) {
+		got := waiters[i].mustGet(e, key, e.waitBound()*time.Duration(n), "the key was released")
+		mu.Lock()
+		order = append(order, i)
+		mu.Unlock()
+		got.mustRelease()
+	})
+	for i, who := range order {
+		if i != who {
+			e.latef(key, "the waiters, numbered by their arrival, were served in the order %v", order)
+			return
+		}
+	}
+}
+
+func waiterOrderLocal(e *env) {
+	a, b := e.locker(), e.locker()
+	e.each(2, func(i int) {
+		holder := []*client{a, b}[i]
+		e.inOrder(e.key("%d", i), holder, func(int) *client { return b }, 6, 50*time.Millisecond)
+	})
+}
+
+func fairOrder(e *env) {
+	clients := e.lockers(6)
+	e.inOrder(e.key("a"), clients[0], func(i int) *client { return clients[1+i] }, 5, 100*time.Millisecond)
+}
+
+func tryBesideWaiters(e *env) {
+	clients := e.lockers(3)
+	key := e.key("a")
+	h := clients[0].mustTry(key)
+	const waiters = 8
+	stop := make(chan struct{})
+	var served sync.WaitGroup
+	served.Add(waiters)
+	fs := []func(){}
+	for i := range waiters {
+		fs = append(fs, func() {
+			defer served.Done()
+			got := clients[i%3].mustAcquire(key)
+			e.pause(e.randomly(3 * time.Millisecond))
+			got.mustRelease()
+		})
+	}
+	for _, c := range clients {
+		fs = append(fs, func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if got, err := c.try(key); err == nil {
+					e.pause(e.randomly(2 * time.Millisecond))
+					got.mustRelease()
+				} else {
+					e.judgeRefusal(key, "TryAcquire", "others hold it", nil, err)
+				}
+				e.pause(3*time.Millisecond + e.randomly(5*time.Millisecond))
+			}
+		})
+	}
+	wait := e.start(fs...)
+	go func() { served.Wait(); close(stop) }()
+	e.settle()
+	h.mustRelease()
+	wait()
+}
+
+func manyWaiters(e *env) {
+	clients := e.lockers(4)
+	key := e.key("a")
+	h := clients[0].mustTry(key)
+	const crowd = 40
+	var work updates
+	wait := e.start(func() {
+		e.each(crowd, func(i int) {
+			got := clients[i%len(clients)].mustAcquire(key)
+			work.work(got)
+			got.mustRelease()
+		})
+	})
+	e.settle()
+	h.mustRelease()
+	wait()
+	work.check(e, key)
+}
