@@ -1,0 +1,59 @@
+package flawed
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var z05 = Lock{
+	ID: "Z05", Title: "an old record is deleted, then taken with SETNX",
+	Summary: "Two clients see the same old record; the second deletes what the first has just taken.",
+	Seen:    "The page on SETNX in Redis's documentation tells it as the way not to do it.",
+	Instead: "Let the server expire the record: SET name id NX PX ttl.",
+	File:    "del_then_setnx_takeover.go", Over: Redis,
+	Rule:    "ExclusiveAcrossTakeover",
+	onRedis: func(s single) backend.Backend { return delThenSetnx{newTimestamps(s)} },
+}
+
+// delThenSetnx keeps in the record the time at which it ends, and clears old
+// records away itself.
+//
+//	C: holds the key, and dies
+//	A: SETNX job -> 0, GET job -> it has ended
+//	B: SETNX job -> 0, GET job -> it has ended
+//	A: DEL job, SETNX job -> 1, A works
+//	B: DEL job            -> 1: that was A's
+//	B: SETNX job -> 1, B works too
+//
+// Each command is atomic and their sequence is not: by the time of the DEL the
+// record is another one than the one that was read. Caught by
+// ExclusiveAcrossTakeover, which lets many clients notice one expiry at once.
+//
+// Instead: leave the expiry to the server, which forgets the record in the same
+// step in which it ends.
+type delThenSetnx struct{ timestamps }
+
+func (t delThenSetnx) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	for cleared := false; ; cleared = true {
+		sent, stamp := now(), t.stamp(req.TTL)
+		taken, err := t.rdb.SetNX(ctx, name(req.Key), stamp, 0).Result()
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		if taken {
+			return t.won(req, stamp, sent), nil
+		}
+		value, err := t.read(ctx, req.Key)
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		if cleared || !t.old(value) {
+			return t.repeat(ctx, req)
+		}
+		dawdle()
+		if err := t.rdb.Del(ctx, name(req.Key)).Err(); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+}

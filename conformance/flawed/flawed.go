@@ -1,0 +1,114 @@
+package flawed
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// Store is where a lock keeps its records.
+type Store string
+
+// The stores.
+const (
+	Redis  Store = "redis"  // a Redis server
+	Memory Store = "memory" // the memory of the process
+)
+
+// Lock is one lock of the collection.
+type Lock struct {
+	// ID is the name of the mistake, such as "Z01". Two locks may share it.
+	ID string
+	// Title says in a few words what the lock does.
+	Title string
+	// Summary says in one sentence what goes wrong.
+	Summary string
+	// Seen says where locks like it were found, or where they are described.
+	Seen string
+	// Instead says what to do in its place.
+	Instead string
+	// File is the source file of the mistake, in this package's directory.
+	File string
+	// Over is the store that it needs.
+	Over Store
+	// Rule is the rule of the suite that must catch it. It is empty for a
+	// healthy lock.
+	Rule string
+	// Also are the other rules, or subjects of rules, that the same mistake may
+	// break. The suite must not report anything else.
+	Also []string
+
+	// One of these makes a client of the lock out of a healthy client.
+	onRedis  func(single) backend.Backend
+	onMemory func(backend.Backend) backend.Backend
+	asLocker func(lock.Locker) lock.Locker
+}
+
+// TTL is the time to live of the leases that the suite lets expire, for every
+// lock of the collection: those that dawdle are tuned to it.
+const TTL = time.Second
+
+// All lists the broken locks, in the order in which people meet the mistakes.
+func All() []Lock {
+	return []Lock{
+		z49Open, z49Shut,
+		z01, z02, z03, z04, z07, z05, z06,
+		z18, z14, z13, z11, z28, z29, z24,
+	}
+}
+
+// Healthy lists the locks that the broken ones are made of. The suite must pass
+// on them, or else a failure on a broken one would prove nothing.
+func Healthy() []Lock {
+	return []Lock{healthySingle, healthyFenced, healthyMemory}
+}
+
+// Config is the lock as the suite sees it. A lock over Redis needs the client,
+// shares it between all its own clients and leaves it open; it should have a pool
+// of at least 50 connections. Each Config over memory has a store of its own.
+func (l Lock) Config(client *goredis.Client) conformance.Config {
+	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: TTL}
+	if l.onRedis != nil {
+		var clients atomic.Int64
+		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
+			return l.onRedis(single{rdb: client, number: int(clients.Add(1))}), nil
+		}
+		cfg.Remove = func(ctx context.Context, key string) error { return client.Del(ctx, name(key)).Err() }
+		return cfg
+	}
+	store := memlock.NewStore(nil)
+	cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
+	if l.onMemory != nil {
+		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+			if err != nil {
+				return nil, err
+			}
+			return l.onMemory(b), nil
+		}
+		return cfg
+	}
+	cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+		inner, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: TTL}})
+		if err != nil {
+			return nil, err
+		}
+		return l.asLocker(inner), nil
+	}
+	return cfg
+}
+
+// dawdling is how long a lock dawdles: longer than it takes others to notice that
+// a key has become free, and much less than the TTL.
+const dawdling = 50 * time.Millisecond
+
+// dawdle stands for a slow network, a garbage collection or a busy machine
+// between two commands.
+func dawdle() { time.Sleep(dawdling) }

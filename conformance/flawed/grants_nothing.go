@@ -1,0 +1,37 @@
+package flawed
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var z49Shut = Lock{
+	ID: "Z49", Title: "never grants anything",
+	Summary: "Every request is refused as held, so nobody ever gets the key.",
+	Seen:    "Locks that take every error for contention: a missing permission, a full or read-only server (KanishJebaMathewM/Truxify#6003).",
+	Instead: "Tell apart what the server said: held, refused for good, not reachable.",
+	File:    "grants_nothing.go", Over: Memory,
+	Rule:     "HandsOut",
+	onMemory: func(b backend.Backend) backend.Backend { return grantsNothing{b} },
+}
+
+// grantsNothing is a lock that was given a server it may not write to, and that
+// answers "somebody else holds it" whatever the reason.
+//
+//	A: SET job a NX PX 10000   -> NOPERM; "held by another owner"
+//	B: SET job b NX PX 10000   -> NOPERM; "held by another owner"
+//
+// It is perfectly exclusive: a suite that only looks for two holders passes it.
+// Caught by HandsOut.
+//
+// Instead: an error for each kind of refusal, so that a wait that cannot succeed
+// ends at once.
+type grantsNothing struct{ backend.Backend }
+
+func (b grantsNothing) Try(_ context.Context, req backend.Request) (backend.Grant, error) {
+	return backend.Grant{}, held(req.Key)
+}
+
+// Clock implements backend.Clocked.
+func (b grantsNothing) Clock() backend.Clock { return backend.RuntimeClock() }

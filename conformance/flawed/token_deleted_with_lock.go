@@ -1,0 +1,45 @@
+package flawed
+
+import (
+	"context"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var z24 = Lock{
+	ID: "Z24", Title: "the token counter goes with the lock",
+	Summary: "After a release the tokens begin at 1 again, and a write by an old holder passes the fence.",
+	Seen:    "Counters that are deleted or expire with the record, so that nothing is left in Redis.",
+	Instead: "Keep the counter, or take tokens from something that only grows: a revision, or the server's clock as a floor.",
+	File:    "token_deleted_with_lock.go", Over: Redis,
+	Rule:    "TokenIncreases",
+	onRedis: func(s single) backend.Backend { return tokenDeleted{fenced{s}} },
+}
+
+// tokenDeleted tidies up: with the last release the counter is deleted too.
+//
+//	A: acquires, token 7; stands still; its lease runs out
+//	B: acquires, token 8; works, releases; the counter goes
+//	C: acquires, token 1; its write is refused, since the store has seen 8
+//	A: wakes up, and its write with token 7 is refused, for the moment
+//	...and the store that lost patience with refusals and forgot its 8 takes A's 7
+//	after C's 1
+//
+// A fencing token is worth something only if it never goes back. Caught by
+// TokenIncreases.
+//
+// Instead: keep the counter without expiry. Where the number of keys is the
+// worry, share counters between keys: a token may skip numbers.
+type tokenDeleted struct{ fenced }
+
+var deleteAllIfMine = goredis.NewScript(`
+	if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+	redis.call('DEL', KEYS[1], KEYS[2])
+	return 1`)
+
+func (t tokenDeleted) Release(ctx context.Context, hold backend.Hold) error {
+	n, err := deleteAllIfMine.Run(ctx, t.rdb, []string{name(hold.Key), counter(hold.Key)}, hold.ID.Hex()).Int()
+	return released(n == 1, err)
+}
