@@ -1,0 +1,73 @@
+package redislock
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// maxBatch bounds a pipeline, so that one batch neither fills the connection's
+// buffers nor occupies the server for long.
+const maxBatch = 500
+
+// RenewBatch renews the holds in one round trip for every 500 of them, and in
+// one more for those that met a server that did not know the script.
+func (b *redisBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := make([]backend.Renewal, len(holds))
+	for from := 0; from < len(holds); from += maxBatch {
+		to := min(from+maxBatch, len(holds))
+		b.renewChunk(ctx, holds[from:to], out[from:to])
+	}
+	return out
+}
+
+func (b *redisBackend) renewChunk(ctx context.Context, holds []backend.Hold, out []backend.Renewal) {
+	cmds := make([]single, len(holds))
+	for i, hold := range holds {
+		cmds[i] = renewScript.command(ctx, namesOf(b.prefix, hold.Key), hold.ID.Hex(), hold.TTL.Milliseconds())
+	}
+	sent := b.exec(ctx, cmds)
+	var again []int
+	var texts []single
+	for i, cmd := range cmds {
+		if unknownScript(cmd.Err()) {
+			again = append(again, i)
+			texts = append(texts, renewScript.asText(ctx, cmd))
+			continue
+		}
+		out[i] = b.renewalOf(ctx, holds[i], cmd, sent)
+	}
+	if len(again) == 0 {
+		return
+	}
+	sent = b.exec(ctx, texts)
+	for i, at := range again {
+		out[at] = b.renewalOf(ctx, holds[at], texts[i], sent)
+	}
+}
+
+// exec sends the commands in one pipeline and returns the instant before.
+func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.Instant) {
+	pipe := b.client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	sent = b.clock.Now()
+	if err := ctx.Err(); err != nil {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+		return sent
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	return sent
+}
+
+func (b *redisBackend) renewalOf(ctx context.Context, hold backend.Hold, cmd single, sent backend.Instant) backend.Renewal {
+	n := namesOf(b.prefix, hold.Key)
+	if err := cmd.Err(); err != nil {
+		return backend.Renewal{Err: keyError(ctx, n, err, false)}
+	}
+	v, err := renewal(hold, n, reply{value: cmd.Val(), sent: sent})
+	return backend.Renewal{Validity: v, Err: err}
+}

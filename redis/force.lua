@@ -1,0 +1,24 @@
+-- Removes the record of a key if its token is the one given, so that a newer
+-- holder is never hit.
+--
+-- KEYS[1]  record of the key, and the channel that is told
+-- KEYS[2]  token counter of the bucket
+-- ARGV[1]  token, in decimal
+--
+-- Returns   1  removed
+--           0  the key is free or has another token; nothing was changed
+--          -1  the record is not ours
+local record = redis.call('GET', KEYS[1])
+if record then
+  local token = string.match(record, '^M1|[%x:+,]+|(%d+)|%d+|[%x-]+|')
+  if not token then return -1 end
+  if token == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+    redis.pcall('PUBLISH', KEYS[1], '1')
+    return 1
+  end
+end
+-- A write that changes nothing: a replica, whose "no" proves nothing, answers
+-- READONLY here.
+redis.call('PERSIST', KEYS[2])
+return 0

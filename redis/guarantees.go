@@ -1,0 +1,46 @@
+package redislock
+
+import (
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const (
+	// minTTL leaves 97 ms after the drift allowance, which is several round
+	// trips of a network.
+	minTTL = 100 * time.Millisecond
+	maxTTL = 30 * 24 * time.Hour
+)
+
+// guarantees are those of one Redis server. appendOnly: every server writes an
+// append-only file, which survives the death of the process.
+func guarantees(appendOnly bool) backend.Guarantees {
+	g := backend.Guarantees{
+		Name:  "redis",
+		Reach: backend.ReachNetwork,
+		Assumptions: []string{
+			"The Redis server does not lose the record while it is held: no restart without its data, no failover to a replica that has not received it, no eviction, no FLUSHALL, and nobody else writes under the prefix.",
+			"The wall clock of the server is not set forward while a key is held.",
+			"The rates of the server's and the holder's clocks differ by less than one percent.",
+			"Tokens keep rising after the server has lost its data or its token counters, as long as its wall clock has not been set back behind the last token.",
+		},
+		Expiry:         backend.ClockServerWall,
+		MinTTL:         minTTL,
+		MaxTTL:         maxTTL,
+		TTLGrain:       time.Millisecond,
+		Token:          backend.TokenCounter,
+		TokenSurvives:  []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventDataLoss},
+		Reentrancy:     backend.ReentrancyServer,
+		Waiting:        backend.WaitPush,
+		ManualRenewal:  true,
+		WithoutRenewal: true,
+		LossSignal:     true,
+		Deadline:       true,
+		HolderDetails:  true,
+	}
+	if appendOnly {
+		g.HoldsSurvive = []backend.Event{backend.EventRestart}
+	}
+	return g
+}

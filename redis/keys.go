@@ -1,0 +1,57 @@
+package redislock
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
+const (
+	defaultPrefix = "lock:"
+	maxPrefix     = 128
+)
+
+// names are the Redis names that belong to a key. The record's name is also that
+// of the channel on which its release is published.
+type names struct {
+	bucket string
+	key    string
+}
+
+func (n names) record() string  { return n.bucket + "k:" + n.key }
+func (n names) counter() string { return n.bucket + "t" }
+
+const hexDigits = "0123456789abcdef"
+
+// namesOf spreads the keys over 256 buckets. The braces make a bucket one hash
+// slot, as scripts in a Cluster need; every key of a prefix with a tag of its
+// own is in the slot of that tag.
+func namesOf(prefix, key string) names {
+	n := bucketOf(key)
+	return names{
+		bucket: prefix + "{m:" + string([]byte{hexDigits[n>>4], hexDigits[n&15]}) + "}:",
+		key:    key,
+	}
+}
+
+// bucketOf folds the 32-bit FNV-1a hash of the key.
+func bucketOf(key string) byte {
+	h := uint32(2166136261)
+	for i := 0; i < len(key); i++ {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	h ^= h >> 16
+	return byte(h ^ h>>8)
+}
+
+// noOwner stands for the owner in records that nobody can join.
+const noOwner = "-"
+
+// ownerField is what the record says of an explicit owner. Owners are secrets,
+// and whoever can read the server's data must not learn them.
+func ownerField(owner string) string {
+	if owner == "" {
+		return noOwner
+	}
+	sum := sha256.Sum256([]byte(owner))
+	return hex.EncodeToString(sum[:16])
+}

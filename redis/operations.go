@@ -1,0 +1,227 @@
+package redislock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Try asks the server once for the key, in one script.
+func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	n := namesOf(b.prefix, req.Key)
+	r, err := b.run(ctx, tryScript, n,
+		req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner)+"|"+b.encodeHolder(req.Holder))
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	list := r.list()
+	if token, ok := r.value.(string); ok {
+		list = []any{int64(1), token, int64(1)}
+	}
+	switch list.int(0) {
+	case 1:
+		token, err := strconv.ParseUint(list.string(1), 10, 64)
+		if err == nil && len(list) == 3 {
+			return backend.Grant{
+				Token:    token,
+				Holds:    list.int(2),
+				Validity: backend.Validity{Sent: r.sent, For: backend.ValidFor(req.TTL)},
+			}, nil
+		}
+	case 0:
+		if len(list) == 4 {
+			return backend.Grant{}, &backend.HeldError{
+				Key:       req.Key,
+				Holder:    decodeHolder(list.string(1), list.string(2)),
+				Remaining: list.millis(3),
+			}
+		}
+	case foreignRecord:
+		return backend.Grant{}, foreignError(n)
+	case -2:
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the Redis key %q is not a token counter of ours, and is left as it is; remove it, or choose another prefix",
+			req.Key, backend.ErrPermanent, n.counter())
+	case -3:
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the tokens are used up: the counter %q has reached 2^53; only another prefix starts afresh, with smaller tokens",
+			req.Key, backend.ErrPermanent, n.counter())
+	case -4:
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d holds on it, which is the limit; release one first",
+			req.Key, backend.ErrUnavailable, backend.MaxHolds)
+	}
+	return backend.Grant{}, unexpected(req.Key, r)
+}
+
+// Renew extends the hold in one script.
+func (b *redisBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	n := namesOf(b.prefix, hold.Key)
+	r, err := b.run(ctx, renewScript, n, hold.ID.Hex(), hold.TTL.Milliseconds())
+	if err != nil {
+		return backend.Validity{}, err
+	}
+	return renewal(hold, n, r)
+}
+
+func renewal(hold backend.Hold, n names, r reply) (backend.Validity, error) {
+	switch r.value {
+	case int64(1):
+		return backend.Validity{Sent: r.sent, For: backend.ValidFor(hold.TTL)}, nil
+	case int64(0):
+		return backend.Validity{}, notHeld(hold.Key)
+	case int64(foreignRecord):
+		return backend.Validity{}, foreignError(n)
+	}
+	return backend.Validity{}, unexpected(hold.Key, r)
+}
+
+// Release ends the hold in one script. When an attempt lost its reply and the
+// next one finds no hold, the first is taken to have removed it.
+func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
+	n := namesOf(b.prefix, hold.Key)
+	r, err := b.run(ctx, releaseScript, n, hold.ID.Hex())
+	if err != nil {
+		return err
+	}
+	return removal(n, r)
+}
+
+// ForceRelease removes the record if it has the token, in one script.
+func (b *redisBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+	n := namesOf(b.prefix, key)
+	r, err := b.run(ctx, forceScript, n, strconv.FormatUint(token, 10))
+	if err != nil {
+		return err
+	}
+	return removal(n, r)
+}
+
+func removal(n names, r reply) error {
+	switch r.value {
+	case int64(1):
+		return nil
+	case int64(0):
+		if r.repeated {
+			return nil
+		}
+		return notHeld(n.key)
+	case int64(foreignRecord):
+		return foreignError(n)
+	}
+	return unexpected(n.key, r)
+}
+
+// Inspect shows the record of the key. Redis does not know who waits, so
+// Waiters is -1.
+func (b *redisBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	n := namesOf(b.prefix, key)
+	r, err := b.run(ctx, inspectScript, n)
+	if err != nil {
+		return backend.Record{}, err
+	}
+	list := r.list()
+	switch list.int(0) {
+	case 1:
+		token, err := strconv.ParseUint(list.string(1), 10, 64)
+		if err == nil && len(list) == 6 {
+			return backend.Record{
+				Key:       key,
+				Token:     token,
+				Holds:     list.int(2),
+				Waiters:   -1,
+				Remaining: list.millis(3),
+				Holder:    decodeHolder(list.string(5), list.string(4)),
+			}, nil
+		}
+	case 0:
+		return backend.Record{}, notHeld(key)
+	case foreignRecord:
+		return backend.Record{}, foreignError(n)
+	}
+	return backend.Record{}, unexpected(key, r)
+}
+
+// foreignRecord is what every script answers about a record that is not ours.
+const foreignRecord = -1
+
+func notHeld(key string) error {
+	return fmt.Errorf("redislock: key %q: %w", key, backend.ErrNotHeld)
+}
+
+func foreignError(n names) error {
+	return fmt.Errorf("redislock: key %q: %w: the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix",
+		n.key, backend.ErrPermanent, n.record())
+}
+
+// unexpected is a reply that no script of ours gives. The outcome is unknown.
+func unexpected(key string, r reply) error {
+	return fmt.Errorf("redislock: key %q: the server gave an unexpected reply of type %T", key, r.value)
+}
+
+// list is a reply of several values. Values of another type read as zero, and
+// as -100 where they stand for the outcome.
+type list []any
+
+func (r reply) list() list {
+	l, _ := r.value.([]any)
+	return l
+}
+
+func (l list) int(i int) int {
+	if i < len(l) {
+		if v, ok := l[i].(int64); ok {
+			return int(v)
+		}
+	}
+	return -100
+}
+
+func (l list) string(i int) string {
+	if i < len(l) {
+		s, _ := l[i].(string)
+		return s
+	}
+	return ""
+}
+
+func (l list) millis(i int) time.Duration {
+	ms, _ := strconv.ParseInt(l.string(i), 10, 64)
+	return max(0, time.Duration(ms)*time.Millisecond)
+}
+
+// encodedHolder is a holder and its details as stored.
+type encodedHolder struct {
+	holder  backend.Holder
+	details string
+}
+
+// encodeHolder writes the public details. Since is the server's to say. The
+// last result is kept, since a process seldom has more than one.
+func (b *redisBackend) encodeHolder(h backend.Holder) string {
+	h.Since = time.Time{}
+	if last := b.lastHolder.Load(); last != nil && last.holder == h {
+		return last.details
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		text = []byte("{}") // strings and a number never fail
+	}
+	b.lastHolder.Store(&encodedHolder{h, string(text)})
+	return string(text)
+}
+
+// decodeHolder reads what encodeHolder wrote, by whatever version, and the
+// server's milliseconds.
+func decodeHolder(details, since string) backend.Holder {
+	var h backend.Holder
+	if json.Unmarshal([]byte(details), &h) != nil {
+		h = backend.Holder{}
+	}
+	h.Since = time.Time{}
+	if ms, err := strconv.ParseInt(since, 10, 64); err == nil {
+		h.Since = time.UnixMilli(ms).UTC()
+	}
+	return h
+}

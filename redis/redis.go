@@ -1,0 +1,142 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	lock "github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+func init() {
+	backend.DefaultMux.Register("redis", Opener)
+	backend.DefaultMux.Register("rediss", Opener)
+}
+
+// Options are the settings of a Redis backend. The zero value of each field, and
+// a nil pointer, mean the default.
+type Options struct {
+	// Lock holds the settings of the Locker. Its Logger also receives the
+	// warnings about the server's settings.
+	Lock lock.Options
+
+	// Prefix begins every Redis key and channel, so that several applications
+	// can share a server: at most 128 bytes of valid UTF-8 without control
+	// characters. Lockers exclude each other only under the same prefix and the
+	// same database. Default: "lock:".
+	Prefix string
+}
+
+// New returns a Locker on a client of the caller's, which it neither changes nor
+// closes: a *Client, also one for Sentinel, or a *ClusterClient. A Ring is
+// refused with ErrUnsupported.
+//
+// New asks the server for a sign of life and for its settings, bounded by ctx. A
+// refused password is ErrPermanent; a server that cannot be reached, is loading
+// or is a replica is ErrUnavailable. Doubtful settings are logged.
+//
+// Set ContextTimeoutEnabled in the client's options, or a ReadTimeout below a
+// third of the TTL: go-redis otherwise lets a command outlive its context.
+func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (lock.Locker, error) {
+	b, err := NewBackend(ctx, client, opts)
+	if err != nil {
+		return nil, err
+	}
+	var settings lock.Options
+	if opts != nil {
+		settings = opts.Lock
+	}
+	l, err := lock.New(b, &settings)
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// NewBackend is [New] for those who put something between the Locker and the
+// backend. Closing the backend ends its subscription and leaves the client
+// open.
+func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Options) (backend.Backend, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	b, err := newBackend(client, opts.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	logger := opts.Lock.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	ttl := opts.Lock.TTL
+	if ttl <= 0 {
+		ttl = lock.DefaultTTL
+	}
+	if err := b.checkSettings(ctx, logger, ttl); err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// redisBackend implements backend.Backend, Watcher, BatchRenewer, Inspector and
+// ForceReleaser.
+type redisBackend struct {
+	client     goredis.UniversalClient
+	closesIt   bool
+	prefix     string
+	clock      backend.Clock
+	guarantees backend.Guarantees
+	hub        *hub
+	lastHolder atomic.Pointer[encodedHolder]
+}
+
+var (
+	_ backend.Backend       = (*redisBackend)(nil)
+	_ backend.Watcher       = (*redisBackend)(nil)
+	_ backend.BatchRenewer  = (*redisBackend)(nil)
+	_ backend.Inspector     = (*redisBackend)(nil)
+	_ backend.ForceReleaser = (*redisBackend)(nil)
+)
+
+func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, error) {
+	switch client.(type) {
+	case nil:
+		return nil, fmt.Errorf("redislock: %w: the client is nil", backend.ErrInvalid)
+	case *goredis.Ring:
+		return nil, fmt.Errorf("redislock: %w: a Ring gives a key to another server when one is down; use a Client or a ClusterClient", backend.ErrUnsupported)
+	}
+	if prefix == "" {
+		prefix = defaultPrefix
+	}
+	if len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
+		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
+	}
+	b := &redisBackend{client: client, prefix: prefix, clock: backend.SystemClock()}
+	b.hub = newHub(func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
+	b.guarantees = guarantees(false)
+	return b, nil
+}
+
+// Guarantees says what is promised. Holds survive a restart of the server only
+// if it kept an append-only file when the backend was opened.
+func (b *redisBackend) Guarantees() backend.Guarantees { return b.guarantees }
+
+// Close ends the subscription, and closes the client if it was opened by URL.
+func (b *redisBackend) Close() error {
+	b.hub.close()
+	if b.closesIt {
+		if err := b.client.Close(); err != nil {
+			return fmt.Errorf("redislock: close the client: %w", err)
+		}
+	}
+	return nil
+}

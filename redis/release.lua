@@ -1,0 +1,51 @@
+-- Ends one hold and nothing but it. With the last hold the record goes, and
+-- those who wait for the key are told.
+--
+-- KEYS[1]  record of the key, and the channel that is told
+-- KEYS[2]  token counter of the bucket
+-- ARGV[1]  acquisition id
+--
+-- Returns   1  released
+--           0  there is no such hold; nothing was changed
+--          -1  the record is not ours
+local record = redis.call('GET', KEYS[1])
+if record then
+  local live, latest, mine = {}, 0, false
+  local only = string.match(record, '^M1|(%x+):%d+%+%d+|')
+  if only then
+    mine = only == ARGV[1]
+  else
+    local holds, rest = string.match(record, '^M1|([%x:+,]+)(|%d+|%d+|[%x-]+|.*)$')
+    if not holds then return -1 end
+    local time = redis.call('TIME')
+    local now = time[1] .. string.sub('00000' .. time[2], -6, -4)
+    for hold, id, start, ttl in string.gmatch(holds, '((%x+):(%d+)%+(%d+))') do
+      local left = start + ttl - now
+      if left > 0 then
+        if id == ARGV[1] then
+          mine = true
+        else
+          if left > latest then latest = left end
+          live[#live + 1] = hold
+        end
+      end
+    end
+    if mine and #live > 0 then
+      latest = string.format('%.0f', latest)
+      -- PEXPIRE works when memory is full, and the SET after it then does too.
+      redis.call('PEXPIRE', KEYS[1], latest)
+      redis.call('SET', KEYS[1], 'M1|' .. table.concat(live, ',') .. rest, 'PX', latest)
+      return 1
+    end
+  end
+  if mine then
+    redis.call('DEL', KEYS[1])
+    -- Without permission for the channel the waiters poll.
+    redis.pcall('PUBLISH', KEYS[1], '1')
+    return 1
+  end
+end
+-- A write that changes nothing: a replica, whose "no" proves nothing, answers
+-- READONLY here.
+redis.call('PERSIST', KEYS[2])
+return 0

@@ -1,0 +1,43 @@
+-- Gives one hold its full TTL from now, never less than it had, if it exists.
+--
+-- KEYS[1]  record of the key
+-- KEYS[2]  token counter of the bucket
+-- ARGV[1]  acquisition id
+-- ARGV[2]  TTL in milliseconds
+--
+-- Returns   1  renewed
+--           0  there is no such hold; nothing was changed
+--          -1  the record is not ours
+local record = redis.call('GET', KEYS[1])
+if record then
+  local holds, rest = string.match(record, '^M1|([%x:+,]+)(|%d+|%d+|[%x-]+|.*)$')
+  if not holds then return -1 end
+  local time = redis.call('TIME')
+  local now = time[1] .. string.sub('00000' .. time[2], -6, -4)
+  local live, latest, mine = {}, 0, false
+  for hold, id, start, ttl in string.gmatch(holds, '((%x+):(%d+)%+(%d+))') do
+    local left = start + ttl - now
+    if left > 0 then
+      if id == ARGV[1] then
+        mine = true
+        if left < tonumber(ARGV[2]) then
+          left = tonumber(ARGV[2])
+          hold = id .. ':' .. now .. '+' .. ARGV[2]
+        end
+      end
+      if left > latest then latest = left end
+      live[#live + 1] = hold
+    end
+  end
+  if mine then
+    latest = string.format('%.0f', latest)
+    -- PEXPIRE works when memory is full, and the SET after it then does too.
+    redis.call('PEXPIRE', KEYS[1], latest)
+    redis.call('SET', KEYS[1], 'M1|' .. table.concat(live, ',') .. rest, 'PX', latest)
+    return 1
+  end
+end
+-- A write that changes nothing: a replica, whose "no" proves nothing, answers
+-- READONLY here.
+redis.call('PERSIST', KEYS[2])
+return 0

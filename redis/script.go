@@ -1,0 +1,121 @@
+package redislock
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed" // the scripts
+	"encoding/hex"
+	"fmt"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+//go:embed try.lua
+var tryText string
+
+//go:embed renew.lua
+var renewText string
+
+//go:embed release.lua
+var releaseText string
+
+//go:embed inspect.lua
+var inspectText string
+
+//go:embed force.lua
+var forceText string
+
+var (
+	tryScript     = newScript(tryText)
+	renewScript   = newScript(renewText)
+	releaseScript = newScript(releaseText)
+	inspectScript = newScript(inspectText)
+	forceScript   = newScript(forceText)
+)
+
+// script is sent by its SHA-1, under which Redis caches it, and as text when
+// Redis does not know it.
+type script struct{ text, hash string }
+
+func newScript(text string) script {
+	sum := sha1.Sum([]byte(text))
+	return script{text: text, hash: hex.EncodeToString(sum[:])}
+}
+
+// single is a command that go-redis sends once. The library's own repeats would
+// hide that an earlier attempt may have been applied, so that a refusal of the
+// last attempt could no longer be told from "nothing happened".
+type single struct{ *goredis.Cmd }
+
+// NoRetry is asked by go-redis before it repeats a command.
+func (single) NoRetry() bool { return true }
+
+func newCommand(ctx context.Context, args ...any) single {
+	return single{goredis.NewCmd(ctx, args...)}
+}
+
+// command is the script with its arguments, to be sent by its hash first. The
+// text replaces the hash when the server does not know it.
+func (s script) command(ctx context.Context, n names, args ...any) single {
+	all := make([]any, 0, 5+len(args))
+	all = append(all, "evalsha", s.hash, 2, n.record(), n.counter())
+	return keyed(ctx, append(all, args...))
+}
+
+func (s script) asText(ctx context.Context, cmd single) single {
+	all := append([]any(nil), cmd.Args()...)
+	all[0], all[1] = "eval", s.text
+	return keyed(ctx, all)
+}
+
+// keyed tells a Cluster client where the first key is.
+func keyed(ctx context.Context, args []any) single {
+	cmd := newCommand(ctx, args...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+func unknownScript(err error) bool { return goredis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// maxRepeats is how often a script is sent again after its connection broke.
+// Every script may be repeated.
+const maxRepeats = 2
+
+// reply is what a script answered.
+type reply struct {
+	value any
+	// sent is the instant before the request that was answered.
+	sent backend.Instant
+	// repeated: an earlier request lost its reply and may have been applied.
+	repeated bool
+}
+
+// run sends the script and reads its reply. Errors are those of the contract: a
+// refusal of the server only if no earlier attempt can have been applied.
+func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) (reply, error) {
+	if err := ctx.Err(); err != nil {
+		return reply{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", n.key, err)
+	}
+	var r reply
+	for repeats := 0; ; repeats++ {
+		cmd := s.command(ctx, n, args...)
+		r.sent = b.clock.Now()
+		err := b.client.Process(ctx, cmd)
+		if unknownScript(err) {
+			cmd = s.asText(ctx, cmd)
+			r.sent = b.clock.Now()
+			err = b.client.Process(ctx, cmd)
+		}
+		if err == nil {
+			r.value = cmd.Val()
+			return r, nil
+		}
+		if repeats < maxRepeats && connectionBroke(err) && ctx.Err() == nil {
+			r.repeated = true
+			continue
+		}
+		return r, keyError(ctx, n, err, r.repeated)
+	}
+}

@@ -1,0 +1,114 @@
+package redislock
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// maxToken is the last number below 2^53.
+const maxToken = 1<<53 - 1
+
+func TestTokensRiseOverEverything(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl(), servertest.WithPersistence())
+	c := clientOf(t, server)
+	b := backendOn(t, c)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	var last uint64
+	next := func(what string) {
+		t.Helper()
+		req := request(key)
+		g, err := b.Try(t.Context(), req)
+		require.NoError(t, err, what)
+		require.Greater(t, g.Token, last, what)
+		last = g.Token
+		value, err := c.Get(t.Context(), n.counter()).Uint64()
+		require.NoError(t, err)
+		require.Equal(t, last, value, "the counter is the token, digit by digit")
+		require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
+	}
+	next("first")
+	for range 100 {
+		next("release")
+	}
+	granted(t, b, request(key))
+	require.NoError(t, c.Del(t.Context(), n.record()).Err())
+	next("the record was removed")
+	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
+	next("the counter was removed")
+	require.NoError(t, c.FlushAll(t.Context()).Err())
+	next("everything was removed")
+	require.NoError(t, c.Set(t.Context(), n.counter(), strconv.FormatUint(last+1_000_000_000, 10), 0).Err())
+	last += 1_000_000_000
+	next("the clock was set back, or another server's counter was restored")
+	server.Restart(t, true)
+	next("the server was killed and kept its data")
+	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
+	last = 0 // the counter was ahead of the clock, and only the clock is left
+	next("the clock")
+	server.Restart(t, false)
+	next("the server lost its data")
+}
+
+func TestTokensRunOutAndNeverRepeat(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	require.NoError(t, c.Set(t.Context(), n.counter(), maxToken-1, 0).Err())
+	hold, g := granted(t, b, request(key))
+	require.Equal(t, uint64(maxToken), g.Token)
+	require.NoError(t, b.Release(t.Context(), hold))
+	for _, counter := range []string{strconv.Itoa(maxToken), strconv.Itoa(maxToken + 1), "18446744073709551615", "99999999999999999999999999"} {
+		require.NoError(t, c.Set(t.Context(), n.counter(), counter, 0).Err())
+		_, err := b.Try(t.Context(), request(key))
+		require.ErrorIs(t, err, backend.ErrPermanent)
+		require.ErrorContains(t, err, n.counter())
+		require.Equal(t, counter, c.Get(t.Context(), n.counter()).Val())
+		require.Zero(t, c.Exists(t.Context(), n.record()).Val())
+	}
+}
+
+func TestCountersDoNotGrowWithTheKeys(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	for range 2000 {
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		require.NoError(t, b.Release(t.Context(), hold))
+	}
+	size, err := c.DBSize(t.Context()).Result()
+	require.NoError(t, err)
+	require.LessOrEqual(t, size, int64(256))
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		require.EqualValues(t, -1, c.TTL(t.Context(), key).Val(), "%s has no expiry", key)
+	}
+}
+
+// Whatever its clock, a server that remembers the counter never grants less.
+func TestCounterOfAnotherFormIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	require.NoError(t, c.Set(t.Context(), n.counter(), "not a number", 0).Err())
+	_, err := b.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.ErrorContains(t, err, n.counter())
+	require.Equal(t, "not a number", c.Get(t.Context(), n.counter()).Val())
+
+	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
+	require.NoError(t, c.RPush(t.Context(), n.counter(), "x").Err())
+	_, err = b.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	require.Zero(t, c.Exists(t.Context(), n.record()).Val())
+}

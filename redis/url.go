@@ -1,0 +1,175 @@
+package redislock
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Opener opens the backend of a URL; it is registered for the schemes redis and
+// rediss (TLS).
+//
+//	redis://[user:password@]host[:port][/database]
+//	redis://[user:password@]sentinel1,sentinel2,sentinel3[/database]?master=NAME
+//	redis://[user:password@]member1,member2?cluster=true
+//
+// Parameters: master, sentinel_user, sentinel_password, cluster, prefix,
+// pool_size, dial_timeout, and for rediss also ca, cert and key, which name PEM
+// files. Anything else is refused with an error matching ErrInvalid. The
+// server's name is always checked against its certificate.
+//
+// The client is the backend's own. It obeys the deadlines of contexts, and gives
+// up on a silent server well before a third of the default TTL.
+func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
+	opts, prefix, err := clientOptions(u, cfg.TTL)
+	if err != nil {
+		return nil, err
+	}
+	logger := cfg.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	client := goredis.NewUniversalClient(opts)
+	b, err := newBackend(client, prefix)
+	if err != nil {
+		_ = client.Close()
+		return nil, err
+	}
+	b.closesIt = true
+	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
+		_ = b.Close()
+		return nil, fmt.Errorf("%w (%s)", err, u)
+	}
+	return b, nil
+}
+
+// clientOptions reads the URL.
+func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOptions, prefix string, err error) {
+	q := u.Query
+	opts = &goredis.UniversalOptions{
+		Username:         u.User,
+		Password:         u.Password,
+		MasterName:       q.String("master", ""),
+		SentinelUsername: q.String("sentinel_user", ""),
+		SentinelPassword: q.String("sentinel_password", ""),
+		IsClusterMode:    q.Bool("cluster", false),
+		PoolSize:         q.Int("pool_size", 0),
+		DialTimeout:      q.Duration("dial_timeout", requestTimeout(ttl)),
+		DialerRetries:    1,
+		MaxRetries:       -1, // of what is not a script; those are sent again by this package
+		ReadTimeout:      requestTimeout(ttl),
+		WriteTimeout:     requestTimeout(ttl),
+
+		ContextTimeoutEnabled: true,
+		// RESP2 has no push messages, which nothing here uses.
+		Protocol:                 2,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	prefix = q.String("prefix", defaultPrefix)
+	if u.Scheme == "rediss" {
+		opts.TLSConfig, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
+	}
+	if invalid := q.Done(); invalid != nil {
+		return nil, "", fmt.Errorf("redislock: %w", invalid)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+
+	port := "6379"
+	if opts.MasterName != "" {
+		port = "26379"
+	}
+	opts.Addrs = u.HostsWithPort(port)
+	if opts.DB, err = database(u.Path); err != nil {
+		return nil, "", err
+	}
+	switch {
+	case u.User != "" && u.Password == "":
+		err = invalidURL("a user needs a password, as in redis://user:password@host")
+	case opts.MasterName != "" && opts.IsClusterMode:
+		err = invalidURL("master and cluster=true exclude each other")
+	case opts.MasterName == "" && (opts.SentinelUsername != "" || opts.SentinelPassword != ""):
+		err = invalidURL("sentinel_user and sentinel_password need master=NAME")
+	case opts.SentinelUsername != "" && opts.SentinelPassword == "":
+		err = invalidURL("sentinel_user needs sentinel_password")
+	case len(opts.Addrs) > 1 && opts.MasterName == "" && !opts.IsClusterMode:
+		err = invalidURL("several hosts need master=NAME (they are sentinels) or cluster=true (they are members of one Cluster)")
+	case opts.IsClusterMode && opts.DB != 0:
+		err = invalidURL("a Cluster has database 0 only")
+	case opts.PoolSize < 0:
+		err = invalidURL("pool_size must be positive")
+	case opts.DialTimeout <= 0:
+		err = invalidURL("dial_timeout must be positive")
+	case prefix == "":
+		err = invalidURL("prefix must not be empty")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return opts, prefix, nil
+}
+
+func invalidURL(text string) error {
+	return fmt.Errorf("redislock: %w: URL: %s", backend.ErrInvalid, text)
+}
+
+// requestTimeout is below a third of the TTL, so that a silent server costs one
+// renewal and not the lease.
+func requestTimeout(ttl time.Duration) time.Duration {
+	if ttl <= 0 {
+		return 3 * time.Second
+	}
+	return min(3*time.Second, ttl/4)
+}
+
+// database reads the path: empty, "/" or a slash and a number.
+func database(path string) (int, error) {
+	number, ok := strings.CutPrefix(path, "/")
+	if number == "" {
+		return 0, nil
+	}
+	db, err := strconv.Atoi(number)
+	if !ok || err != nil || db < 0 || strconv.Itoa(db) != number {
+		return 0, invalidURL("after the host comes nothing, or a slash and the number of a database, as in redis://host:6379/2")
+	}
+	return db, nil
+}
+
+// tlsConfig trusts the given authority, or the system's where none is given.
+func tlsConfig(ca, cert, key string) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("redislock: %w: parameter \"ca\": %w", backend.ErrInvalid, err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("redislock: %w: parameter \"ca\": %s has no PEM certificate", backend.ErrInvalid, ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, invalidURL("cert and key are given together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("redislock: %w: parameters \"cert\" and \"key\": %w", backend.ErrInvalid, err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}

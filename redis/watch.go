@@ -1,0 +1,352 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Watch subscribes to the releases of the key. All watches of a backend share
+// one connection, which is opened by the first of them and closed a few seconds
+// after the last. When it breaks, every watch is signalled, and again when it is
+// back. Watch fails when the server has not confirmed within three seconds.
+func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
+	}
+	channel := namesOf(b.prefix, key).record()
+	w, err := b.hub.add(channel)
+	if err != nil {
+		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
+	}
+	limit := time.NewTimer(hubAnswer)
+	defer limit.Stop()
+	select {
+	case err = <-w.confirmed:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-limit.C:
+		err = errNoAnswer
+	}
+	if err != nil {
+		b.hub.remove(channel, w)
+		return nil, fmt.Errorf("redislock: watch key %q: %w", key, describe(ctx, err))
+	}
+	context.AfterFunc(ctx, func() { b.hub.remove(channel, w) })
+	return w.signals, nil
+}
+
+var (
+	errHubClosed = fmt.Errorf("%w: the backend is closed", backend.ErrClosed)
+	errNoAnswer  = fmt.Errorf("%w: the server did not confirm the subscription within %s", backend.ErrUnavailable, hubAnswer)
+)
+
+// The times of a hub.
+const (
+	hubAnswer = 3 * time.Second  // how long a watch waits to be confirmed
+	hubTick   = time.Second      // how often the connection is looked after
+	hubLinger = time.Second      // a channel without watchers is kept so long
+	hubIdle   = 3 * time.Second  // and a connection without channels
+	hubPing   = 5 * time.Second  // a connection that was silent for so long is pinged
+	hubDead   = 15 * time.Second // and given up
+	hubRetry  = 5 * time.Second  // the longest pause between attempts to connect
+)
+
+// hub shares one subscription connection between all watches. While it has
+// watches, one goroutine writes to the connection and keeps it alive, and
+// another reads from it. The mutex is never held during I/O.
+type hub struct {
+	open   func(context.Context) *goredis.PubSub
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // there are channels to subscribe to
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	topics  map[string]*topic
+	fresh   []string // channels in state absent that somebody watches
+	running bool
+	closed  bool
+}
+
+// topic is a channel. At most one SUBSCRIBE or UNSUBSCRIBE for it is
+// unanswered, so that every answer can be told.
+type topic struct {
+	state    topicState
+	watchers map[*watcher]struct{}
+	empty    time.Time // since when nobody watches
+}
+
+type topicState int
+
+const (
+	absent      topicState = iota // the server does not know of it
+	subscribing                   // SUBSCRIBE was sent
+	subscribed                    // the server confirmed it
+	leaving                       // UNSUBSCRIBE was sent
+)
+
+// watcher is one watch. Its channels are written to under the hub's mutex.
+type watcher struct {
+	signals   chan struct{} // holds one signal
+	confirmed chan error    // holds the one answer to Watch
+	answered  bool
+	ended     bool
+}
+
+func (w *watcher) answer(err error) {
+	if !w.answered {
+		w.answered = true
+		w.confirmed <- err
+	}
+}
+
+func (w *watcher) signal() {
+	if w.ended {
+		return
+	}
+	select {
+	case w.signals <- struct{}{}:
+	default:
+	}
+}
+
+// end closes the signals: the watch broke.
+func (w *watcher) end() {
+	if !w.ended {
+		w.ended = true
+		close(w.signals)
+	}
+}
+
+func newHub(open func(context.Context) *goredis.PubSub) *hub {
+	h := &hub{open: open, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	return h
+}
+
+func (h *hub) add(channel string) (*watcher, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, errHubClosed
+	}
+	w := &watcher{signals: make(chan struct{}, 1), confirmed: make(chan error, 1)}
+	t := h.topics[channel]
+	if t == nil {
+		t = &topic{watchers: map[*watcher]struct{}{}}
+		h.topics[channel] = t
+		h.subscribeLater(channel)
+	}
+	t.watchers[w] = struct{}{}
+	if t.state == subscribed {
+		w.answer(nil)
+	}
+	if !h.running {
+		h.running = true
+		h.done.Add(1)
+		go h.run()
+	}
+	return w, nil
+}
+
+func (h *hub) remove(channel string, w *watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	if t == nil {
+		return
+	}
+	delete(t.watchers, w)
+	if len(t.watchers) > 0 {
+		return
+	}
+	t.empty = time.Now()
+	if t.state == absent {
+		delete(h.topics, channel)
+	}
+}
+
+func (h *hub) subscribeLater(channel string) {
+	h.fresh = append(h.fresh, channel)
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close ends every watch and waits for the goroutines.
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	for channel, t := range h.topics {
+		for w := range t.watchers {
+			w.answer(errHubClosed)
+			w.end()
+		}
+		delete(h.topics, channel)
+	}
+	h.mu.Unlock()
+	h.cancel()
+	h.done.Wait()
+}
+
+// take returns the channels to subscribe to and marks them.
+func (h *hub) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var channels []string
+	for _, channel := range h.fresh {
+		if t := h.topics[channel]; t != nil && t.state == absent {
+			t.state = subscribing
+			channels = append(channels, channel)
+		}
+	}
+	h.fresh = nil
+	return channels
+}
+
+// expire returns the channels that nobody watches any more and marks them.
+func (h *hub) expire(now time.Time) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var channels []string
+	for channel, t := range h.topics {
+		if t.state == subscribed && len(t.watchers) == 0 && now.Sub(t.empty) > hubLinger {
+			t.state = leaving
+			channels = append(channels, channel)
+		}
+	}
+	return channels
+}
+
+// idle reports that there is no channel to look after.
+func (h *hub) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.topics) == 0
+}
+
+// stop ends the hub's goroutine, unless there is something to do for it.
+func (h *hub) stop() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.topics) == 0 {
+		h.running = false
+	}
+	return !h.running
+}
+
+// onSubscribed is the server's answer to a SUBSCRIBE. It returns false for one
+// that nobody sent: the client library has replaced the connection.
+func (h *hub) onSubscribed(channel string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	if t == nil {
+		return true
+	}
+	if t.state != subscribing {
+		return false
+	}
+	t.state = subscribed
+	for w := range t.watchers {
+		if w.answered {
+			w.signal() // what happened while there was no subscription is unknown
+		}
+		w.answer(nil)
+	}
+	return true
+}
+
+// onUnsubscribed is the server's answer to an UNSUBSCRIBE.
+func (h *hub) onUnsubscribed(channel string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	if t == nil || t.state != leaving {
+		return
+	}
+	if len(t.watchers) == 0 {
+		delete(h.topics, channel)
+		return
+	}
+	t.state = absent
+	h.subscribeLater(channel)
+}
+
+func (h *hub) onMessage(channel string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[channel]; t != nil {
+		for w := range t.watchers {
+			w.signal()
+		}
+	}
+}
+
+// onBroken has every channel subscribed to again, on the next connection, and
+// signals the watches that were in force.
+func (h *hub) onBroken() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		for w := range t.watchers {
+			if w.answered {
+				w.signal()
+			}
+		}
+	}
+	h.reset()
+}
+
+// onUnreachable has every channel subscribed to later, and ends the watches that
+// were not in force yet.
+func (h *hub) onUnreachable(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		for w := range t.watchers {
+			if !w.answered {
+				w.answer(err)
+				delete(t.watchers, w)
+			}
+		}
+	}
+	h.reset()
+}
+
+// onRefused is an error that the server gave to a SUBSCRIBE, without saying to
+// which. It ends every watch that waits for a confirmation.
+func (h *hub) onRefused(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		if t.state != subscribing {
+			continue
+		}
+		for w := range t.watchers {
+			w.answer(err)
+			w.end()
+			delete(t.watchers, w)
+		}
+	}
+}
+
+// reset forgets what the server was told. The caller holds the mutex.
+func (h *hub) reset() {
+	h.fresh = nil
+	for channel, t := range h.topics {
+		t.state = absent
+		if len(t.watchers) == 0 {
+			delete(h.topics, channel)
+			continue
+		}
+		h.subscribeLater(channel)
+	}
+}

@@ -1,0 +1,327 @@
+package redislock
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// signalled waits for a signal, and fails when there is none.
+func signalled(t testing.TB, w <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-w:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "no signal")
+	}
+}
+
+func drain(w <-chan struct{}) {
+	for {
+		select {
+		case <-w:
+		default:
+			return
+		}
+	}
+}
+
+func TestWatchHearsReleases(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	other := backendOn(t, c)
+	key, quiet := uniqueKey(t), uniqueKey(t)
+	silent, err := b.Watch(t.Context(), quiet)
+	require.NoError(t, err)
+	one, err := b.Watch(t.Context(), key)
+	require.NoError(t, err)
+	two, err := b.Watch(t.Context(), key)
+	require.NoError(t, err)
+	for range 20 {
+		hold, _ := granted(t, other, request(key))
+		require.NoError(t, other.Release(t.Context(), hold))
+		signalled(t, one)
+		signalled(t, two)
+	}
+	_, g := granted(t, other, request(key))
+	require.NoError(t, other.ForceRelease(t.Context(), key, g.Token))
+	signalled(t, one)
+
+	first, _ := granted(t, other, ownedRequest(key, "a", ttl))
+	second, _ := granted(t, other, ownedRequest(key, "a", ttl))
+	drain(two)
+	require.NoError(t, other.Release(t.Context(), first))
+	require.NoError(t, other.Release(t.Context(), second))
+	signalled(t, two)
+	select {
+	case <-silent:
+		require.Fail(t, "a signal for another key")
+	default:
+	}
+}
+
+// A release right after Watch has returned is never missed.
+func TestWatchIsInForceWhenItReturns(t *testing.T) {
+	t.Parallel()
+	b, _ := shared(t)
+	for range 200 {
+		key := uniqueKey(t)
+		hold, _ := granted(t, b, request(key))
+		ctx, cancel := context.WithCancel(t.Context())
+		w, err := b.Watch(ctx, key)
+		require.NoError(t, err)
+		require.NoError(t, b.Release(t.Context(), hold))
+		signalled(t, w)
+		cancel()
+	}
+}
+
+func TestWatchersShareOneConnection(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	c := clientOf(t, server)
+	b := backendOn(t, c)
+	connections := func() string { return infoFields(c.Info(t.Context(), "clients").Val())["pubsub_clients"] }
+	count := func() int {
+		list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
+		require.NoError(t, err)
+		n := 0
+		for _, line := range splitLines(list) {
+			if line != "" {
+				n++
+			}
+		}
+		return n
+	}
+	_ = connections
+	require.Zero(t, count())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			key := uniqueKey(t)
+			for range 2 {
+				if _, err := b.Watch(ctx, key); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, count())
+	channels, err := c.PubSubChannels(t.Context(), "*").Result()
+	require.NoError(t, err)
+	require.Len(t, channels, 50)
+
+	cancel()
+	eventually(t, "the channels are left", func() bool {
+		channels, err := c.PubSubChannels(t.Context(), "*").Result()
+		require.NoError(t, err)
+		return len(channels) == 0
+	})
+	eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
+	b.hub.done.Wait()
+
+	again, err := b.Watch(t.Context(), "again")
+	require.NoError(t, err)
+	hold, _ := granted(t, b, request("again"))
+	require.NoError(t, b.Release(t.Context(), hold))
+	signalled(t, again)
+}
+
+func splitLines(s string) (lines []string) {
+	for len(s) > 0 {
+		i := 0
+		for i < len(s) && s[i] != '\n' {
+			i++
+		}
+		lines = append(lines, s[:i])
+		s = s[min(i+1, len(s)):]
+	}
+	return lines
+}
+
+func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	var keys []string
+	var watches []<-chan struct{}
+	for range 10 {
+		key := uniqueKey(t)
+		w, err := b.Watch(t.Context(), key)
+		require.NoError(t, err)
+		keys, watches = append(keys, key), append(watches, w)
+	}
+	for range 3 {
+		require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
+		for _, w := range watches {
+			signalled(t, w)
+		}
+		// And the watches are in force again, without being asked for.
+		for i, key := range keys {
+			eventually(t, "the release is heard", func() bool {
+				drain(watches[i])
+				hold, _ := granted(t, b, request(key))
+				require.NoError(t, b.Release(t.Context(), hold))
+				select {
+				case <-watches[i]:
+					return true
+				case <-time.After(100 * time.Millisecond):
+					return false
+				}
+			})
+		}
+	}
+}
+
+// What was published while the connection was down cannot be known, so its
+// return is a signal too.
+func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl())
+	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), DialerRetries: 1})
+	t.Cleanup(func() { _ = c.Close() })
+	b := backendOn(t, c)
+	key := uniqueKey(t)
+	w, err := b.Watch(t.Context(), key)
+	require.NoError(t, err)
+	server.Kill(t)
+	signalled(t, w)
+	drain(w)
+	server.Restart(t, false)
+	signalled(t, w)
+	eventually(t, "the subscription is back", func() bool {
+		return c.PubSubNumSub(t.Context(), namesOf(defaultPrefix, key).record()).Val()[namesOf(defaultPrefix, key).record()] == 1
+	})
+}
+
+func TestWatchChurn(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	names := []string{uniqueKey(t), uniqueKey(t), uniqueKey(t)}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 60 {
+				ctx, cancel := context.WithCancel(context.Background())
+				key := names[(i+j)%len(names)]
+				w, err := b.Watch(ctx, key)
+				if err != nil {
+					t.Errorf("watch: %v", err)
+					cancel()
+					return
+				}
+				b.hub.onMessage(namesOf(defaultPrefix, key).record())
+				signalled(t, w)
+				if j%20 == 0 {
+					c.ClientKillByFilter(ctx, "TYPE", "pubsub")
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for _, key := range names {
+		w, err := b.Watch(t.Context(), key)
+		require.NoError(t, err)
+		drain(w)
+		hold, _ := granted(t, b, request(key))
+		require.NoError(t, b.Release(t.Context(), hold))
+		signalled(t, w)
+	}
+}
+
+func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
+	t.Parallel()
+	b, _ := shared(t)
+	key := uniqueKey(t)
+	channel := namesOf(defaultPrefix, key).record()
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := b.Watch(ctx, key)
+		require.NoError(t, err)
+		cancel()
+		eventually(t, "nobody watches", func() bool {
+			b.hub.mu.Lock()
+			defer b.hub.mu.Unlock()
+			return len(b.hub.topics[channel].watchers) == 0
+		})
+		leave := b.hub.expire(time.Now().Add(time.Hour))
+		require.Equal(t, []string{channel}, leave)
+		done := make(chan (<-chan struct{}))
+		go func() {
+			w, err := b.Watch(t.Context(), key)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- w
+		}()
+		eventually(t, "the watch waits", func() bool {
+			b.hub.mu.Lock()
+			defer b.hub.mu.Unlock()
+			return len(b.hub.topics[channel].watchers) == 1
+		})
+		b.hub.onUnsubscribed(channel) // as the server answers
+		w := <-done
+		hold, _ := granted(t, b, request(key))
+		require.NoError(t, b.Release(t.Context(), hold))
+		signalled(t, w)
+		b.hub.mu.Lock()
+		for watcher := range b.hub.topics[channel].watchers {
+			delete(b.hub.topics[channel].watchers, watcher)
+		}
+		b.hub.mu.Unlock()
+	}
+}
+
+func TestCloseEndsWatchesAndLeavesNothing(t *testing.T) {
+	server := servertest.Redis(t)
+	before := goleak.IgnoreCurrent()
+	c := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
+	b, err := NewBackend(t.Context(), c, nil)
+	require.NoError(t, err)
+	w, err := b.(backend.Watcher).Watch(t.Context(), "k")
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	_, open := <-w
+	require.False(t, open)
+	require.NoError(t, b.Close())
+	_, err = b.(backend.Watcher).Watch(t.Context(), "k")
+	require.ErrorIs(t, err, backend.ErrClosed)
+	require.NoError(t, c.Ping(t.Context()).Err(), "the caller's client is not closed")
+	require.NoError(t, c.Close())
+	require.NoError(t, goleak.Find(before))
+}
+
+func TestCloseWhileTheServerHangs(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl())
+	c := clientOf(t, server)
+	b, err := NewBackend(t.Context(), c, nil)
+	require.NoError(t, err)
+	_, err = b.(backend.Watcher).Watch(t.Context(), "k")
+	require.NoError(t, err)
+	server.Freeze(t)
+	require.NoError(t, c.Close())
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(3 * time.Second):
+		require.Fail(t, "Close hangs")
+	}
+	server.Resume(t)
+}
