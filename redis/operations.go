@@ -49,8 +49,7 @@ func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the tokens are used up: the counter %q has reached 2^53; only another prefix starts afresh, with smaller tokens",
 			req.Key, backend.ErrPermanent, n.counter())
 	case -4:
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d holds on it, which is the limit; release one first",
-			req.Key, backend.ErrUnavailable, backend.MaxHolds)
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
 	}
 	return backend.Grant{}, unexpected(req.Key, r)
 }

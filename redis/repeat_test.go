@@ -1,0 +1,224 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// behindProxy is a backend whose client has go-redis' own retries on, and the
+// proxy in front of its server.
+func behindProxy(t *testing.T) (*redisBackend, *goredis.Client, *proxy) {
+	t.Helper()
+	server := servertest.Redis(t)
+	p := newProxy(t, server.Addr())
+	c := goredis.NewClient(&goredis.Options{Addr: p.addr, MaxRetries: 3})
+	t.Cleanup(func() { _ = c.Close() })
+	b := backendOn(t, c)
+	// The server knows the scripts, so that a request is one message.
+	for range 2 {
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		_, err := b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		require.NoError(t, b.Release(t.Context(), hold))
+	}
+	return b, clientOf(t, server), p
+}
+
+func TestLostReplyToTry(t *testing.T) {
+	t.Parallel()
+	b, direct, p := behindProxy(t)
+	for _, owner := range []string{"", "alice"} {
+		key := uniqueKey(t)
+		counter := namesOf(defaultPrefix, key).counter()
+		req := ownedRequest(key, owner, ttl)
+		p.dropReplyTo(req.ID.Hex())
+		before := b.clock.Now()
+		hold, g := granted(t, b, req)
+		require.Equal(t, 1, g.Holds)
+		require.False(t, g.Sent.Before(before))
+		last, err := direct.Get(t.Context(), counter).Uint64()
+		require.NoError(t, err)
+		require.Equal(t, last, g.Token, "one token was spent")
+		rec, err := b.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, 1, rec.Holds)
+		require.Equal(t, g.Token, rec.Token)
+		require.NoError(t, b.Release(t.Context(), hold))
+		_, err = b.Inspect(t.Context(), key)
+		require.ErrorIs(t, err, backend.ErrNotHeld)
+	}
+	require.EqualValues(t, 2, p.drops.Load())
+}
+
+func TestLostReplyToRenewAndRelease(t *testing.T) {
+	t.Parallel()
+	b, _, p := behindProxy(t)
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	p.dropReplyTo(hold.ID.Hex())
+	_, err := b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+
+	p.dropReplyTo(hold.ID.Hex())
+	require.NoError(t, b.Release(t.Context(), hold), "the first attempt has removed it")
+	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
+
+	// The repeat of a release whose reply was lost does not touch the next holder.
+	hold, _ = granted(t, b, request(key))
+	next := request(key)
+	p.dropReplyTo(hold.ID.Hex())
+	require.NoError(t, b.Release(t.Context(), hold))
+	granted(t, b, next)
+	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
+	_, err = b.Renew(t.Context(), backend.HoldOf(next))
+	require.NoError(t, err)
+	require.EqualValues(t, 3, p.drops.Load())
+}
+
+// A refusal after a lost reply does not prove that nothing happened.
+func TestRefusalAfterLostReplyIsUnknown(t *testing.T) {
+	t.Parallel()
+	b, _, p := behindProxy(t)
+	req := request(uniqueKey(t))
+	p.dropReplyTo(req.ID.Hex())
+	p.refuse.Store(true)
+	_, err := b.Try(t.Context(), req)
+	require.Error(t, err)
+	require.EqualValues(t, 1, p.drops.Load())
+	for _, sentinel := range []error{backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld} {
+		require.NotErrorIs(t, err, sentinel)
+	}
+	require.NotContains(t, err.Error(), req.ID.Hex())
+	p.refuse.Store(false)
+	rec, err := b.Inspect(t.Context(), req.Key)
+	require.NoError(t, err, "it was applied")
+	require.Equal(t, 1, rec.Holds)
+	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
+}
+
+// go-redis must leave repeats to this package: its own would hide lost replies.
+func TestClientDoesNotRepeatByItself(t *testing.T) {
+	t.Parallel()
+	b, direct, p := behindProxy(t)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	counter := "count:" + key
+	cmd := keyed(t.Context(), []any{"eval", "return redis.call('INCR', KEYS[1])", 2, counter, n.counter(), "marker"})
+	p.dropReplyTo("marker")
+	err := b.client.Process(t.Context(), cmd)
+	require.Error(t, err)
+	require.True(t, connectionBroke(err), "%v", err)
+	require.Equal(t, "1", direct.Get(t.Context(), counter).Val())
+
+	pipe := b.client.Pipeline()
+	cmd = keyed(t.Context(), []any{"eval", "return redis.call('INCR', KEYS[1])", 2, counter, n.counter(), "marker"})
+	_ = pipe.Process(t.Context(), cmd)
+	p.dropReplyTo("marker")
+	_, err = pipe.Exec(t.Context())
+	require.Error(t, err)
+	require.Equal(t, "2", direct.Get(t.Context(), counter).Val())
+}
+
+func TestBrokenConnectionsOfThePool(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl(), servertest.WithPersistence())
+	b := backendOn(t, clientOf(t, server))
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	server.Restart(t, true)
+	_, err := b.Renew(t.Context(), hold)
+	require.NoError(t, err, "connections that the restart has closed are replaced")
+	require.True(t, backend.Survives(b.Guarantees().HoldsSurvive, backend.EventRestart))
+	server.Restart(t, false)
+	_, err = b.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrNotHeld)
+}
+
+func TestRenewBatch(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	const count = maxBatch + 20
+	holds := make([]backend.Hold, count)
+	expiry := make([]time.Duration, count)
+	for i := range holds {
+		holds[i], _ = granted(t, b, request(uniqueKey(t)))
+		_, expiry[i] = raw(t, c, holds[i].Key)
+	}
+	lost := map[int]bool{0: true, 7: true, maxBatch - 1: true, maxBatch: true, count - 1: true}
+	for i := range lost {
+		require.NoError(t, b.Release(t.Context(), holds[i]))
+	}
+	foreign := 3
+	require.NoError(t, c.Set(t.Context(), namesOf(defaultPrefix, holds[foreign].Key).record(), "x", 0).Err())
+
+	before := b.clock.Now()
+	got := b.RenewBatch(t.Context(), holds)
+	after := b.clock.Now()
+	require.Len(t, got, count)
+	for i, r := range got {
+		switch {
+		case lost[i]:
+			require.ErrorIs(t, r.Err, backend.ErrNotHeld)
+			require.Zero(t, r.Validity)
+		case i == foreign:
+			require.ErrorIs(t, r.Err, backend.ErrPermanent)
+		default:
+			require.NoError(t, r.Err)
+			require.Equal(t, backend.ValidFor(ttl), r.Validity.For)
+			require.False(t, r.Validity.Sent.Before(before))
+			require.False(t, after.Before(r.Validity.Sent))
+			_, now := raw(t, c, holds[i].Key)
+			require.GreaterOrEqual(t, now, expiry[i])
+		}
+	}
+	require.Empty(t, b.RenewBatch(t.Context(), nil))
+}
+
+func TestBatchAfterTheServerForgotTheScript(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	b := backendOn(t, c)
+	var holds []backend.Hold
+	for range 50 {
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		holds = append(holds, hold)
+	}
+	require.NoError(t, b.Release(t.Context(), holds[10]))
+	require.NoError(t, c.ScriptFlush(t.Context()).Err())
+	for i, r := range b.RenewBatch(t.Context(), holds) {
+		if i == 10 {
+			require.ErrorIs(t, r.Err, backend.ErrNotHeld)
+		} else {
+			require.NoError(t, r.Err)
+		}
+	}
+}
+
+// Cancelled requests leave at most what names itself.
+func TestCancelledTryCanBeCleanedUp(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	for i := range 200 {
+		key := uniqueKey(t)
+		req := request(key)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Microsecond)
+		_, err := b.Try(ctx, req)
+		cancel()
+		if err != nil {
+			require.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled), "%v", err)
+		}
+		if err := b.Release(t.Context(), backend.HoldOf(req)); err != nil {
+			require.ErrorIs(t, err, backend.ErrNotHeld)
+		}
+		value, _ := raw(t, c, key)
+		require.Empty(t, value)
+	}
+}

@@ -1,0 +1,297 @@
+package redislock
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+func optionsOf(t *testing.T, raw string, ttl time.Duration) (*goredis.UniversalOptions, string, error) {
+	t.Helper()
+	u, err := backend.ParseURL(raw)
+	require.NoError(t, err)
+	return clientOptions(u, ttl)
+}
+
+func TestURLs(t *testing.T) {
+	t.Parallel()
+	for raw, check := range map[string]func(o *goredis.UniversalOptions, prefix string){
+		"redis:": func(o *goredis.UniversalOptions, prefix string) {
+			require.Equal(t, []string{"localhost:6379"}, o.Addrs)
+			require.Equal(t, "lock:", prefix)
+			require.Nil(t, o.TLSConfig)
+			require.True(t, o.ContextTimeoutEnabled)
+			require.Less(t, o.ReadTimeout, 5*time.Second)
+		},
+		"redis://h": func(o *goredis.UniversalOptions, _ string) {
+			require.Equal(t, []string{"h:6379"}, o.Addrs)
+			require.Zero(t, o.DB)
+		},
+		"redis://[::1]:7000/3?prefix=app%3A&pool_size=7&dial_timeout=250ms": func(o *goredis.UniversalOptions, prefix string) {
+			require.Equal(t, []string{"[::1]:7000"}, o.Addrs)
+			require.Equal(t, 3, o.DB)
+			require.Equal(t, "app:", prefix)
+			require.Equal(t, 7, o.PoolSize)
+			require.Equal(t, 250*time.Millisecond, o.DialTimeout)
+		},
+		"redis://:p%40ss@h/": func(o *goredis.UniversalOptions, _ string) {
+			require.Empty(t, o.Username)
+			require.Equal(t, "p@ss", o.Password)
+		},
+		"redis://ann:pass@h,i:5/2?master=main&sentinel_user=s&sentinel_password=t": func(o *goredis.UniversalOptions, _ string) {
+			require.Equal(t, []string{"h:26379", "i:5"}, o.Addrs)
+			require.Equal(t, "main", o.MasterName)
+			require.Equal(t, "ann", o.Username)
+			require.Equal(t, "pass", o.Password)
+			require.Equal(t, "s", o.SentinelUsername)
+			require.Equal(t, "t", o.SentinelPassword)
+			require.Equal(t, 2, o.DB)
+		},
+		"redis://h,i?cluster=true": func(o *goredis.UniversalOptions, _ string) {
+			require.True(t, o.IsClusterMode)
+			require.Equal(t, []string{"h:6379", "i:6379"}, o.Addrs)
+		},
+		"rediss://h": func(o *goredis.UniversalOptions, _ string) {
+			require.NotNil(t, o.TLSConfig)
+			require.False(t, o.TLSConfig.InsecureSkipVerify)
+		},
+	} {
+		o, prefix, err := optionsOf(t, raw, 15*time.Second)
+		require.NoError(t, err, raw)
+		check(o, prefix)
+	}
+	o, _, err := optionsOf(t, "redis://h", 300*time.Millisecond)
+	require.NoError(t, err)
+	require.Less(t, o.ReadTimeout, 100*time.Millisecond)
+}
+
+func TestBadURLs(t *testing.T) {
+	t.Parallel()
+	for raw, text := range map[string]string{
+		"redis://h?unknown=1":                    "unknown",
+		"redis://h?ca=/x":                        "ca",
+		"redis://h?pool_size=many":               "pool_size",
+		"redis://h?pool_size=-1":                 "pool_size",
+		"redis://h?dial_timeout=5":               "dial_timeout",
+		"redis://h?dial_timeout=-5s":             "dial_timeout",
+		"redis://h?prefix=a&prefix=b":            "prefix",
+		"redis://h?prefix=":                      "prefix",
+		"redis://h/x":                            "database",
+		"redis://h/-1":                           "database",
+		"redis://h/01":                           "database",
+		"redis:h:6379":                           "database",
+		"redis://h,i":                            "several hosts",
+		"redis://h?cluster=perhaps":              "cluster",
+		"redis://h/1?cluster=true":               "database 0",
+		"redis://h?cluster=true&master=m":        "exclude",
+		"redis://h?sentinel_password=secret":     "master",
+		"redis://h?master=m&sentinel_user=u":     "sentinel_password",
+		"redis://ann@h":                          "password",
+		"rediss://h?ca=/does/not/exist.pem":      "ca",
+		"rediss://h?cert=/does/not/exist.pem":    "key",
+		"rediss://h?cert=/no.pem&key=/no.key":    "cert",
+		"rediss://ann:secret@h?insecure=true":    "insecure",
+		"redis://ann:secret@h?master=m&master=n": "master",
+	} {
+		u, err := backend.ParseURL(raw)
+		require.NoError(t, err, raw)
+		_, err = Opener(t.Context(), u, backend.OpenConfig{TTL: ttl})
+		require.ErrorIs(t, err, backend.ErrInvalid, raw)
+		require.ErrorContains(t, err, text, raw)
+		require.NotContains(t, err.Error(), "secret", raw)
+	}
+	u, err := backend.ParseURL("redis://h?prefix=%07")
+	require.NoError(t, err)
+	_, err = Opener(t.Context(), u, backend.OpenConfig{TTL: ttl})
+	require.ErrorIs(t, err, backend.ErrInvalid)
+}
+
+func TestOpenByURL(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithPassword("pass-secret"))
+	open := func(url string) (backend.Backend, error) {
+		return backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
+	}
+	key := uniqueKey(t)
+	b, err := open(server.URL() + "/1?prefix=p:")
+	require.NoError(t, err)
+	hold, _ := granted(t, b, request(key))
+	other, err := open(server.URL() + "/2?prefix=p:")
+	require.NoError(t, err)
+	granted(t, other, request(key))
+	require.NoError(t, other.Close())
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	_, err = b.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrPermanent, "the backend's own client is closed with it")
+
+	_, err = open("redis://:wrong-secret@" + server.Addr())
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.NotContains(t, err.Error(), "secret")
+	_, err = open(server.URL() + "/4711")
+	require.ErrorIs(t, err, backend.ErrPermanent)
+
+	began := time.Now()
+	_, err = open("redis://:a-secret@127.0.0.1:1")
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "127.0.0.1:1")
+	require.NotContains(t, err.Error(), "secret")
+	require.Less(t, time.Since(began), 5*time.Second)
+	_, err = open("redis://127.0.0.1:1?master=main")
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	_, err = open("redis://127.0.0.1:1?cluster=true")
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+}
+
+func TestOpenIsBoundByItsContext(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl())
+	server.Freeze(t)
+	_, err := backend.DefaultMux.Open(short(t, 100*time.Millisecond), server.URL(), backend.OpenConfig{TTL: time.Minute})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	server.Resume(t)
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	files := certificates(t)
+	server := servertest.Redis(t)
+	tlsPort := freePort(t)
+	c := clientOf(t, server)
+	for name, value := range map[string]string{"tls-cert-file": files.cert, "tls-key-file": files.key, "tls-ca-cert-file": files.ca} {
+		if err := c.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Skipf("this Redis has no TLS: %v", err)
+		}
+	}
+	if err := c.ConfigSet(t.Context(), "tls-port", tlsPort).Err(); err != nil {
+		t.Skipf("this Redis has no TLS: %v", err)
+	}
+	open := func(url string) error {
+		b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
+		if err == nil {
+			granted(t, b, request(uniqueKey(t)))
+			require.NoError(t, b.Close())
+		}
+		return err
+	}
+	address := "rediss://127.0.0.1:" + tlsPort
+	require.NoError(t, open(address+"?ca="+files.ca+"&cert="+files.cert+"&key="+files.key))
+	require.Error(t, open(address+"?ca="+files.ca), "the server asks for a certificate")
+	require.Error(t, open(address+"?cert="+files.cert+"&key="+files.key), "the system does not know the authority")
+	require.Error(t, open("rediss://localhost:"+tlsPort+"?ca="+files.ca+"&cert="+files.cert+"&key="+files.key), "the certificate names another host")
+	require.Error(t, open("redis://127.0.0.1:"+tlsPort))
+}
+
+type certFiles struct{ ca, cert, key string }
+
+// certificates makes an authority and a certificate for 127.0.0.1 that serves
+// both sides.
+func certificates(t *testing.T) certFiles {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "test"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	files := certFiles{ca: write("ca.pem", "CERTIFICATE", der), cert: write("cert.pem", "CERTIFICATE", der), key: write("key.pem", "PRIVATE KEY", private)}
+	_, err = tls.LoadX509KeyPair(files.cert, files.key)
+	require.NoError(t, err)
+	return files
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+func TestSettingsAreChecked(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := clientOf(t, server)
+	open := func(c *goredis.Client) string {
+		var log bytes.Buffer
+		o := &Options{}
+		o.Lock.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		b, err := NewBackend(t.Context(), c, o)
+		require.NoError(t, err)
+		require.NoError(t, b.Close())
+		return log.String()
+	}
+	require.Empty(t, open(admin))
+	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
+		require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory-policy", policy).Err())
+		require.Contains(t, open(admin), policy)
+	}
+	require.NoError(t, admin.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+
+	patient := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	require.Contains(t, open(patient), "ContextTimeoutEnabled")
+	require.NoError(t, patient.Close())
+
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "few", "on", ">pass", "~*", "resetchannels", "+@all", "-info").Err())
+	few := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Username: "few", Password: "pass"})
+	text := open(few)
+	require.Contains(t, text, "INFO")
+	require.Contains(t, text, "publish")
+	require.NoError(t, few.Close())
+}
+
+func TestClientsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	_, err := NewBackend(t.Context(), nil, nil)
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	ring := goredis.NewRing(&goredis.RingOptions{})
+	_, err = NewBackend(t.Context(), ring, nil)
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.NoError(t, ring.Close())
+	c := goredis.NewClient(&goredis.Options{})
+	for _, prefix := range []string{"a\nb", string([]byte{0xff}), string(make([]byte, 129))} {
+		_, err = NewBackend(t.Context(), c, &Options{Prefix: prefix})
+		require.ErrorIs(t, err, backend.ErrInvalid)
+	}
+	require.NoError(t, c.Close())
+}
