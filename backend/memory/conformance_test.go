@@ -1,0 +1,27 @@
+package memlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// TestConformance runs the whole suite on both personalities.
+func TestConformance(t *testing.T) {
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore(nil)
+			conformance.Run(t, conformance.Config{
+				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+				},
+				TTL: 300 * time.Millisecond,
+			})
+		})
+	}
+}
