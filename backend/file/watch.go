@@ -134,7 +134,7 @@ func (h *hub) read(w *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			if false {
+			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 				h.removed(e.Name)
 			}
 		case _, ok := <-w.Errors:
