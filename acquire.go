@@ -35,12 +35,12 @@ func (a *acquisition) answerLimit() time.Duration { return a.req.TTL * 2 / 3 }
 // try asks the server once.
 func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	c := a.c
+	start := c.clock.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	req := a.req
 	c.notices.expect(req.ID)
-	start := c.clock.Now()
 	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
 	var g backend.Grant
 	var err error
@@ -52,6 +52,8 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
 	}
 	cancel()
+	// A backend that reads the clock late must not lengthen the lease.
+	g.Sent = min(g.Sent, start)
 	l, err := a.answer(ctx, g, err)
 	if c.observer != nil {
 		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: c.clock.Now().Sub(start), Err: err}

@@ -100,13 +100,13 @@ func (l *lease) expire() {
 
 // Renew extends the hold now.
 func (l *lease) Renew(ctx context.Context) error {
+	start := l.c.clock.Now()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := l.ended(); err != nil {
 		return err
 	}
-	start := l.c.clock.Now()
 	v, err := whileOpen(ctx, l.c, nil, func(ctx context.Context) (backend.Validity, error) {
 		return l.c.ops.Renew(ctx, l.hold)
 	})

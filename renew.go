@@ -83,9 +83,10 @@ func (c *client) renewBatch(leases []*lease) {
 	}
 }
 
-// renewalEnded tells the hold how a renewal ended: extended, still held, gone, or
-// unknown.
+// renewalEnded tells the hold how a renewal that began at start ended: extended,
+// still held, gone, or unknown.
 func (c *client) renewalEnded(ctx context.Context, l *lease, v backend.Validity, err error, start backend.Instant) {
+	v.Sent = min(v.Sent, start)
 	l.step(func(h *hold, now backend.Instant) action {
 		switch {
 		case err == nil:

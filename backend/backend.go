@@ -92,7 +92,8 @@ type Grant struct {
 type Validity struct {
 	// Sent was read on the backend's clock just before the request that decided
 	// was sent. For sessions, queues and row locks that is not the start of the
-	// call.
+	// call. In answers to Try and Renew the lock package counts from the earlier of
+	// Sent and the instant at which it made the call.
 	Sent Instant
 	// For is how long after Sent the hold is safe, the drift allowance already
 	// subtracted ([ValidFor]). Zero in the answer to Renew means "not extended".

@@ -3,7 +3,6 @@ package memlock_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
@@ -20,7 +19,6 @@ func TestConformance(t *testing.T) {
 				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
 				},
-				TTL: 300 * time.Millisecond,
 			})
 		})
 	}
