@@ -68,7 +68,7 @@ func watchBeforeReturn(e *env) {
 					_ = got.release(e.ctx)
 					signalled = true
 				} else if !ok {
-					e.fatalf(key, "the watch broke, and the key was refused (%s) although it had been released", outcome(err))
+					e.unexpectedFatal(key, err, "the watch broke, and the key was refused (%s) although it had been released", outcome(err))
 				}
 			case <-control.C:
 				signalled = true
@@ -98,7 +98,7 @@ func watchEndsWithContext(e *env) {
 	defer cancel()
 	kept, err := w.Watch(ctx, key)
 	if err != nil {
-		e.fatalf(key, "Watch returned %s; expected a channel", outcome(err))
+		e.unexpectedFatal(key, err, "Watch returned %s; expected a channel", outcome(err))
 	}
 	label := fmt.Sprintf("%s%d", e.keys, time.Now().UnixNano())
 	const watches = 50
@@ -106,7 +106,7 @@ func watchEndsWithContext(e *env) {
 		for range watches {
 			ctx, cancel := context.WithCancel(e.ctx)
 			if _, err := w.Watch(ctx, key); err != nil {
-				e.failf(key, "Watch returned %s; expected a channel", outcome(err))
+				e.unexpected(key, err, "Watch returned %s; expected a channel", outcome(err))
 			}
 			cancel()
 		}
@@ -166,7 +166,7 @@ func (p *place) withdraw(e *env) {
 	err := p.ticket.Withdraw(e.ctx)
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.failf(p.req.Key, "Withdraw returned %s; expected no error", outcome(err))
+		e.unexpected(p.req.Key, err, "Withdraw returned %s; expected no error", outcome(err))
 	}
 }
 
@@ -209,7 +209,7 @@ func queueOrder(e *env) {
 			}
 			last = p.grant.Token
 			if err := p.s.release(e.ctx, p.hold()); err != nil {
-				e.failf(key, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
+				e.unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func queueWithdraw(e *env) {
 	third.withdraw(e)
 	fourth.mustGet(e, "the place before it was withdrawn together with its grant")
 	if err := b.release(e.ctx, fourth.hold()); err != nil {
-		e.failf(key, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
 	}
 	b.mustTry(e.request(key, "", e.long))
 }
@@ -320,7 +320,7 @@ func handOver(e *env) {
 		e.notef("somebody else was due first")
 		return
 	case err != nil:
-		e.fatalf(key, "HandOver of a hold returned %s; expected a grant", outcome(err))
+		e.unexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", outcome(err))
 	}
 	if claimTokens.made(e.settings) && g.Token <= from.token {
 		e.failf(key, "the token after HandOver is %d; expected more than %d", g.Token, from.token)
@@ -330,7 +330,7 @@ func handOver(e *env) {
 	held := backend.HoldOf(to)
 	held.Token = g.Token
 	if err := a.release(e.ctx, held); err != nil {
-		e.failf(key, "Release after HandOver returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release after HandOver returned %s; expected no error", outcome(err))
 	}
 	_, err = ho.HandOver(e.ctx, held, e.request(key, "", e.long))
 	e.is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
@@ -356,7 +356,7 @@ func inspectShows(e *env) {
 		rec, err := inspect()
 		switch {
 		case err != nil:
-			e.fatalf(key, "Inspect of a held key returned %s; expected its record", outcome(err))
+			e.unexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", outcome(err))
 		case rec.Key != key || rec.Token != h.token || rec.Holds != 1:
 			e.failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.token)
 		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID:
@@ -368,7 +368,7 @@ func inspectShows(e *env) {
 		}
 	}
 	if err := h.release(e.ctx); err != nil {
-		e.failf(key, "Release after Inspect returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release after Inspect returned %s; expected no error", outcome(err))
 	}
 	_, err = inspect()
 	e.is(key, err, "Inspect of a released key", backend.ErrNotHeld)
@@ -396,18 +396,18 @@ func forceReleaseByToken(e *env) {
 	}
 	h.releasing(e.hist.now())
 	if err := force(h.token); err != nil {
-		e.fatalf(key, "ForceRelease with the token of the holder returned %s; expected no error", outcome(err))
+		e.unexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", outcome(err))
 	}
 	next := b.mustTry(e.request(key, "", e.long))
 	if e.g.ManualRenewal {
 		if _, err := a.renew(h.h); err == nil || !errors.Is(err, backend.ErrNotHeld) {
-			e.failf(key, "Renew of a hold that was removed by force returned %s; expected ErrNotHeld", outcome(err))
+			e.unexpected(key, err, "Renew of a hold that was removed by force returned %s; expected ErrNotHeld", outcome(err))
 		}
 	}
 	e.is(key, a.release(e.ctx, h.h), "Release of a hold that was removed by force", backend.ErrNotHeld)
 	e.is(key, force(h.token), "ForceRelease with the token of the earlier holder", backend.ErrNotHeld)
 	a.mustRefuse(key, "its holder was not released", nil)
 	if err := next.release(e.ctx); err != nil {
-		e.failf(key, "Release by the next holder returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release by the next holder returned %s; expected no error", outcome(err))
 	}
 }

@@ -76,7 +76,7 @@ func tryIdempotent(e *env) {
 		for range 3 {
 			again, err := a.try(req)
 			if err != nil {
-				e.fatalf(key, "the same request, sent again, returned %s; expected the same grant", outcome(err))
+				e.unexpectedFatal(key, err, "the same request, sent again, returned %s; expected the same grant", outcome(err))
 			}
 			if again.grant.Token != first.grant.Token || again.grant.Holds != first.grant.Holds {
 				e.failf(key, "the same request, sent again, was granted token %d and %d holds; expected token %d and %d holds",
@@ -88,7 +88,7 @@ func tryIdempotent(e *env) {
 		}
 		b.mustRefuse(key, "it was granted and not released", nil)
 		if err := first.release(e.ctx); err != nil {
-			e.failf(key, "Release returned %s; expected no error", outcome(err))
+			e.unexpected(key, err, "Release returned %s; expected no error", outcome(err))
 		}
 		b.mustTry(e.request(key, "", e.long))
 	}
@@ -116,7 +116,7 @@ func releaseByID(e *env) {
 	clean.Token = 0
 	h.releasing(e.hist.now())
 	if err := a.release(e.ctx, clean); err != nil {
-		e.failf(key, "Release of a hold whose token is not known returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release of a hold whose token is not known returned %s; expected no error", outcome(err))
 	}
 	e.is(key, h.release(e.ctx), "the second Release", backend.ErrNotHeld)
 	b.mustTry(e.request(key, "", e.long))
@@ -129,7 +129,7 @@ func renewByID(e *env) {
 	_, err := b.renew(stranger(h.h))
 	e.is(key, err, "Renew with an unknown acquisition id", backend.ErrNotHeld)
 	if err := h.renew(); err != nil {
-		e.failf(key, "Renew of a hold returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Renew of a hold returned %s; expected no error", outcome(err))
 	}
 	free := e.key("free")
 	_, err = a.renew(backend.HoldOf(e.request(free, "", e.long)))
@@ -157,7 +157,7 @@ func refusalLeavesNothing(e *env) {
 		c.mustRefuse(key, "its holder has not released it", nil)
 	}
 	if err := h.release(e.ctx); err != nil {
-		e.failf(key, "the holder's Release returned %s; expected no error, since others were refused only", outcome(err))
+		e.unexpected(key, err, "the holder's Release returned %s; expected no error, since others were refused only", outcome(err))
 	}
 	c.mustTry(e.request(key, "", e.long))
 }
@@ -182,7 +182,7 @@ func holdCount(e *env) {
 	for i, h := range holds {
 		a.mustRefuse(key, "holds of its owner are left", nil)
 		if err := h.release(e.ctx); err != nil {
-			e.failf(key, "Release of hold %d returned %s; expected no error", i+1, outcome(err))
+			e.unexpected(key, err, "Release of hold %d returned %s; expected no error", i+1, outcome(err))
 		}
 	}
 	b.mustTry(e.request(key, "", e.long))
@@ -244,7 +244,7 @@ func cancelledSendsNothing(e *env) {
 	}
 	h, err := b.try(e.request(key, "", e.long))
 	if err != nil {
-		e.fatalf(key, "a try returned %s after one with a cancelled context; expected a grant", outcome(err))
+		e.unexpectedFatal(key, err, "a try returned %s after one with a cancelled context; expected a grant", outcome(err))
 	}
 	if err := a.release(ended, h.h); err == nil {
 		// It was sent and confirmed all the same: harmless, and the hold has ended.

@@ -64,11 +64,11 @@ func (c *client) get(op string, f getter, ctx context.Context, key string, opts 
 	set, _ := lock.ResolveOptions(opts...)
 	ev := e.hist.begin(c.who, op, key)
 	lease, err := f(ctx, key, opts...)
-	text := outcome(err)
 	if err == nil && lease != nil {
-		text = e.describe(lease, set)
+		e.hist.end(ev, e.describe(lease, set))
+	} else {
+		e.hist.ended(ev, err)
 	}
-	e.hist.end(ev, text)
 	switch {
 	case err != nil && lease != nil:
 		e.failf(key, "%s returned a lease together with an error; a caller that gets an error holds nothing", op)
@@ -113,7 +113,7 @@ func (c *client) mustTry(key string, more ...lock.Option) *hold {
 func (c *client) mustTryFor(key string, ttl time.Duration, more ...lock.Option) *hold {
 	h, err := c.tryFor(c.e.ctx, key, ttl, more...)
 	if err != nil {
-		c.e.fatalf(key, "TryAcquire on a free key returned %s; expected a lease", outcome(err))
+		c.e.unexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", outcome(err))
 	}
 	return h
 }
@@ -122,7 +122,7 @@ func (c *client) mustTryFor(key string, ttl time.Duration, more ...lock.Option) 
 func (c *client) mustAcquire(key string, more ...lock.Option) *hold {
 	h, err := c.acquire(c.e.ctx, key, more...)
 	if err != nil {
-		c.e.fatalf(key, "Acquire returned %s; expected a lease", outcome(err))
+		c.e.unexpectedFatal(key, err, "Acquire returned %s; expected a lease", outcome(err))
 	}
 	return h
 }
@@ -146,14 +146,14 @@ func (e *env) judgeRefusal(key, op, why string, holder grip, err error) {
 	case err == nil:
 		e.failf(key, "%s was granted; expected a refusal, because %s", op, why)
 	case !errors.Is(err, lock.ErrHeld):
-		e.failf(key, "%s on a held key returned %s; expected an error that matches ErrHeld, because %s", op, outcome(err), why)
+		e.unexpected(key, err, "%s on a held key returned %s; expected an error that matches ErrHeld, because %s", op, outcome(err), why)
 	}
 }
 
 // mustRelease releases a lease that is held.
 func (h *hold) mustRelease() {
 	if err := h.release(h.c.e.ctx); err != nil {
-		h.c.e.failf(h.key, "Release of a lease that was held returned %s; expected no error", outcome(err))
+		h.c.e.unexpected(h.key, err, "Release of a lease that was held returned %s; expected no error", outcome(err))
 	}
 }
 

@@ -60,7 +60,7 @@ func closeEndsHolds(e *env) {
 		if err := h.release(e.ctx); err == nil {
 			e.failf(h.key, "Release after Close returned no error; expected ErrClosed or ErrNotHeld")
 		} else if !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
-			e.failf(h.key, "Release after Close returned %s; expected ErrClosed or ErrNotHeld", outcome(err))
+			e.unexpected(h.key, err, "Release after Close returned %s; expected ErrClosed or ErrNotHeld", outcome(err))
 		}
 	}
 	other.mustLive("only another Locker was closed")
@@ -101,7 +101,7 @@ func closeTwice(e *env) {
 	a.mustTry(e.key("a"))
 	_ = a.close()
 	if err := a.close(); err != nil {
-		e.failf("", "the second Close returned %s; expected no error", outcome(err))
+		e.unexpected("", err, "the second Close returned %s; expected no error", outcome(err))
 	}
 	b := e.locker()
 	for round := range 3 {
@@ -118,12 +118,12 @@ func closeTwice(e *env) {
 				switch {
 				case err == nil:
 					if err := h.release(e.ctx); err != nil && !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
-						e.failf(key, "Release beside Close returned %s; expected no error, ErrClosed or ErrNotHeld", outcome(err))
+						e.unexpected(key, err, "Release beside Close returned %s; expected no error, ErrClosed or ErrNotHeld", outcome(err))
 					}
 				case errors.Is(err, lock.ErrClosed):
 					return
 				default:
-					e.failf(key, "Acquire beside Close returned %s; expected a lease or ErrClosed", outcome(err))
+					e.unexpected(key, err, "Acquire beside Close returned %s; expected a lease or ErrClosed", outcome(err))
 					return
 				}
 			}

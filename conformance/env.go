@@ -17,10 +17,11 @@ import (
 // that the case started with together.
 type env struct {
 	*settings
-	rule *rule
-	ctx  context.Context // ends at the limit of the case
-	hist *history
-	keys string // begins every key of the case
+	rule   *rule
+	ctx    context.Context // ends at the limit of the case, and when a goroutine of it gives up
+	cancel context.CancelCauseFunc
+	hist   *history
+	keys   string // begins every key of the case
 
 	mu       sync.Mutex
 	failures []failure
@@ -32,7 +33,7 @@ type env struct {
 	removed  map[string][]time.Duration
 	secrets  map[string]string // explicit owner -> the name it has in the evidence
 	rng      *rand.Rand
-	sealed   bool // the limit has passed: what follows is no evidence
+	sealed   bool // what follows is no evidence
 }
 
 // failure is one broken expectation. A late one may be the fault of a machine
@@ -49,8 +50,9 @@ type abort struct{}
 type skipped struct{ reason string }
 
 func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
+	ctx, cancel := context.WithCancelCause(ctx)
 	return &env{
-		settings: s, rule: r, ctx: ctx,
+		settings: s, rule: r, ctx: ctx, cancel: cancel,
 		hist:    newHistory(time.Now()),
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
 		removed: map[string][]time.Duration{},
@@ -78,6 +80,28 @@ func (e *env) latef(key, format string, args ...any) { e.fail(true, key, format,
 func (e *env) lateFatalf(key, format string, args ...any) {
 	e.fail(true, key, format, args...)
 	panic(abort{})
+}
+
+// unexpected is failf for an error that should have been another one, or none.
+// A server that did not answer in time, and a lease that ran out, may be the
+// fault of a machine that stood still.
+func (e *env) unexpected(key string, err error, format string, args ...any) {
+	e.fail(slow(err), key, format, args...)
+}
+
+// unexpectedFatal is unexpected, and ends the case.
+func (e *env) unexpectedFatal(key string, err error, format string, args ...any) {
+	e.fail(slow(err), key, format, args...)
+	panic(abort{})
+}
+
+func slow(err error) bool {
+	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded} {
+		if errors.Is(err, x) {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *env) fail(late bool, key, format string, args ...any) {
@@ -222,27 +246,46 @@ func (e *env) start(fs ...func()) (wait func()) {
 	}
 }
 
-// guard runs f and returns what ended it early: abort, skipped or nil. A panic
-// of the lock under test becomes a failure.
-func (e *env) guard(f func()) (end any) {
-	returned := false
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-			if !returned {
-				e.fail(false, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
+// guard runs f in a goroutine of its own, waits for it, and returns what ended it
+// early: abort, skipped or nil. A panic of the lock under test becomes a failure.
+// What ends one goroutine of a case for a reason ends the others too.
+func (e *env) guard(f func()) any {
+	ended := make(chan any, 1)
+	go func() {
+		returned := false
+		defer func() {
+			var end any
+			switch p := recover().(type) {
+			case nil:
+				if !returned {
+					e.fail(false, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
+					end = abort{}
+				}
+			case abort, skipped:
+				end = p
+			default:
+				e.fail(false, "", "panic: %v\n%s", p, stack())
 				end = abort{}
 			}
-		case abort, skipped:
-			end = p
-		default:
-			e.fail(false, "", "panic: %v\n%s", p, stack())
-			end = abort{}
-		}
+			if end != nil {
+				e.seal()
+				e.cancel(errCaseOver)
+			}
+			ended <- end
+		}()
+		f()
+		returned = true
 	}()
-	f()
-	returned = true
-	return nil
+	return <-ended
+}
+
+var errCaseOver = errors.New("conformance: the case is over")
+
+// seal keeps what follows from the end of the context out of the evidence.
+func (e *env) seal() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sealed = true
 }
 
 // locker opens a new client of the store.
@@ -343,7 +386,7 @@ func (e *env) guardClose(f func() error) {
 func (e *env) is(key string, err error, what string, targets ...error) {
 	for _, t := range targets {
 		if !errors.Is(err, t) {
-			e.failf(key, "%s returned %s; expected an error that matches %s", what, outcome(err), errorName(t))
+			e.unexpected(key, err, "%s returned %s; expected an error that matches %s", what, outcome(err), errorName(t))
 			return
 		}
 	}

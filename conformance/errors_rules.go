@@ -64,14 +64,14 @@ func errorsAreTyped(e *env) {
 	h.mustRelease()
 	err = h.release(e.ctx)
 	if !errors.Is(err, lock.ErrNotHeld) {
-		e.failf(key, "Release of a released lease returned %s; expected ErrNotHeld", outcome(err))
+		e.unexpected(key, err, "Release of a released lease returned %s; expected ErrNotHeld", outcome(err))
 	}
 	if errors.Is(err, lock.ErrLost) {
-		e.failf(key, "Release of a released lease returned %s; a lease that was released was not lost", outcome(err))
+		e.unexpected(key, err, "Release of a released lease returned %s; a lease that was released was not lost", outcome(err))
 	}
 	if e.g.ManualRenewal {
 		if err := h.renew(); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
-			e.failf(key, "Renew of a released lease returned %s; expected ErrNotHeld, and no loss", outcome(err))
+			e.unexpected(key, err, "Renew of a released lease returned %s; expected ErrNotHeld, and no loss", outcome(err))
 		}
 	}
 	ended, cancel := context.WithCancel(e.ctx)
@@ -147,7 +147,7 @@ func leaseConcurrent(e *env) {
 				case 4:
 					err := h.renew()
 					if err != nil && e.g.ManualRenewal && !errors.Is(err, lock.ErrNotHeld) {
-						e.failf(key, "Renew beside other calls returned %s; expected no error, or ErrNotHeld once the lease was released", outcome(err))
+						e.unexpected(key, err, "Renew beside other calls returned %s; expected no error, or ErrNotHeld once the lease was released", outcome(err))
 					}
 				case 5:
 					if n < 15 {
@@ -156,7 +156,7 @@ func leaseConcurrent(e *env) {
 					if err := h.release(e.ctx); err == nil {
 						released.Add(1)
 					} else if !errors.Is(err, lock.ErrNotHeld) {
-						e.failf(key, "Release beside other calls returned %s; expected no error, or ErrNotHeld for all but one", outcome(err))
+						e.unexpected(key, err, "Release beside other calls returned %s; expected no error, or ErrNotHeld for all but one", outcome(err))
 					}
 				}
 			}

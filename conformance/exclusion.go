@@ -41,7 +41,7 @@ func handsOut(e *env) {
 			h, err = c.acquire(ctx, key)
 			cancel()
 			if err != nil {
-				e.fatalf(key, "Acquire of a free key returned %s; expected a lease", outcome(err))
+				e.unexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", outcome(err))
 			}
 		}
 		if h.lease.Key() != key {
@@ -81,12 +81,12 @@ func exclusive(e *env) {
 				if waiting.Err() != nil && e.ctx.Err() == nil {
 					return
 				}
-				e.fatalf(key, "Acquire under contention returned %s; expected a lease", outcome(err))
+				e.unexpectedFatal(key, err, "Acquire under contention returned %s; expected a lease", outcome(err))
 			}
 			grants.Add(1)
 			good := work.work(h)
 			if err := h.release(e.ctx); err != nil && good {
-				e.failf(key, "Release of a lease that was held returned %s; expected no error", outcome(err))
+				e.unexpected(key, err, "Release of a lease that was held returned %s; expected no error", outcome(err))
 			}
 			if i%2 == 0 { // the others go on at once, as busy callers do
 				time.Sleep(e.randomly(2 * time.Millisecond))
@@ -179,7 +179,7 @@ func exclusiveWithinLocker(e *env) {
 				granted.Add(1)
 				holds[i] = h
 			case !errors.Is(err, lock.ErrHeld):
-				e.failf(key, "TryAcquire in a race returned %s; expected a lease or ErrHeld", outcome(err))
+				e.unexpected(key, err, "TryAcquire in a race returned %s; expected a lease or ErrHeld", outcome(err))
 			}
 		})
 		if n := granted.Load(); n != 1 {
@@ -221,7 +221,7 @@ func progress(e *env) {
 		for n := range each {
 			h, err := clients[i%lockers].acquire(e.ctx, key)
 			if err != nil {
-				e.fatalf(key, "contender %d of %d got the key %d times, then Acquire returned %s", i+1, contenders, n, outcome(err))
+				e.unexpectedFatal(key, err, "contender %d of %d got the key %d times, then Acquire returned %s", i+1, contenders, n, outcome(err))
 			}
 			time.Sleep(time.Millisecond)
 			h.mustRelease()
@@ -236,13 +236,13 @@ func heldDetails(e *env) {
 	ttl := e.fit(20 * e.ttl)
 	h, err := a.tryFor(e.ctx, key, ttl, lock.WithLabel(label))
 	if err != nil {
-		e.fatalf(key, "TryAcquire with a label returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "TryAcquire with a label returned %s; expected a lease", outcome(err))
 	}
 	check := func(op string, err error) {
 		var held *lock.HeldError
 		switch known := errors.As(err, &held); {
 		case !known && op == "TryAcquire":
-			e.failf(key, "%s on a held key returned %s; expected a *lock.HeldError in it", op, outcome(err))
+			e.unexpected(key, err, "%s on a held key returned %s; expected a *lock.HeldError in it", op, outcome(err))
 		case !known: // a waiter in a queue was not refused, so it need not know
 		case held.Key != key:
 			e.failf(key, "the refusal names the key %q; expected %q", held.Key, key)

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -164,7 +165,7 @@ func expiryIsPerHold(e *env) {
 		kept.mustRelease()
 		h, err := b.try(key)
 		if err != nil {
-			e.fatalf(key, "a try returned %s although one hold of the owner was released and the other had run out; expected a lease: the renewals of one hold must not keep another alive", outcome(err))
+			e.unexpectedFatal(key, err, "a try returned %s although one hold of the owner was released and the other had run out; expected a lease: the renewals of one hold must not keep another alive", outcome(err))
 		}
 		h.mustRelease()
 	})
@@ -216,7 +217,7 @@ func ttlRange(e *env) {
 		if err == nil {
 			_ = h.release(e.ctx)
 		} else if errors.Is(err, lock.ErrInvalid) || errors.Is(err, lock.ErrUnsupported) {
-			e.failf(key, "the smallest TTL of the guarantees, %s, was refused: %s", e.g.MinTTL, outcome(err))
+			e.unexpected(key, err, "the smallest TTL of the guarantees, %s, was refused: %s", e.g.MinTTL, outcome(err))
 		}
 	}
 }
@@ -245,26 +246,42 @@ func ttlGrain(e *env) {
 	}
 }
 
+// deadlineFromSend compares with the start of the call. The request may be sent a
+// little later than that, when the machine is busy, so that only a deadline that
+// is too late more often than not is a broken rule.
 func deadlineFromSend(e *env) {
 	c := e.locker()
-	e.each(4, func(i int) {
-		for round := range 5 {
-			key := e.key("%d-%d", i, round)
+	for _, op := range []string{"TryAcquire", "Renew"} {
+		if op == "Renew" && !(e.g.ManualRenewal && e.g.WithoutRenewal) {
+			continue
+		}
+		const calls = 21
+		late, example := 0, ""
+		for i := range calls {
+			key := e.key("%s-%d", op, i)
 			before := time.Now()
 			h := c.mustTryFor(key, e.ttl, e.unrenewed()...)
-			e.checkDeadline(h, before, "TryAcquire")
-			if e.g.ManualRenewal {
-				e.pause(e.ttl / 10)
+			if op == "Renew" {
+				e.pause(e.ttl / 50)
 				before = time.Now()
 				if err := h.renew(); err != nil {
 					e.latef(key, "Renew of a fresh lease returned %s; expected no error", outcome(err))
-				} else if !h.renews {
-					e.checkDeadline(h, before, "Renew")
 				}
+			}
+			d, ok := h.lease.Deadline()
+			if !ok {
+				e.fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+			}
+			if latest := before.Add(h.effectiveTTL()); d.After(latest) {
+				late++
+				example = fmt.Sprintf("%s instead of at most %s", seconds(e.hist.at(d)), seconds(e.hist.at(latest)))
 			}
 			_ = h.release(e.ctx)
 		}
-	})
+		if late > calls/2 {
+			e.latef("", "in %d of %d calls of %s the deadline is later than the start of the call plus the TTL of %s, the last time %s", late, calls, op, e.ttl, example)
+		}
+	}
 }
 
 // unrenewed is lock.WithoutRenewal where it works.
@@ -273,17 +290,6 @@ func (e *env) unrenewed() []lock.Option {
 		return []lock.Option{lock.WithoutRenewal()}
 	}
 	return nil
-}
-
-func (e *env) checkDeadline(h *hold, before time.Time, op string) {
-	d, ok := h.lease.Deadline()
-	if !ok {
-		e.fatalf(h.key, "Lease.Deadline is unknown, although the guarantees claim it")
-	}
-	if latest := before.Add(h.effectiveTTL()); d.After(latest) {
-		e.failf(h.key, "the deadline after %s is %s; expected at most %s, which is the start of the call plus the TTL of %s",
-			op, seconds(e.hist.at(d)), seconds(e.hist.at(latest)), h.effectiveTTL())
-	}
 }
 
 func grantIsUsable(e *env) {

@@ -121,7 +121,7 @@ func ownGrantRecognised(e *env) {
 		case errors.Is(err, lock.ErrOutcomeUnknown):
 			freed(key, "the caller was told an error, so that nothing may be left for the TTL of "+e.long.String())
 		default:
-			e.failf(key, "Acquire of a free key, with replies lost, returned %s; expected a lease, or ErrOutcomeUnknown", outcome(err))
+			e.unexpected(key, err, "Acquire of a free key, with replies lost, returned %s; expected a lease, or ErrOutcomeUnknown", outcome(err))
 		}
 	}
 	for i := range 5 {
@@ -133,7 +133,7 @@ func ownGrantRecognised(e *env) {
 		case err == nil:
 			h.mustRelease()
 		case errors.Is(err, lock.ErrHeld):
-			e.failf(key, "TryAcquire of a free key, with the reply lost, was refused because of itself: %s", outcome(err))
+			e.unexpected(key, err, "TryAcquire of a free key, with the reply lost, was refused because of itself: %s", outcome(err))
 		default:
 			e.is(key, err, "TryAcquire whose reply was lost", lock.ErrOutcomeUnknown)
 		}
@@ -159,7 +159,7 @@ func grantWithinValidity(e *env) {
 			}
 			_ = h.release(e.ctx)
 		} else if errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrInvalid) {
-			e.failf(key, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", outcome(err))
+			e.unexpected(key, err, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", outcome(err))
 		}
 		next := e.poll(key, e.takeover(e.ttl), 20*time.Millisecond, "the late grant must be given back", func() (grip, error) {
 			h, err := b.try(key)

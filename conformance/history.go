@@ -1,10 +1,13 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/mortiselock/lock"
 )
 
 // history keeps the calls of one case: who called what, when, and what came
@@ -13,9 +16,11 @@ type history struct {
 	base time.Time
 
 	mu      sync.Mutex
-	events  []*event // the last maxEvents that have ended or are notes
+	events  []*event          // the last maxEvents, in the order of their ends
+	last    map[string]*event // the last of each key
 	pending map[*event]struct{}
 	dropped int
+	longest time.Duration // that a call without waiting took
 }
 
 const (
@@ -23,15 +28,17 @@ const (
 	showEvents = 20
 )
 
-// event is one call, or a note between calls.
+// event is one call, a note between calls, or several refusals in a row.
 type event struct {
 	who, op, key string
 	from, to     time.Duration
 	result       string
+	refused      bool
+	count        int // of refusals
 }
 
 func newHistory(base time.Time) *history {
-	return &history{base: base, pending: map[*event]struct{}{}}
+	return &history{base: base, last: map[string]*event{}, pending: map[*event]struct{}{}}
 }
 
 // now is the time since the case began.
@@ -50,12 +57,23 @@ func (h *history) begin(who, op, key string) *event {
 }
 
 // end records that the call returned.
-func (h *history) end(ev *event, result string) {
+func (h *history) end(ev *event, result string) { h.finish(ev, result, false) }
+
+// ended records that a call for a key returned with an error or without.
+func (h *history) ended(ev *event, err error) {
+	h.finish(ev, outcome(err), errors.Is(err, lock.ErrHeld))
+}
+
+func (h *history) finish(ev *event, result string, refused bool) {
 	now := h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ev.to, ev.result = now, result
+	ev.to, ev.result, ev.refused = now, result, refused
 	delete(h.pending, ev)
+	switch ev.op {
+	case "TryAcquire", "Try", "Renew", "Release":
+		h.longest = max(h.longest, ev.to-ev.from)
+	}
 	h.add(ev)
 }
 
@@ -68,12 +86,28 @@ func (h *history) note(who, key, text string) {
 }
 
 func (h *history) add(ev *event) {
+	ev.count = 1
+	// Refusals in a row are one event, so that polling does not hide the grants.
+	if last := h.last[ev.key]; last != nil && last.refused && ev.refused && last.op == ev.op {
+		last.to, last.result = ev.to, ev.result
+		last.count++
+		if last.who != ev.who {
+			last.who = "several"
+		}
+		return
+	}
 	if len(h.events) >= maxEvents {
 		n := maxEvents / 2
-		h.dropped += n
+		for _, old := range h.events[:n] {
+			h.dropped += old.count
+			if h.last[old.key] == old {
+				delete(h.last, old.key)
+			}
+		}
 		h.events = append(h.events[:0], h.events[n:]...)
 	}
 	h.events = append(h.events, ev)
+	h.last[ev.key] = ev
 }
 
 // hanging lists the calls that have not returned, oldest first.
@@ -101,14 +135,7 @@ func (h *history) hanging() string {
 func (h *history) slowest() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var d time.Duration
-	for _, ev := range h.events {
-		switch ev.op {
-		case "TryAcquire", "Try", "Renew", "Release":
-			d = max(d, ev.to-ev.from)
-		}
-	}
-	return d
+	return h.longest
 }
 
 // around prints the last events that concern the key, or all for the empty key.
@@ -121,14 +148,19 @@ func (h *history) around(key string) string {
 			picked = append(picked, ev)
 		}
 	}
+	left := 0
+	if n := max(len(picked)-showEvents, 0); n > 0 {
+		for _, ev := range picked[:n] {
+			left += ev.count
+		}
+		picked = picked[n:]
+	}
 	for ev := range h.pending {
 		if key == "" || ev.key == "" || ev.key == key {
 			picked = append(picked, ev)
 		}
 	}
 	sortEvents(picked)
-	left := max(len(picked)-showEvents, 0)
-	picked = picked[left:]
 	if len(picked) == 0 {
 		return "no calls were made"
 	}
@@ -159,6 +191,8 @@ func (ev *event) line(withKey bool) string {
 	switch {
 	case ev.to < 0:
 		s += ": has not returned"
+	case ev.count > 1:
+		s += fmt.Sprintf(": %d refusals; the last: %s", ev.count, ev.result)
 	case ev.result != "":
 		s += ": " + ev.result
 	}

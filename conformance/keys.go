@@ -45,7 +45,7 @@ func independentKeys(e *env) {
 			e.failf("", "the key %s was refused as held (%v), although only other keys are held; the last of them was %s", quoteKey(key), err, quoteKey(keys[max(i-1, 0)]))
 			return
 		case err != nil:
-			e.failf(key, "the key %s was refused: %s", quoteKey(key), outcome(err))
+			e.unexpected(key, err, "the key %s was refused: %s", quoteKey(key), outcome(err))
 			return
 		}
 		holds[i] = h
@@ -63,7 +63,7 @@ func independentKeys(e *env) {
 		}
 		h, err := b.try(key)
 		if err != nil {
-			e.failf(key, "the key %s was released, but a try returned %s", quoteKey(key), outcome(err))
+			e.unexpected(key, err, "the key %s was released, but a try returned %s", quoteKey(key), outcome(err))
 			continue
 		}
 		h.mustRelease()
@@ -84,7 +84,7 @@ func keysAccepted(e *env) {
 	for _, key := range keys {
 		h, err := c.try(key)
 		if err != nil {
-			e.failf(key, "the key %s (%d bytes) was refused: %s", quoteKey(key), len(key), outcome(err))
+			e.unexpected(key, err, "the key %s (%d bytes) was refused: %s", quoteKey(key), len(key), outcome(err))
 			continue
 		}
 		if h.lease.Key() != key {
@@ -96,7 +96,7 @@ func keysAccepted(e *env) {
 	if h, err := c.try("\u00a7"); err == nil {
 		h.mustRelease()
 	} else if !errors.Is(err, lock.ErrHeld) {
-		e.failf("", "a key of one character was refused: %s", outcome(err))
+		e.unexpected("", err, "a key of one character was refused: %s", outcome(err))
 	}
 }
 

@@ -164,7 +164,7 @@ func (e *env) outlives(a, b *client, key string, wait bool, with func(context.Co
 		if ctx.Err() != nil {
 			e.lateFatalf(key, "a free key was not granted before the context of the call ended after %s: %s", e.ttl, outcome(err))
 		}
-		e.fatalf(key, "a call for a free key returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "a call for a free key returned %s; expected a lease", outcome(err))
 	}
 	if _, timed := ctx.Deadline(); !timed {
 		cancel()
@@ -190,7 +190,7 @@ func causeIsStable(e *env) {
 	key := e.key("a")
 	h, err := a.acquire(context.WithValue(e.ctx, contextKey{}, "value"), key)
 	if err != nil {
-		e.fatalf(key, "Acquire of a free key returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", outcome(err))
 	}
 	ctx := h.lease.Context()
 	if ctx.Value(contextKey{}) != nil {

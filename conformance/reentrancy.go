@@ -55,7 +55,7 @@ func reentrantCount(e *env) {
 		}
 		h, err := b.try(key)
 		if err != nil {
-			e.fatalf(key, "all %d leases of the owner were released, but a try returned %s; expected a lease", n, outcome(err))
+			e.unexpectedFatal(key, err, "all %d leases of the owner were released, but a try returned %s; expected a lease", n, outcome(err))
 		}
 		h.mustRelease()
 	}
@@ -148,7 +148,7 @@ func reentrantOtherLocker(e *env) {
 	}
 	again, err := b.try(key, owner)
 	if err != nil {
-		e.fatalf(key, "another client with the same owner got %s; expected a lease, since holds are counted on the server", outcome(err))
+		e.unexpectedFatal(key, err, "another client with the same owner got %s; expected a lease, since holds are counted on the server", outcome(err))
 	}
 	h.mustRelease()
 	c.mustRefuse(key, "another client of its owner still holds it", nil)
@@ -252,7 +252,7 @@ func reentrantOwnLeases(e *env) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	outer, err := a.acquire(ctx, key, owner)
 	if err != nil {
-		e.fatalf(key, "Acquire of a free key returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", outcome(err))
 	}
 	inner := a.mustTry(key, owner)
 	cancel()
@@ -263,7 +263,7 @@ func reentrantOwnLeases(e *env) {
 	inner.mustLive("only another lease of its owner was released")
 	if e.g.ManualRenewal {
 		if err := inner.renew(); err != nil {
-			e.failf(key, "Renew of the remaining lease returned %s; expected no error", outcome(err))
+			e.unexpected(key, err, "Renew of the remaining lease returned %s; expected no error", outcome(err))
 		}
 		e.is(key, outer.renew(), "Renew of the released lease", lock.ErrNotHeld)
 	}
@@ -280,7 +280,7 @@ func reentrantLimit(e *env) {
 	for i := range backend.MaxHolds {
 		h, err := a.try(key, owner)
 		if err != nil {
-			e.fatalf(key, "hold %d of %d was refused: %s", i+1, backend.MaxHolds, outcome(err))
+			e.unexpectedFatal(key, err, "hold %d of %d was refused: %s", i+1, backend.MaxHolds, outcome(err))
 		}
 		holds = append(holds, h)
 	}

@@ -40,7 +40,7 @@ func releaseFrees(e *env) {
 			h, err = c.try(key)
 		}
 		if err != nil {
-			e.fatalf(key, "the key was released, but the next call for it returned %s; expected a lease", outcome(err))
+			e.unexpectedFatal(key, err, "the key was released, but the next call for it returned %s; expected a lease", outcome(err))
 		}
 		h.mustRelease()
 	}
@@ -71,13 +71,11 @@ func releaseOwnOnly(e *env) {
 		}
 		if e.g.ManualRenewal {
 			if err := taken.renew(); err != nil {
-				e.failf(key, "the holder's renewal returned %s after somebody else had released an old lease; expected no error", outcome(err))
+				e.unexpected(key, err, "the holder's renewal returned %s after somebody else had released an old lease; expected no error", outcome(err))
 			}
 			c.refuses(key, "its holder has just renewed it", taken)
 		}
-		if err := taken.release(e.ctx); err != nil {
-			e.failf(key, "the holder's release returned %s; expected no error, since only an old lease of somebody else had been released", outcome(err))
-		}
+		e.mustGiveBack(taken, key, ", since only an old lease of somebody else had been released")
 	})
 }
 
@@ -92,22 +90,16 @@ func releaseOldLease(e *env) {
 			e.is(key, err, "Release of an earlier lease of the same client", lock.ErrNotHeld)
 		}
 		c.refuses(key, "only an earlier lease of its holder was released", taken)
-		if err := taken.release(e.ctx); err != nil {
-			e.failf(key, "the release of the later lease returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(taken, key, ", since only an earlier lease of the same client had been released")
 		// The same again with a lease that was released, not lost.
 		first := e.mustTake(a, key, e.long)
-		if err := first.release(e.ctx); err != nil {
-			e.failf(key, "Release returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(first, key, "")
 		second := e.mustTake(a, key, e.long)
 		if err := first.release(e.ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-			e.failf(key, "the second release of an earlier lease returned %s; expected ErrNotHeld", outcome(err))
+			e.unexpected(key, err, "the second release of an earlier lease returned %s; expected ErrNotHeld", outcome(err))
 		}
 		c.refuses(key, "only an earlier lease of its holder was released, for the second time", second)
-		if err := second.release(e.ctx); err != nil {
-			e.failf(key, "the release of the later lease returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(second, key, ", since only an earlier lease of the same client had been released")
 	})
 }
 
@@ -132,7 +124,7 @@ func releaseTwice(e *env) {
 			case err == nil:
 				released.Add(1)
 			case !errors.Is(err, lock.ErrNotHeld):
-				e.failf(key, "one of several simultaneous releases returned %s; expected no error or ErrNotHeld", outcome(err))
+				e.unexpected(key, err, "one of several simultaneous releases returned %s; expected no error or ErrNotHeld", outcome(err))
 			}
 		})
 		if released.Load() == 0 {
@@ -152,11 +144,11 @@ func releaseDetached(e *env) {
 		key := e.key("%s", name)
 		h := a.mustTry(key)
 		if err := h.release(ctx); err != nil {
-			e.failf(key, "Release with %s returned %s; expected no error", name, outcome(err))
+			e.unexpected(key, err, "Release with %s returned %s; expected no error", name, outcome(err))
 		}
 		again, err := b.try(key)
 		if err != nil {
-			e.failf(key, "the key was released with %s, but a try then returned %s; expected a lease", name, outcome(err))
+			e.unexpected(key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, outcome(err))
 			continue
 		}
 		again.mustRelease()
@@ -166,11 +158,11 @@ func releaseDetached(e *env) {
 	work, stop := context.WithCancel(e.ctx)
 	h, err := a.acquire(work, key)
 	if err != nil {
-		e.fatalf(key, "Acquire of a free key returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", outcome(err))
 	}
 	stop()
 	if err := h.release(work); err != nil {
-		e.failf(key, "Release with the context of the Acquire, which has ended, returned %s; expected no error", outcome(err))
+		e.unexpected(key, err, "Release with the context of the Acquire, which has ended, returned %s; expected no error", outcome(err))
 	}
 	b.mustTry(key).mustRelease()
 }

@@ -103,22 +103,20 @@ func renewNeverResurrects(e *env) {
 		}
 		next, err := b.take(key, e.long)
 		if err != nil {
-			e.failf(key, "a try returned %s after a lease that ran out was renewed; expected a grant, since the renewal must create nothing", outcome(err))
+			e.unexpected(key, err, "a try returned %s after a lease that ran out was renewed; expected a grant, since the renewal must create nothing", outcome(err))
 			return
 		}
 		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-			e.failf(key, "Renew by the earlier holder returned %s; expected ErrNotHeld, since somebody else holds the key", outcome(err))
+			e.unexpected(key, err, "Renew by the earlier holder returned %s; expected ErrNotHeld, since somebody else holds the key", outcome(err))
 		}
-		if err := next.release(e.ctx); err != nil {
-			e.failf(key, "Release of the later lease returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(next, key, ", since only a lease that ran out was renewed")
 		// Taken and released by somebody else in between: still not ours.
 		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-			e.failf(key, "Renew of a lease that ran out returned %s after somebody else had taken and released the key; expected ErrNotHeld", outcome(err))
+			e.unexpected(key, err, "Renew of a lease that ran out returned %s after somebody else had taken and released the key; expected ErrNotHeld", outcome(err))
 		}
 		again, err := b.take(key, e.long)
 		if err != nil {
-			e.failf(key, "a try returned %s after a lease that ran out was renewed; expected a grant", outcome(err))
+			e.unexpected(key, err, "a try returned %s after a lease that ran out was renewed; expected a grant", outcome(err))
 			return
 		}
 		_ = again.release(e.ctx)
@@ -136,7 +134,7 @@ func renewNotOthers(e *env) {
 			if err := old.renew(); err == nil {
 				e.fatalf(key, "Renew by a holder whose lease had run out returned no error, although somebody else holds the key; expected ErrNotHeld")
 			} else if !errors.Is(err, lock.ErrNotHeld) {
-				e.failf(key, "Renew by a holder whose lease had run out returned %s; expected ErrNotHeld", outcome(err))
+				e.unexpected(key, err, "Renew by a holder whose lease had run out returned %s; expected ErrNotHeld", outcome(err))
 			}
 			return c.take(key, e.long)
 		})
@@ -178,15 +176,13 @@ func renewQuickly(e *env) {
 				if time.Now().After(before) {
 					e.lateFatalf(key, "the case was too slow: the lease ran out")
 				}
-				e.fatalf(key, "renewal %d of a lease that was held returned %s; expected no error", i+1, outcome(err))
+				e.unexpectedFatal(key, err, "renewal %d of a lease that was held returned %s; expected no error", i+1, outcome(err))
 			}
 			if after := g.until(); after.Before(before.Add(-5 * time.Millisecond)) {
 				e.latef(key, "renewal %d moved the deadline back, from %s to %s", i+1, seconds(e.hist.at(before)), seconds(e.hist.at(after)))
 			}
 		}
-		if err := g.release(e.ctx); err != nil {
-			e.failf(key, "Release after 100 renewals returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(g, key, " after 100 renewals")
 	})
 }
 
@@ -195,24 +191,20 @@ func renewAfterRelease(e *env) {
 		key := e.key("%s", k.name)
 		a, b := k.open(), k.open()
 		g := e.mustTake(a, key, e.long)
-		if err := g.release(e.ctx); err != nil {
-			e.failf(key, "Release returned %s; expected no error", outcome(err))
-		}
+		e.mustGiveBack(g, key, "")
 		for range 2 {
 			if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-				e.failf(key, "Renew after Release returned %s; expected ErrNotHeld", outcome(err))
+				e.unexpected(key, err, "Renew after Release returned %s; expected ErrNotHeld", outcome(err))
 			}
 		}
 		other, err := b.take(key, e.long)
 		if err != nil {
-			e.fatalf(key, "a try returned %s after a released lease was renewed; expected a grant", outcome(err))
+			e.unexpectedFatal(key, err, "a try returned %s after a released lease was renewed; expected a grant", outcome(err))
 		}
 		if err := g.renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-			e.failf(key, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", outcome(err))
+			e.unexpected(key, err, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", outcome(err))
 		}
-		if err := other.release(e.ctx); err != nil {
-			e.failf(key, "the holder's release returned %s after somebody else had renewed a released lease; expected no error", outcome(err))
-		}
+		e.mustGiveBack(other, key, ", since only a lease that was released before was renewed")
 	})
 }
 
@@ -236,7 +228,7 @@ func maxHoldEnds(e *env) {
 		e.skipf("WithMaxHold is refused as unsupported")
 	}
 	if err != nil {
-		e.fatalf(key, "TryAcquire with a maximum hold returned %s; expected a lease", outcome(err))
+		e.unexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", outcome(err))
 	}
 	b.mustRefuse(key, "the maximum hold has not been reached", h)
 	if !e.within(limit+e.slack(), h.lease.Context().Done()) {
@@ -255,11 +247,11 @@ func maxHoldEnds(e *env) {
 	})
 	_ = next.release(e.ctx)
 	if err := h.release(e.ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-		e.failf(key, "Release after the maximum hold returned %s; expected an error that matches ErrLost", outcome(err))
+		e.unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", outcome(err))
 	}
 	for _, bad := range []time.Duration{0, -time.Second} {
 		if _, err := b.try(key, lock.WithMaxHold(bad)); err == nil || !errors.Is(err, lock.ErrInvalid) {
-			e.failf(key, "a maximum hold of %s returned %s; expected ErrInvalid", bad, outcome(err))
+			e.unexpected(key, err, "a maximum hold of %s returned %s; expected ErrInvalid", bad, outcome(err))
 		}
 	}
 }

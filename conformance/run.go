@@ -204,7 +204,6 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 	if probe {
 		limit = min(limit, 10*time.Second+10*r.s.ttl)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
 	e := newEnv(ctx, r.s, rule, n)
 	ended := make(chan any, 1)
 	go func() {
@@ -228,7 +227,7 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		}
 		e.fail(false, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
 		e.seal()
-		cancel(fmt.Errorf("conformance: the limit of %s", limit))
+		e.cancel(fmt.Errorf("conformance: the limit of %s", limit))
 		patience := time.NewTimer(3 * time.Second)
 		select {
 		case end = <-ended:
@@ -237,17 +236,10 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		}
 		patience.Stop()
 	}
-	cancel(nil)
+	e.cancel(errCaseOver)
 	worst, slowest := r.s.stalls.worst(e.hist.base), e.hist.slowest()
 	e.closeAll()
 	return e.judge(end, max(worst, slowest) >= stallLeast, worst)
-}
-
-// seal keeps what follows from the end of the context out of the evidence.
-func (e *env) seal() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sealed = true
 }
 
 func (e *env) judge(end any, stalled bool, worst time.Duration) (res Result, retry bool) {

@@ -44,7 +44,7 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	ev := e.hist.begin(s.who, "Try", req.Key)
 	g, err := s.b.Try(ctx, req)
 	if err != nil {
-		e.hist.end(ev, outcome(err))
+		e.hist.ended(ev, err)
 		return nil, err
 	}
 	h := &seamHold{s: s, h: backend.HoldOf(req), grant: g, valid: new(atomic.Int64)}
@@ -79,7 +79,7 @@ func (s *seam) until(v backend.Validity) time.Duration {
 func (s *seam) mustTry(req backend.Request) *seamHold {
 	h, err := s.try(req)
 	if err != nil {
-		s.e.fatalf(req.Key, "Try of a free key returned %s; expected a grant", outcome(err))
+		s.e.unexpectedFatal(req.Key, err, "Try of a free key returned %s; expected a grant", outcome(err))
 	}
 	return h
 }
@@ -213,11 +213,24 @@ func (e *env) eachKind(f func(k kind)) {
 	e.each(len(kinds), func(i int) { f(kinds[i]) })
 }
 
+// mustGiveBack releases a hold that was held, and whose end is not in doubt.
+func (e *env) mustGiveBack(g grip, key, why string) {
+	until := g.until()
+	err := g.release(e.ctx)
+	switch {
+	case err == nil:
+	case time.Now().After(until):
+		e.latef(key, "the case was too slow: the lease that it relies on had expired before it was released")
+	default:
+		e.unexpected(key, err, "Release of a hold that was held returned %s; expected no error%s", outcome(err), why)
+	}
+}
+
 // mustTake takes a key that must be free.
 func (e *env) mustTake(p party, key string, ttl time.Duration) grip {
 	g, err := p.take(key, ttl)
 	if err != nil {
-		e.fatalf(key, "a try on a free key returned %s; expected a grant", outcome(err))
+		e.unexpectedFatal(key, err, "a try on a free key returned %s; expected a grant", outcome(err))
 	}
 	return g
 }

@@ -120,7 +120,7 @@ func waiterGivesUp(e *env) {
 			}
 			e.is(key, err, "Acquire whose context was "+name, ctx.Err(), lock.ErrHeld)
 			if errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrUnavailable) {
-				e.failf(key, "a wait that was given up returned %s; expected the context's error and ErrHeld only", outcome(err))
+				e.unexpected(key, err, "a wait that was given up returned %s; expected the context's error and ErrHeld only", outcome(err))
 			}
 			h.mustLive("somebody who waited for it gave up")
 			w := c.acquiring(key)
@@ -217,7 +217,7 @@ func cancelDuring(e *env) {
 			case i == 0 && errors.Is(err, lock.ErrHeld):
 				// What an earlier, cancelled try may have left is being removed.
 			default:
-				e.failf(key, "a call that was cancelled returned %s; expected a lease or the context's error", outcome(err))
+				e.unexpected(key, err, "a call that was cancelled returned %s; expected a lease or the context's error", outcome(err))
 			}
 			if blocker != nil {
 				blocker.mustRelease()
