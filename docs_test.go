@@ -1,0 +1,64 @@
+package lock_test
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestWritingABackendPage does what docs/writing-a-backend.md tells its readers to
+// do: the files as printed there, in a module of their own outside of this one,
+// pass the suite.
+func TestWritingABackendPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("docs/writing-a-backend.md")
+	require.NoError(t, err)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	files := regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```\\w*\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, files, 3)
+	for _, f := range files {
+		text := strings.ReplaceAll(f[2], "=> ../lock\n", "=> "+filepath.ToSlash(here)+"\n")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f[1]), []byte(text), 0o600))
+	}
+	cmd := exec.Command("go", "test", "-count=1", "-v", ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Regexp(t, `conformance of map: \d\d+ pass, 0 fail`, string(out))
+}
+
+// TestLinksLeadSomewhere follows the links between the pages and into the tree.
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	more, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	backends, err := filepath.Glob("docs/backends/*.md")
+	require.NoError(t, err)
+	pages = append(append(pages, more...), backends...)
+	require.Contains(t, pages, "README.md")
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			u, err := url.Parse(m[1])
+			if !assert.NoError(t, err, "%s links to %s", page, m[1]) || u.IsAbs() || u.Path == "" {
+				continue
+			}
+			_, err = os.Stat(filepath.Join(filepath.Dir(page), filepath.FromSlash(u.Path)))
+			assert.NoError(t, err, "%s links to %s", page, m[1])
+		}
+	}
+}
