@@ -1,0 +1,185 @@
+package main
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+const rootHelp = `lockctl runs commands under locks that several machines share.
+
+The backend is a URL: file: for the processes of one machine (the default, no
+server needed), redis://host:6379 for several machines.`
+
+const runHelp = `Run COMMAND while holding KEY, and exit with its status.
+
+Everything after -- is passed to the command as it is. The command finds
+LOCK_KEY and LOCK_TOKEN in its environment. The token grows with every grant of
+the key: pass it to whatever the command changes, and let that refuse a token
+smaller than one it has seen.
+
+The backend is the URL of --url, else of LOCK_URL (prefer it for URLs with a
+password, since other users can read command lines), else file:, which is for
+the processes of this user on this machine.
+
+The lease is renewed every third of the TTL. When the hold is lost all the same,
+the command's process group gets SIGTERM, and SIGKILL min(grace, TTL/3) later,
+before anybody else can get the key. Signals sent to lockctl are passed on to
+that group. When lockctl itself dies, the group is killed.`
+
+const runExample = `  lockctl run nightly -- ./report.sh --full
+  lockctl run --no-wait nightly -- ./report.sh         # cron: skip when it still runs
+  lockctl run --wait 5m --ttl 30s migrate -- ./migrate up
+  LOCK_URL=redis://:secret@cache:6379 lockctl run nightly -- ./report.sh
+  lockctl run nightly -- sh -c 'echo "token $LOCK_TOKEN"'`
+
+const exitHelp = `
+Exit status:
+  the command's own, and:
+   64    wrong usage, key, URL or TTL; nothing was started
+   69    the backend cannot be reached, or refuses for good
+   75    somebody else holds the key
+   76    the hold was lost: the command was stopped, or was not alone to its end
+  126    the command cannot be executed
+  127    there is no such command
+  128+n  signal n ended the command, or arrived while waiting for the key
+`
+
+func newRootCommand(p *printer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "lockctl",
+		Short:         "Run commands under locks that several machines share",
+		Long:          rootHelp,
+		Example:       runExample,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(*cobra.Command, []string) error {
+			return usageError("say what to do, for example lockctl run KEY -- COMMAND; see lockctl --help")
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.DisableSuggestions = true
+	root.AddCommand(newRunCommand(p), newVersionCommand())
+	root.SetUsageTemplate(root.UsageTemplate() + exitHelp)
+	return root
+}
+
+// runConfig is what lockctl run was asked to do.
+type runConfig struct {
+	url   string
+	ttl   time.Duration // zero: the default of the backend
+	wait  time.Duration // negative: without limit; zero: ask once
+	grace time.Duration
+	label string
+	key   string
+	argv  []string // the command and its arguments
+}
+
+func newRunCommand(p *printer) *cobra.Command {
+	cfg := runConfig{}
+	var noWait bool
+	cmd := &cobra.Command{
+		Use:                   "run [flags] KEY -- COMMAND [ARG...]",
+		Short:                 "Run a command while holding a key",
+		Long:                  runHelp,
+		Example:               runExample,
+		DisableFlagsInUseLine: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return splitArgs(&cfg, args, cmd.ArgsLenAtDash())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			flags := cmd.Flags()
+			switch {
+			case noWait:
+				cfg.wait = 0
+			case !flags.Changed("wait"):
+				cfg.wait = -1
+			case cfg.wait < 0:
+				return usageError("--wait %s is negative; leave it out to wait without limit", cfg.wait)
+			}
+			switch {
+			case flags.Changed("ttl") && cfg.ttl <= 0:
+				return usageError("--ttl %s; it must be positive, for example 15s", cfg.ttl)
+			case cfg.grace < 0:
+				return usageError("--grace %s is negative", cfg.grace)
+			case flags.Changed("url") && cfg.url == "":
+				return usageError("--url is empty; leave it out for LOCK_URL or file:, or write for example --url redis://localhost:6379")
+			}
+			if cfg.url == "" {
+				cfg.url = os.Getenv("LOCK_URL")
+			}
+			if cfg.url == "" {
+				cfg.url = "file:"
+			}
+			if !flags.Changed("ttl") {
+				cfg.ttl = 0
+			}
+			if !flags.Changed("label") {
+				cfg.label = defaultLabel(cfg.argv[0])
+			}
+			t := &tool{printer: p, open: lock.Open, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+			return t.run(cfg)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.url, "url", "", "`url` of the backend (default $LOCK_URL, else file:)")
+	f.DurationVar(&cfg.ttl, "ttl", lock.DefaultTTL, "how long others wait when lockctl and its machine die")
+	f.DurationVar(&cfg.wait, "wait", 0, "how long to wait for the key; 0 asks once (default without limit)")
+	f.BoolVar(&noWait, "no-wait", false, "give up at once when somebody else holds the key")
+	f.DurationVar(&cfg.grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL when the hold is lost, at most a third of the TTL")
+	f.StringVar(&cfg.label, "label", "", "`text` that tells others who holds the key (default user and command)")
+	cmd.MarkFlagsMutuallyExclusive("wait", "no-wait")
+	return cmd
+}
+
+// splitArgs sorts the arguments into KEY and COMMAND. It does not repeat what it
+// complains about: a misplaced URL may hold a password.
+func splitArgs(cfg *runConfig, args []string, dash int) error {
+	const form = "write lockctl run [flags] KEY -- COMMAND [ARG...]"
+	switch {
+	case len(args) == 0 || dash == 0:
+		return usageError("the key is missing; %s", form)
+	case dash < 0 && len(args) > 1:
+		return usageError("the command must follow --; %s", form)
+	case dash > 1:
+		return usageError("there are %d arguments before --, not just the key; %s", dash, form)
+	case dash < 0 || len(args) == 1:
+		return usageError("the command is missing; %s", form)
+	case args[1] == "":
+		return usageError("the command is empty; %s", form)
+	}
+	cfg.key, cfg.argv = args[0], args[1:]
+	if err := lock.ValidateKey(cfg.key); err != nil {
+		return usageError("%s", plain(err))
+	}
+	return nil
+}
+
+// defaultLabel names the user and the command, without its arguments, which may
+// hold secrets.
+func defaultLabel(command string) string {
+	label := filepath.Base(command)
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		label = u.Username + ": " + label
+	}
+	label = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(label, "?"))
+	for len(label) > backend.MaxOwner {
+		_, n := utf8.DecodeLastRuneInString(label)
+		label = label[:len(label)-n]
+	}
+	return label
+}

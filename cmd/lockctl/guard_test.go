@@ -1,0 +1,93 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// guarded starts a process group of a shell and its child, with a guard that
+// watches it, and returns the child's process id.
+func guarded(t *testing.T) (*guard, *process, int) {
+	t.Helper()
+	g, err := startGuard()
+	require.NoError(t, err)
+	r, w := pipe(t)
+	p, err := startProcess(command{
+		path: "/bin/sh", argv: []string{"sh", "-c", "sleep 1000 & echo $!; wait"},
+		files: [3]*os.File{1: w},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { p.kill(); p.forget() })
+	require.NoError(t, p.proceed())
+	inner := pidOf(t, nextLine(t, lines(r)))
+	g.watch(p.pid)
+	return g, p, inner
+}
+
+func requireKilled(t *testing.T, p *process, inner int) {
+	t.Helper()
+	select {
+	case e := <-p.events:
+		require.True(t, e.killed)
+	case <-time.After(hang):
+		require.Fail(t, "the guard did not kill")
+	}
+	requireGone(t, inner)
+}
+
+func TestGuardKillsTheGroupWhenTheToolDies(t *testing.T) {
+	t.Parallel()
+	g, p, inner := guarded(t)
+	require.NoError(t, g.pipe.Close()) // all that a dead process does
+	requireKilled(t, p, inner)
+}
+
+func TestGuardKillsTheGroupWhenItsTimeIsUp(t *testing.T) {
+	t.Parallel()
+	g, p, inner := guarded(t)
+	defer g.dismiss()
+	g.killIn(50 * time.Millisecond)
+	requireKilled(t, p, inner)
+}
+
+func TestGuardFollowsTheLatestDeadline(t *testing.T) {
+	t.Parallel()
+	g, p, inner := guarded(t)
+	g.killIn(400 * time.Millisecond)
+	g.killIn(time.Hour)
+	time.Sleep(800 * time.Millisecond)
+	require.True(t, running(inner))
+	g.dismiss()
+	require.Empty(t, p.events)
+}
+
+func TestDismissedGuardKillsNobody(t *testing.T) {
+	t.Parallel()
+	g, p, inner := guarded(t)
+	g.killIn(300 * time.Millisecond)
+	g.dismiss()
+	time.Sleep(600 * time.Millisecond)
+	require.True(t, running(inner))
+	require.Empty(t, p.events)
+}
+
+func TestGuardReadsOrdersBeforeTheClock(t *testing.T) {
+	t.Parallel()
+	// A guard that was held up finds an old instant and a newer one behind it.
+	r, w := pipe(t)
+	past := strconv.FormatInt(sharedClock()-int64(time.Second), 10)
+	_, err := w.WriteString("group 77\nuntil " + past + "\nuntil 1" + past + "\ndis")
+	require.NoError(t, err)
+	_, err = w.WriteString("miss\n")
+	require.NoError(t, err)
+	var pgid int
+	var until int64
+	require.True(t, followOrders(int(r.Fd()), &pgid, &until))
+	require.Equal(t, 77, pgid)
+}

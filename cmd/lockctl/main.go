@@ -1,0 +1,50 @@
+// Command lockctl runs commands under locks that several machines share.
+//
+//	lockctl run nightly-report -- ./report.sh
+//
+// It holds the key while the command runs, keeps the lease renewed, and stops
+// the command before anybody else can get the key when the hold is lost. See
+// lockctl run --help, and docs/lockctl.md for the exit statuses.
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	// The backends, each of which registers its URL schemes.
+	_ "github.com/mortiselock/lock/backend/file"
+	_ "github.com/mortiselock/lock/backend/memory"
+	_ "github.com/mortiselock/lock/redis"
+)
+
+func main() {
+	runHelper()
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs the command line and returns the exit status.
+func execute(args []string, stdout, stderr io.Writer) int {
+	logging.Disable() // go-redis would write to stderr what we say as well
+	p := newPrinter(stderr)
+	defer p.close()
+	root := newRootCommand(p)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	var e *exitError
+	if !errors.As(err, &e) {
+		// Everything that cobra and pflag complain about themselves.
+		e = usageError("%v; see lockctl --help", err)
+	}
+	if e.message != "" {
+		p.say(e.message)
+	}
+	return e.code
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of lockctl, of Go, and the revision it was built from",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				return exitWith(exitInternal, "this binary was built without build information; build it with go build")
+			}
+			printVersion(cmd.OutOrStdout(), info)
+			return nil
+		},
+	}
+}
+
+func printVersion(w io.Writer, info *debug.BuildInfo) {
+	setting := map[string]string{}
+	for _, s := range info.Settings {
+		setting[s.Key] = s.Value
+	}
+	version := info.Main.Version
+	if version == "" {
+		version = "(devel)"
+	}
+	fmt.Fprintf(w, "lockctl %s\n", version)
+	fmt.Fprintf(w, "go       %s %s/%s\n", info.GoVersion, setting["GOOS"], setting["GOARCH"])
+	revision := "unknown"
+	if r := setting["vcs.revision"]; r != "" {
+		revision = r
+		if t := setting["vcs.time"]; t != "" {
+			revision += " of " + t
+		}
+		if setting["vcs.modified"] == "true" {
+			revision += ", modified"
+		}
+	}
+	fmt.Fprintf(w, "revision %s\n", revision)
+}
