@@ -15,7 +15,7 @@ import (
 
 // Watch signals when the record of the key is removed, by a release or by hand.
 // An expiry makes no signal; the refusal said how long the hold lasts at most.
-func (b *files) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+func (b *files) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -41,11 +41,11 @@ type hub struct {
 // watch is one channel that waits for a record to be removed.
 type watch struct {
 	dir, name string
-	signal    chan struct{}
+	signal    chan backend.Hint
 	forget    func() bool // ends the wait for the end of the context
 }
 
-func (h *hub) watch(ctx context.Context, p place) (<-chan struct{}, error) {
+func (h *hub) watch(ctx context.Context, p place) (<-chan backend.Hint, error) {
 	h.setup.Lock()
 	defer h.setup.Unlock()
 	if h.closed {
@@ -59,7 +59,7 @@ func (h *hub) watch(ctx context.Context, p place) (<-chan struct{}, error) {
 		h.watcher = w
 		h.reader.Go(func() { h.read(w) })
 	}
-	w := &watch{dir: p.dir, name: p.name, signal: make(chan struct{}, 1)}
+	w := &watch{dir: p.dir, name: p.name, signal: make(chan backend.Hint, 1)}
 	if h.add(w) {
 		if err := h.addDir(p.dir); err != nil {
 			h.drop(w)
@@ -174,7 +174,7 @@ func (h *hub) all() {
 
 func (w *watch) wake() {
 	select {
-	case w.signal <- struct{}{}:
+	case w.signal <- backend.Hint{}:
 	default:
 	}
 }

@@ -17,7 +17,7 @@ import (
 const patience = 10 * time.Second
 
 // signalled waits for a signal and reports whether the channel was closed.
-func signalled(t *testing.T, ch <-chan struct{}) (closed bool) {
+func signalled(t *testing.T, ch <-chan backend.Hint) (closed bool) {
 	t.Helper()
 	select {
 	case _, ok := <-ch:
@@ -76,7 +76,7 @@ func TestWatchesShareOneWatcher(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
-	var channels []<-chan struct{}
+	var channels []<-chan backend.Hint
 	for i := range 300 {
 		ch, err := b.Watch(ctx, fmt.Sprint(i))
 		require.NoError(t, err)
