@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -17,14 +16,14 @@ type proxy struct {
 	addr    string
 	trigger atomic.Pointer[[]byte] // what the request to be hit contains
 	drops   atomic.Int32           // how many replies were dropped
-	refuse  atomic.Bool            // connections are closed at once, after a drop
+	stop    func()                 // refuses further connections
 }
 
 func newProxy(t *testing.T, target string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{addr: l.Addr().String()}
+	p := &proxy{addr: l.Addr().String(), stop: func() { _ = l.Close() }}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
@@ -50,10 +49,6 @@ func newProxy(t *testing.T, target string) *proxy {
 				return
 			}
 			keep(client)
-			if p.refuse.Load() {
-				_ = client.Close()
-				continue
-			}
 			server, err := net.Dial("tcp", target)
 			if err != nil {
 				_ = client.Close()
@@ -100,7 +95,7 @@ func (p *proxy) replies(client, server net.Conn, hit *atomic.Bool) {
 			p.drops.Add(1)
 			return // the server has done its work, and the client never hears of it
 		}
-		if _, werr := client.Write(buf[:n]); werr != nil || err == io.EOF || err != nil {
+		if _, werr := client.Write(buf[:n]); werr != nil || err != nil {
 			return
 		}
 	}

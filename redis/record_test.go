@@ -90,14 +90,19 @@ func TestRepeatOfAnAcquisitionCountsOnce(t *testing.T) {
 		_, first := granted(t, b, req)
 		_, expires := raw(t, c, key)
 		eventually(t, "the repeat extends the hold", func() bool {
-			hold, again := granted(t, b, req)
+			_, again := granted(t, b, req)
 			require.Equal(t, first.Token, again.Token)
 			require.Equal(t, 1, again.Holds)
 			require.False(t, again.Sent.Before(first.Sent))
 			_, later := raw(t, c, key)
-			_ = hold
 			return later > expires
 		})
+		_, expires = raw(t, c, key)
+		shorter := req
+		shorter.TTL = time.Second
+		granted(t, b, shorter)
+		_, now := raw(t, c, key)
+		require.GreaterOrEqual(t, now, expires-10*time.Millisecond, "a shorter TTL does not shorten the hold")
 		require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
 		value, _ := raw(t, c, key)
 		require.Empty(t, value)

@@ -41,7 +41,7 @@ if record then
   if mine then
     redis.call('DEL', KEYS[1])
     -- Without permission for the channel the waiters poll.
-    redis.pcall('PUBLISH', KEYS[1], '1')
+    redis.pcall('PUBLISH', KEYS[1], watchers)
     return 1
   end
 end

@@ -52,7 +52,7 @@ func (h *hub) rest(failures int) {
 	case <-h.wake: // of those who know already
 	default:
 	}
-	pause := min(hubRetry, 100*time.Millisecond<<min(failures, 6))
+	pause := min(h.times.retry, 100*time.Millisecond<<min(failures, 6))
 	timer := time.NewTimer(pause/2 + rand.N(pause/2))
 	defer timer.Stop()
 	select {
@@ -85,7 +85,7 @@ func (s *subscription) end() {
 
 // serve writes to the connection until it breaks or was idle for long enough.
 func (h *hub) serve(sub *subscription) {
-	ticker := time.NewTicker(hubTick)
+	ticker := time.NewTicker(h.times.tick)
 	defer ticker.Stop()
 	busy := time.Now()
 	heard := busy
@@ -105,7 +105,7 @@ func (h *hub) serve(sub *subscription) {
 			now := time.Now()
 			if !h.idle() {
 				busy = now
-			} else if now.Sub(busy) > hubIdle {
+			} else if now.Sub(busy) > h.times.idle {
 				return
 			}
 			if channels := h.expire(now); len(channels) > 0 {
@@ -117,9 +117,9 @@ func (h *hub) serve(sub *subscription) {
 				heard = now
 			}
 			switch silence := now.Sub(heard); {
-			case silence > hubDead:
+			case silence > h.times.dead:
 				return
-			case silence > hubPing:
+			case silence > h.times.ping:
 				if sub.pubsub.Ping(sub.ctx) != nil {
 					return
 				}
@@ -143,7 +143,7 @@ func (h *hub) read(sub *subscription) {
 		sub.heard.Store(true)
 		switch m := message.(type) {
 		case *goredis.Message:
-			h.onMessage(m.Channel)
+			h.onMessage(m.Channel, m.Payload)
 		case *goredis.Subscription:
 			switch m.Kind {
 			case "subscribe":

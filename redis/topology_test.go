@@ -56,7 +56,7 @@ func TestCluster(t *testing.T) {
 
 	// Enough keys to reach both members, and one subscription for all.
 	var holds []backend.Hold
-	var watches []<-chan struct{}
+	var watches []<-chan backend.Hint
 	for range 40 {
 		key := uniqueKey(t)
 		hold, g := granted(t, b, ownedRequest(key, "a", ttl))

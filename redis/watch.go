@@ -15,7 +15,7 @@ import (
 // one connection, which is opened by the first of them and closed a few seconds
 // after the last. When it breaks, every watch is signalled, and again when it is
 // back. Watch fails when the server has not confirmed within three seconds.
-func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
 	}
@@ -24,7 +24,7 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan struct{}, 
 	if err != nil {
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
 	}
-	limit := time.NewTimer(hubAnswer)
+	limit := time.NewTimer(b.hub.times.answer)
 	defer limit.Stop()
 	select {
 	case err = <-w.confirmed:
@@ -43,25 +43,36 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan struct{}, 
 
 var (
 	errHubClosed = fmt.Errorf("%w: the backend is closed", backend.ErrClosed)
-	errNoAnswer  = fmt.Errorf("%w: the server did not confirm the subscription within %s", backend.ErrUnavailable, hubAnswer)
+	errNoAnswer  = fmt.Errorf("%w: the server did not confirm the subscription in time", backend.ErrUnavailable)
 )
 
-// The times of a hub.
-const (
-	hubAnswer = 3 * time.Second  // how long a watch waits to be confirmed
-	hubTick   = time.Second      // how often the connection is looked after
-	hubLinger = time.Second      // a channel without watchers is kept so long
-	hubIdle   = 3 * time.Second  // and a connection without channels
-	hubPing   = 5 * time.Second  // a connection that was silent for so long is pinged
-	hubDead   = 15 * time.Second // and given up
-	hubRetry  = 5 * time.Second  // the longest pause between attempts to connect
-)
+// hubTimes are the times of a hub.
+type hubTimes struct {
+	answer time.Duration // how long a watch waits to be confirmed
+	tick   time.Duration // how often the connection is looked after
+	linger time.Duration // a channel without watches is kept so long
+	idle   time.Duration // and a connection without channels
+	ping   time.Duration // a connection that was silent for so long is pinged
+	dead   time.Duration // and given up
+	retry  time.Duration // the longest pause between attempts to connect
+}
+
+var usualTimes = hubTimes{
+	answer: 3 * time.Second,
+	tick:   time.Second,
+	linger: time.Second,
+	idle:   3 * time.Second,
+	ping:   5 * time.Second,
+	dead:   15 * time.Second,
+	retry:  5 * time.Second,
+}
 
 // hub shares one subscription connection between all watches. While it has
 // watches, one goroutine writes to the connection and keeps it alive, and
 // another reads from it. The mutex is never held during I/O.
 type hub struct {
 	open   func(context.Context) *goredis.PubSub
+	times  hubTimes
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{} // there are channels to subscribe to
@@ -93,7 +104,7 @@ const (
 
 // watcher is one watch. Its channels are written to under the hub's mutex.
 type watcher struct {
-	signals   chan struct{} // holds one signal
+	signals   chan backend.Hint // holds one signal
 	confirmed chan error    // holds the one answer to Watch
 	answered  bool
 	ended     bool
@@ -106,12 +117,12 @@ func (w *watcher) answer(err error) {
 	}
 }
 
-func (w *watcher) signal() {
+func (w *watcher) signal(hint backend.Hint) {
 	if w.ended {
 		return
 	}
 	select {
-	case w.signals <- struct{}{}:
+	case w.signals <- hint:
 	default:
 	}
 }
@@ -125,7 +136,7 @@ func (w *watcher) end() {
 }
 
 func newHub(open func(context.Context) *goredis.PubSub) *hub {
-	h := &hub{open: open, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+	h := &hub{open: open, times: usualTimes, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -136,7 +147,7 @@ func (h *hub) add(channel string) (*watcher, error) {
 	if h.closed {
 		return nil, errHubClosed
 	}
-	w := &watcher{signals: make(chan struct{}, 1), confirmed: make(chan error, 1)}
+	w := &watcher{signals: make(chan backend.Hint, 1), confirmed: make(chan error, 1)}
 	t := h.topics[channel]
 	if t == nil {
 		t = &topic{watchers: map[*watcher]struct{}{}}
@@ -217,7 +228,7 @@ func (h *hub) expire(now time.Time) []string {
 	defer h.mu.Unlock()
 	var channels []string
 	for channel, t := range h.topics {
-		if t.state == subscribed && len(t.watchers) == 0 && now.Sub(t.empty) > hubLinger {
+		if t.state == subscribed && len(t.watchers) == 0 && now.Sub(t.empty) > h.times.linger {
 			t.state = leaving
 			channels = append(channels, channel)
 		}
@@ -257,7 +268,7 @@ func (h *hub) onSubscribed(channel string) bool {
 	t.state = subscribed
 	for w := range t.watchers {
 		if w.answered {
-			w.signal() // what happened while there was no subscription is unknown
+			w.signal(backend.Hint{}) // what happened while there was no subscription is unknown
 		}
 		w.answer(nil)
 	}
@@ -280,12 +291,12 @@ func (h *hub) onUnsubscribed(channel string) {
 	h.subscribeLater(channel)
 }
 
-func (h *hub) onMessage(channel string) {
+func (h *hub) onMessage(channel, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[channel]; t != nil {
 		for w := range t.watchers {
-			w.signal()
+			w.signal(hint)
 		}
 	}
 }
@@ -298,7 +309,7 @@ func (h *hub) onBroken() {
 	for _, t := range h.topics {
 		for w := range t.watchers {
 			if w.answered {
-				w.signal()
+				w.signal(backend.Hint{})
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 )
 
 // signalled waits for a signal, and fails when there is none.
-func signalled(t testing.TB, w <-chan struct{}) {
+func signalled(t testing.TB, w <-chan backend.Hint) {
 	t.Helper()
 	select {
 	case <-w:
@@ -24,7 +25,7 @@ func signalled(t testing.TB, w <-chan struct{}) {
 	}
 }
 
-func drain(w <-chan struct{}) {
+func drain(w <-chan backend.Hint) {
 	for {
 		select {
 		case <-w:
@@ -71,13 +72,15 @@ func TestWatchHearsReleases(t *testing.T) {
 // A release right after Watch has returned is never missed.
 func TestWatchIsInForceWhenItReturns(t *testing.T) {
 	t.Parallel()
-	b, _ := shared(t)
+	b, c := shared(t)
 	for range 200 {
 		key := uniqueKey(t)
 		hold, _ := granted(t, b, request(key))
 		ctx, cancel := context.WithCancel(t.Context())
 		w, err := b.Watch(ctx, key)
 		require.NoError(t, err)
+		channel := namesOf(defaultPrefix, key).record()
+		require.EqualValues(t, 1, c.PubSubNumSub(t.Context(), channel).Val()[channel])
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 		cancel()
@@ -89,19 +92,11 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	server := servertest.Redis(t)
 	c := clientOf(t, server)
 	b := backendOn(t, c)
-	connections := func() string { return infoFields(c.Info(t.Context(), "clients").Val())["pubsub_clients"] }
 	count := func() int {
 		list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
 		require.NoError(t, err)
-		n := 0
-		for _, line := range splitLines(list) {
-			if line != "" {
-				n++
-			}
-		}
-		return n
+		return strings.Count(list, "\n")
 	}
-	_ = connections
 	require.Zero(t, count())
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -139,24 +134,12 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	signalled(t, again)
 }
 
-func splitLines(s string) (lines []string) {
-	for len(s) > 0 {
-		i := 0
-		for i < len(s) && s[i] != '\n' {
-			i++
-		}
-		lines = append(lines, s[:i])
-		s = s[min(i+1, len(s)):]
-	}
-	return lines
-}
-
 func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	var keys []string
-	var watches []<-chan struct{}
+	var watches []<-chan backend.Hint
 	for range 10 {
 		key := uniqueKey(t)
 		w, err := b.Watch(t.Context(), key)
@@ -204,6 +187,39 @@ func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
 	eventually(t, "the subscription is back", func() bool {
 		return c.PubSubNumSub(t.Context(), namesOf(defaultPrefix, key).record()).Val()[namesOf(defaultPrefix, key).record()] == 1
 	})
+}
+
+// A connection on which nothing arrives any more looks like one on which nobody
+// releases anything.
+func TestSilentConnectionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl())
+	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: 100 * time.Millisecond, DialTimeout: 100 * time.Millisecond, DialerRetries: 1})
+	t.Cleanup(func() { _ = c.Close() })
+	b := backendOn(t, c)
+	b.hub.times = hubTimes{
+		answer: time.Second, tick: 20 * time.Millisecond, linger: time.Second, idle: time.Second,
+		ping: 50 * time.Millisecond, dead: 300 * time.Millisecond, retry: 200 * time.Millisecond,
+	}
+	key := uniqueKey(t)
+	w, err := b.Watch(t.Context(), key)
+	require.NoError(t, err)
+	select {
+	case <-w:
+		require.Fail(t, "a quiet connection that answers is kept")
+	case <-time.After(time.Second):
+	}
+	server.Freeze(t)
+	signalled(t, w)
+	_, err = b.Watch(t.Context(), uniqueKey(t))
+	require.Error(t, err)
+	drain(w)
+	server.Resume(t)
+	signalled(t, w)
+	drain(w)
+	hold, _ := granted(t, b, request(key))
+	require.NoError(t, b.Release(t.Context(), hold))
+	signalled(t, w)
 }
 
 func TestWatchChurn(t *testing.T) {
@@ -260,7 +276,7 @@ func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
 		})
 		leave := b.hub.expire(time.Now().Add(time.Hour))
 		require.Equal(t, []string{channel}, leave)
-		done := make(chan (<-chan struct{}))
+		done := make(chan (<-chan backend.Hint))
 		go func() {
 			w, err := b.Watch(t.Context(), key)
 			if err != nil {
