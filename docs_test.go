@@ -11,6 +11,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	// What the page's module runs. The import makes go test run this one again
+	// when the suite has changed.
+	_ "github.com/mortiselock/lock/conformance"
 )
 
 // TestWritingABackendPage does what docs/writing-a-backend.md tells its readers to
