@@ -19,9 +19,10 @@ type acquisition struct {
 	settings Settings
 
 	// What is known so far, for the error of a wait that ends without a grant.
-	refusal error // the last refusal: somebody else holds the key
-	trouble error // the last error of the server, cleared by any clear answer
-	unknown bool  // a request was sent whose outcome is unknown
+	refusal error         // the last refusal: somebody else holds the key
+	trouble error         // the last error of the server, cleared by any clear answer
+	unknown bool          // a request was sent whose outcome is unknown
+	took    time.Duration // how long the last answer took
 
 	mu     sync.Mutex // guards the rest, and req.ID
 	lease  *lease     // once granted
@@ -52,11 +53,12 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
 	}
 	cancel()
+	a.took = c.clock.Now().Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
 	l, err := a.answer(ctx, g, err)
 	if c.observer != nil {
-		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: c.clock.Now().Sub(start), Err: err}
+		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: a.took, Err: err}
 		if l != nil {
 			e.Token = l.Token()
 		}

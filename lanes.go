@@ -3,6 +3,9 @@ package lock
 import (
 	"context"
 	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
 )
 
 // lanes let one acquisition per key and owner contend on the server at a time;
@@ -24,9 +27,12 @@ type lane struct {
 	waiting []*place // behind the head; guarded by lanes.mu
 
 	// Only the head uses the rest.
-	hints     <-chan struct{}    // the watch, or nil
-	stopWatch context.CancelFunc // ends it
-	last      *lease             // what the lane was granted last
+	hints     <-chan backend.Hint // the watch, or nil
+	stopWatch context.CancelFunc  // ends it
+	watchers  int                 // clients that watch the key, by the last hint
+	yield     int                 // releases to let pass, so that the other clients have their turn
+	took      time.Duration       // how long the server took to grant the last lease
+	last      *lease              // what the lane was granted last
 }
 
 // place is where one acquisition stands in a lane.

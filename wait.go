@@ -17,6 +17,7 @@ const (
 	pollMost      = 250 * time.Millisecond
 	troubleFirst  = 25 * time.Millisecond // after an error of the server, doubling to
 	troubleMost   = 2 * time.Second
+	courtesyLeast = 2 * time.Millisecond // for another client to take a key that was left to it
 	expiryPadding = 2 * time.Millisecond // after the time at which the holder's lease can end
 )
 
@@ -73,6 +74,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	}
 	if l != nil {
 		ln.last = l
+		ln.yield, ln.took = ln.watchers-1, a.took
 	}
 	return l, asked || p.turn != nil || w.slept, err
 }
@@ -152,7 +154,7 @@ func (w *waiter) watch(ctx context.Context) (bool, error) {
 	life, stop := context.WithCancel(c.life)
 	limited, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
-	hints, err := whileOpen(limited, c, nil, func(context.Context) (<-chan struct{}, error) {
+	hints, err := whileOpen(limited, c, nil, func(context.Context) (<-chan backend.Hint, error) {
 		return c.watcher.Watch(life, w.lane.key.key)
 	})
 	if err != nil {
@@ -196,11 +198,19 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
 		w.timer.Reset(d)
 	}
 	select {
-	case _, ok := <-w.lane.hints:
+	case hint, ok := <-w.lane.hints:
 		if !ok {
 			// The watch broke. Ask, and set up another one.
 			w.lane.stopWatch()
 			w.lane.hints, w.lane.stopWatch = nil, nil
+			w.lane.watchers, w.lane.yield = 0, 0
+			return nil
+		}
+		w.lane.watchers = hint.Watchers
+		if w.lane.yield = min(w.lane.yield, hint.Watchers) - 1; w.lane.yield >= 0 {
+			// The others take it, and their release is the next hint. If they don't,
+			// the courtesy has been enough.
+			return w.sleep(ctx, courtesyLeast+4*w.lane.took)
 		}
 	case <-w.timer.C:
 	case <-ctx.Done():

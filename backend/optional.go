@@ -6,11 +6,20 @@ import "context"
 // become free.
 type Watcher interface {
 	// Watch starts watching the key. The watch is in force when Watch returns: a
-	// release that happens later is signalled. Signals are hints: they may
-	// coalesce, be spurious or be lost, and the waiter polls underneath. A closed
-	// channel means that the watch broke and that the key should be tried again.
-	// The watch ends, and frees what it used, when ctx ends.
-	Watch(ctx context.Context, key string) (<-chan struct{}, error)
+	// release that happens later is signalled. Signals may coalesce, be spurious or
+	// be lost, and the waiter polls underneath. A closed channel means that the
+	// watch broke and that the key should be tried again. The watch ends, and frees
+	// what it used, when ctx ends.
+	Watch(ctx context.Context, key string) (<-chan Hint, error)
+}
+
+// Hint is a signal of a [Watcher] that the key may have become free.
+type Hint struct {
+	// Watchers is how many clients watch the key, this one included, or zero when
+	// that is not known. With it the lock package lets the other clients have
+	// their turn before one that has just held the key; without it whoever asks
+	// first is served.
+	Watchers int
 }
 
 // Queuer is implemented by backends where waiting takes a place on the server,

@@ -14,7 +14,7 @@ if record then
   if not token then return -1 end
   if token == ARGV[1] then
     redis.call('DEL', KEYS[1])
-    redis.pcall('PUBLISH', KEYS[1], watchers)
+    redis.pcall('PUBLISH', KEYS[1], 0)
     return 1
   end
 end

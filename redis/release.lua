@@ -40,8 +40,10 @@ if record then
   end
   if mine then
     redis.call('DEL', KEYS[1])
-    -- Without permission for the channel the waiters poll.
-    redis.pcall('PUBLISH', KEYS[1], watchers)
+    -- Without permission for the channel the waiters poll. The message says how
+    -- many connections listen; on a cluster, how many on this node.
+    local listening = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])
+    redis.pcall('PUBLISH', KEYS[1], listening[2] or 0)
     return 1
   end
 end

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -105,7 +106,7 @@ const (
 // watcher is one watch. Its channels are written to under the hub's mutex.
 type watcher struct {
 	signals   chan backend.Hint // holds one signal
-	confirmed chan error    // holds the one answer to Watch
+	confirmed chan error        // holds the one answer to Watch
 	answered  bool
 	ended     bool
 }
@@ -291,7 +292,13 @@ func (h *hub) onUnsubscribed(channel string) {
 	h.subscribeLater(channel)
 }
 
+// onMessage signals the watches of a channel. The text is the number of
+// connections that listen, which is that of the backends that watch the key.
 func (h *hub) onMessage(channel, text string) {
+	var hint backend.Hint
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		hint.Watchers = n
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[channel]; t != nil {

@@ -239,7 +239,7 @@ func TestWatchChurn(t *testing.T) {
 					cancel()
 					return
 				}
-				b.hub.onMessage(namesOf(defaultPrefix, key).record())
+				b.hub.onMessage(namesOf(defaultPrefix, key).record(), "1")
 				signalled(t, w)
 				if j%20 == 0 {
 					c.ClientKillByFilter(ctx, "TYPE", "pubsub")

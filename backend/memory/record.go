@@ -118,7 +118,7 @@ func (b recordBackend) Release(ctx context.Context, h backend.Hold) error {
 }
 
 // Watch implements backend.Watcher.
-func (b recordBackend) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+func (b recordBackend) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ type Store struct {
 	mu      sync.Mutex
 	records map[string]*record
 	queues  map[string]*queue
-	watches map[string]map[chan struct{}]struct{}
+	watches map[string]map[chan backend.Hint]struct{}
 	token   uint64
 	faults  faults
 }
@@ -30,7 +30,7 @@ func NewStore(clock backend.Clock) *Store {
 		clock:   clock,
 		records: map[string]*record{},
 		queues:  map[string]*queue{},
-		watches: map[string]map[chan struct{}]struct{}{},
+		watches: map[string]map[chan backend.Hint]struct{}{},
 	}
 }
 
@@ -90,24 +90,24 @@ func (s *Store) live(key string, now backend.Instant) *record {
 func (s *Store) signal(key string) {
 	for ch := range s.watches[key] {
 		select {
-		case ch <- struct{}{}:
+		case ch <- backend.Hint{Watchers: len(s.watches[key])}:
 		default: // a signal is already waiting
 		}
 	}
 }
 
-func (s *Store) watch(key string) chan struct{} {
-	ch := make(chan struct{}, 1)
+func (s *Store) watch(key string) chan backend.Hint {
+	ch := make(chan backend.Hint, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watches[key] == nil {
-		s.watches[key] = map[chan struct{}]struct{}{}
+		s.watches[key] = map[chan backend.Hint]struct{}{}
 	}
 	s.watches[key][ch] = struct{}{}
 	return ch
 }
 
-func (s *Store) unwatch(key string, ch chan struct{}) {
+func (s *Store) unwatch(key string, ch chan backend.Hint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watches[key], ch)
