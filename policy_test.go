@@ -402,3 +402,57 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 	assert.ErrorIs(t, err, lock.ErrInvalid)
 	var _ backend.Backend
 }
+
+// TestLockerLeavesTheKeyToOthersWhoWatchIt: a Locker that just held the key lets
+// the others ask first, for a moment; alone it loses no time.
+func TestLockerLeavesTheKeyToOthersWhoWatchIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := memlock.NewStore(nil)
+		l, err := memlock.New(ctx, &memlock.Options{Store: store})
+		require.NoError(t, err)
+		defer l.Close()
+		// pass takes the key, lets two callers wait, and measures how long after the
+		// release of the first the second has it.
+		pass := func() time.Duration {
+			lease, err := l.Acquire(ctx, "k")
+			require.NoError(t, err)
+			type grant struct {
+				lease lock.Lease
+				at    time.Time
+			}
+			grants := make(chan grant)
+			for range 2 {
+				go func() {
+					lease, err := l.Acquire(ctx, "k")
+					assert.NoError(t, err)
+					grants <- grant{lease, time.Now()}
+				}()
+				synctest.Wait()
+			}
+			require.NoError(t, lease.Release(ctx))
+			first := <-grants
+			time.Sleep(time.Second)
+			released := time.Now()
+			require.NoError(t, first.lease.Release(ctx))
+			second := <-grants
+			require.NoError(t, second.lease.Release(ctx))
+			return second.at.Sub(released)
+		}
+		assert.Zero(t, pass(), "alone")
+
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		require.NoError(t, err)
+		watching, stop := context.WithCancel(ctx)
+		hints, err := b.(backend.Watcher).Watch(watching, "k")
+		require.NoError(t, err)
+		left := pass()
+		assert.Positive(t, left, "with another client that watches")
+		assert.Less(t, left, 10*time.Millisecond)
+		hint := <-hints
+		assert.Equal(t, 2, hint.Watchers)
+		stop()
+		synctest.Wait()
+		assert.Zero(t, pass(), "alone again")
+	})
+}
