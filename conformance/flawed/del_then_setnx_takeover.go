@@ -36,23 +36,23 @@ type delThenSetnx struct{ timestamps }
 
 func (t delThenSetnx) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	for cleared := false; ; cleared = true {
-		sent, stamp := now(), t.stamp(req.TTL)
+		sent, stamp := now(), t.stamp(req.ID, req.TTL)
 		taken, err := t.rdb.SetNX(ctx, name(req.Key), stamp, 0).Result()
 		if err != nil {
 			return backend.Grant{}, err
 		}
 		if taken {
-			return t.won(req, stamp, sent), nil
+			return t.grant(req, sent)
 		}
 		value, err := t.read(ctx, req.Key)
 		if err != nil {
 			return backend.Grant{}, err
 		}
 		if cleared || !t.old(value) {
-			return t.repeat(ctx, req)
+			return t.refuse(ctx, req)
 		}
 		dawdle()
-		if err := t.rdb.Del(ctx, name(req.Key)).Err(); err != nil {
+		if err := t.rdb.Del(ctx, name(req.Key)).Err(); err != nil { // whatever is there by now
 			return backend.Grant{}, err
 		}
 	}

@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -13,6 +14,7 @@ var z03 = Lock{
 	Instead: "Compare the id and delete in one script.",
 	File:    "del_without_owner.go", Over: Redis,
 	Rule:    "ReleaseOwnOnly",
+	Also:    slices.Concat(takeovers, cleanUps, []string{"ReleaseByID", "RefusalLeavesNothing", "BackendErrors"}),
 	onRedis: func(s single) backend.Backend { return delWithoutOwner{s} },
 }
 

@@ -41,13 +41,14 @@ type Lock struct {
 	// Rule is the rule of the suite that must catch it. It is empty for a
 	// healthy lock.
 	Rule string
-	// Also are the other rules, or subjects of rules, that the same mistake may
-	// break. The suite must not report anything else.
+	// Also are the other rules, or subjects of rules, that the same mistake
+	// breaks, or breaks when the timing is right. The suite must not report
+	// anything else.
 	Also []string
 
 	// One of these makes a client of the lock out of a healthy client.
 	onRedis  func(single) backend.Backend
-	onMemory func(backend.Backend) backend.Backend
+	onMemory func(primitives) backend.Backend
 	asLocker func(lock.Locker) lock.Locker
 }
 
@@ -67,7 +68,7 @@ func All() []Lock {
 // Healthy lists the locks that the broken ones are made of. The suite must pass
 // on them, or else a failure on a broken one would prove nothing.
 func Healthy() []Lock {
-	return []Lock{healthySingle, healthyFenced, healthyMemory}
+	return []Lock{healthySingle, healthyFenced, healthyPrimitives, healthyPolicy}
 }
 
 // Config is the lock as the suite sees it. A lock over Redis needs the client,
@@ -91,7 +92,7 @@ func (l Lock) Config(client *goredis.Client) conformance.Config {
 			if err != nil {
 				return nil, err
 			}
-			return l.onMemory(b), nil
+			return l.onMemory(primitives{b}), nil
 		}
 		return cfg
 	}
@@ -112,3 +113,23 @@ const dawdling = 50 * time.Millisecond
 // dawdle stands for a slow network, a garbage collection or a busy machine
 // between two commands.
 func dawdle() { time.Sleep(dawdling) }
+
+// Mistakes with the same consequences break the same rules.
+var (
+	// takeovers: a lease runs out, and somebody else is to get the key. The Locker
+	// of the first holder, whose own deadline is a little earlier, sends a release
+	// then, to clean up.
+	takeovers = []string{
+		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
+		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "ExpiryIsPerHold", "RenewNotOthers", "RenewBounded",
+		"WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
+		"TokenSurvivesRelease", "TokenInTakeoverOrder",
+	}
+	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
+	// sends a release for what may have been granted, perhaps twice.
+	cleanUps = []string{
+		"Exclusive", "ExclusiveWithinLocker", "WaiterWakes", "WaiterGivesUp", "WaiterDeathHarmless", "CancelDuring", "TryBesideWaiters",
+		"ManyWaiters", "ErrorsAreTyped", "CloseEndsWaits", "CloseTwice", "NoLeak", "OwnGrantRecognised", "GrantWithinValidity",
+		"ReleaseUnknown", "UnavailableIsTold", "CallsAreBounded",
+	}
+)

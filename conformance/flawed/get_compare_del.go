@@ -3,6 +3,7 @@ package flawed
 import (
 	"context"
 	"errors"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -16,6 +17,7 @@ var z04 = Lock{
 	Instead: "Compare and delete on the server, in one script.",
 	File:    "get_compare_del.go", Over: Redis,
 	Rule:    "ReleaseAtExpiry",
+	Also:    slices.Concat(takeovers, cleanUps),
 	onRedis: func(s single) backend.Backend { return getCompareDel{s} },
 }
 

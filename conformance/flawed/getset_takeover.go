@@ -17,6 +17,7 @@ var z06 = Lock{
 	Instead: "Let the server expire the record: SET name id NX PX ttl. One clock decides.",
 	File:    "getset_takeover.go", Over: Redis,
 	Rule: "ServerOutlivesD",
+	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
 	onRedis: func(s single) backend.Backend {
 		t := newTimestamps(s)
 		t.ahead = time.Duration(s.number) * skew
@@ -49,27 +50,29 @@ const skew = 100 * time.Millisecond
 type getsetTakeover struct{ timestamps }
 
 func (t getsetTakeover) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	sent, stamp := now(), t.stamp(req.TTL)
+	sent, stamp := now(), t.stamp(req.ID, req.TTL)
 	taken, err := t.rdb.SetNX(ctx, name(req.Key), stamp, 0).Result()
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	if taken {
-		return t.won(req, stamp, sent), nil
+		return t.grant(req, sent)
 	}
 	value, err := t.read(ctx, req.Key)
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	if !t.old(value) {
-		return t.repeat(ctx, req)
+		return t.refuse(ctx, req)
 	}
-	previous, err := t.rdb.SetArgs(ctx, name(req.Key), stamp, goredis.SetArgs{Get: true}).Result() // GETSET
+	before, err := t.rdb.SetArgs(ctx, name(req.Key), stamp, goredis.SetArgs{Get: true}).Result() // GETSET
 	switch {
-	case err != nil && !errors.Is(err, goredis.Nil):
+	case errors.Is(err, goredis.Nil): // released in the meantime
+		return t.grant(req, sent)
+	case err != nil:
 		return backend.Grant{}, err
-	case !t.old(previous):
-		return backend.Grant{}, held(req.Key) // somebody was faster
+	case !t.old(before): // somebody was faster
+		return backend.Grant{}, held(req.Key)
 	}
-	return t.won(req, stamp, sent), nil
+	return t.grant(req, sent)
 }

@@ -14,7 +14,8 @@ var z49Open = Lock{
 	Instead: "No answer is no grant: return the error, and let the caller decide.",
 	File:    "grants_everything.go", Over: Memory,
 	Rule:     "Exclusive",
-	onMemory: func(b backend.Backend) backend.Backend { return &grantsEverything{Backend: b} },
+	Also:     []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "errors", "close", "faults", "backend"},
+	onMemory: func(m primitives) backend.Backend { return &grantsEverything{primitives: m} },
 }
 
 // grantsEverything is a lock whose server has been away since it was opened, and
@@ -29,7 +30,7 @@ var z49Open = Lock{
 // Instead: return the error. Whether work without the lock is better than no work
 // is a question that only the caller can answer, and must be asked.
 type grantsEverything struct {
-	backend.Backend
+	primitives
 	tokens atomic.Uint64
 }
 
@@ -44,6 +45,3 @@ func (b *grantsEverything) Renew(_ context.Context, hold backend.Hold) (backend.
 }
 
 func (b *grantsEverything) Release(context.Context, backend.Hold) error { return nil }
-
-// Clock implements backend.Clocked.
-func (b *grantsEverything) Clock() backend.Clock { return backend.RuntimeClock() }

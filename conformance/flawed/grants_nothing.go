@@ -13,7 +13,8 @@ var z49Shut = Lock{
 	Instead: "Tell apart what the server said: held, refused for good, not reachable.",
 	File:    "grants_nothing.go", Over: Memory,
 	Rule:     "HandsOut",
-	onMemory: func(b backend.Backend) backend.Backend { return grantsNothing{b} },
+	Also:     []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "keys", "errors", "close", "faults", "backend"},
+	onMemory: func(m primitives) backend.Backend { return grantsNothing{m} },
 }
 
 // grantsNothing is a lock that was given a server it may not write to, and that
@@ -27,11 +28,8 @@ var z49Shut = Lock{
 //
 // Instead: an error for each kind of refusal, so that a wait that cannot succeed
 // ends at once.
-type grantsNothing struct{ backend.Backend }
+type grantsNothing struct{ primitives }
 
 func (b grantsNothing) Try(_ context.Context, req backend.Request) (backend.Grant, error) {
 	return backend.Grant{}, held(req.Key)
 }
-
-// Clock implements backend.Clocked.
-func (b grantsNothing) Clock() backend.Clock { return backend.RuntimeClock() }

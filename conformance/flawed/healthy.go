@@ -17,8 +17,13 @@ var (
 		File: "healthy.go", Over: Redis,
 		onRedis: func(s single) backend.Backend { return s },
 	}
-	healthyMemory = Lock{
-		ID: "healthy", Title: "memlock, wrapped and left alone",
+	healthyPrimitives = Lock{
+		ID: "healthy", Title: "memlock's primitives",
+		File: "healthy.go", Over: Memory,
+		onMemory: func(m primitives) backend.Backend { return m },
+	}
+	healthyPolicy = Lock{
+		ID: "healthy", Title: "memlock's Locker",
 		File: "healthy.go", Over: Memory,
 		asLocker: func(l lock.Locker) lock.Locker { return policy{l} },
 	}
@@ -133,6 +138,18 @@ func released(done bool, err error) error {
 }
 
 func held(key string) error { return &backend.HeldError{Key: key} }
+
+// primitives are those of memlock without its optional interfaces.
+type primitives struct{ backend.Backend }
+
+// Clock implements backend.Clocked.
+func (p primitives) Clock() backend.Clock { return p.Backend.(backend.Clocked).Clock() }
+
+func (p primitives) Guarantees() backend.Guarantees {
+	g := p.Backend.Guarantees()
+	g.Waiting = backend.WaitPoll
+	return g
+}
 
 // policy is a Locker around a healthy one, the ground for locks whose primitives
 // are right and whose use of them is not.

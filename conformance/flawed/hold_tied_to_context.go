@@ -13,6 +13,7 @@ var z28 = Lock{
 	Instead: "The context given to an acquiring call bounds the call. The hold ends with its release or its loss.",
 	File:    "hold_tied_to_context.go", Over: Memory,
 	Rule:     "HoldOutlivesAcquireCtx",
+	Also:     []string{"HandsOut", "ReleaseDetached", "CancelDuring", "NoLeak"},
 	asLocker: func(l lock.Locker) lock.Locker { return tiedToContext{policy{l}} },
 }
 

@@ -15,6 +15,7 @@ var z11 = Lock{
 	Instead: "Count the TTL from before the request was sent, and give back a grant that arrives too late to be of use.",
 	File:    "late_acquire.go", Over: Memory,
 	Rule:     "GrantIsUsable",
+	Also:     append([]string{"DeadlineFromSend", "LostByDeadline", "RenewByHand", "RenewNeverResurrects", "ReentrantExtends", "ReentrantAfterLoss", "TokenStable"}, takeovers...),
 	asLocker: func(l lock.Locker) lock.Locker { return &lateAcquire{policy: policy{l}} },
 }
 

@@ -13,6 +13,7 @@ var z18 = Lock{
 	Instead: "A fresh random id for every acquisition.",
 	File:    "owner_per_process.go", Over: Redis,
 	Rule:    "ReleaseOldLeaseSameClient",
+	Also:    append([]string{"TryIdempotent", "ReleaseByID"}, cleanUps...),
 	onRedis: func(s single) backend.Backend { return ownerPerProcess{s, backend.NewID()} },
 }
 

@@ -12,7 +12,7 @@ var z02 = Lock{
 	Seen:    "redis/redis-py#554, laravel/horizon#1738, getsentry/sentry#1509, lukas-krecan/ShedLock#65, josiahcarlson/redis-in-action#72.",
 	Instead: "SET name id NX PX ttl, or both commands in one script.",
 	File:    "setnx_then_expire.go", Over: Redis,
-	Rule:    "LateGrant",
+	Rule:    "CrashBetweenSteps",
 	onRedis: func(s single) backend.Backend { return setnxThenExpire{s} },
 }
 
@@ -24,7 +24,7 @@ var z02 = Lock{
 //	B: SETNX job b        -> 0, and 0 again for ever
 //
 // The gap is a fraction of a millisecond wide, and every deployment and every
-// timeout under load has a chance to hit it. Caught by a rule that cancels the
+// timeout under load has a chance to hit it. Caught by CrashBetweenSteps: it cancels the
 // request at random moments and, like a dead process, never cleans up.
 //
 // Instead: SET name id NX PX ttl. Servers before 2.6.12, which lack it, are no

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,72 +14,74 @@ import (
 )
 
 // timestamps is what the locks of the SETNX page have in common: the record does
-// not expire on the server, and its value is the time at which it is to count as
-// old. Each client remembers what it wrote, which serves as the id of its hold:
-// renewal and release compare it on the server.
+// not expire on the server. Its value says when it is to count as old, by the
+// clock of the client that wrote it, and here also whose it is, so that renewal
+// and release are sound and the takeover alone is not.
 type timestamps struct {
 	single
-	ahead   time.Duration // by how much the clock of this client's machine is ahead
-	written *sync.Map     // acquisition id -> the value that it has written
+	ahead time.Duration // by how much the clock of this client is ahead
+	won   *sync.Map     // the acquisitions that this client was granted
 }
 
-func newTimestamps(s single) timestamps { return timestamps{single: s, written: &sync.Map{}} }
+func newTimestamps(s single) timestamps { return timestamps{single: s, won: &sync.Map{}} }
 
-var replaceIfMine = goredis.NewScript(`
-	if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-	redis.call('SET', KEYS[1], ARGV[2])
-	return 1`)
-
-func (t timestamps) clock() time.Time { return time.Now().Add(t.ahead) }
+func (t timestamps) clock() int64 { return time.Now().Add(t.ahead).UnixMilli() }
 
 // stamp is the value of a record that lasts for the TTL from now.
-func (t timestamps) stamp(ttl time.Duration) string {
-	return strconv.FormatInt(t.clock().Add(ttl).UnixNano(), 10)
+func (t timestamps) stamp(id backend.ID, ttl time.Duration) string {
+	return id.Hex() + " " + strconv.FormatInt(t.clock()+ttl.Milliseconds(), 10)
 }
 
-// old reports whether a value says that its record has ended.
+// old reports whether the time of a record is over. No record is not an old one.
 func (t timestamps) old(value string) bool {
-	until, _ := strconv.ParseInt(value, 10, 64)
-	return t.clock().UnixNano() > until
+	_, digits, ok := strings.Cut(value, " ")
+	until, err := strconv.ParseInt(digits, 10, 64)
+	return ok && err == nil && until <= t.clock()
 }
 
-// won notes the value that an acquisition has written.
-func (t timestamps) won(req backend.Request, value string, sent backend.Instant) backend.Grant {
-	t.written.Store(req.ID, value)
-	return granted(sent, req.TTL)
+// grant notes that the request was granted.
+func (t timestamps) grant(req backend.Request, sent backend.Instant) (backend.Grant, error) {
+	t.won.Store(req.ID, nil)
+	return granted(sent, req.TTL), nil
 }
 
-// mine is the value that the acquisition has written, unless it is old.
-func (t timestamps) mine(id backend.ID) (string, error) {
-	value, ok := t.written.Load(id)
-	if !ok || t.old(value.(string)) {
-		return "", backend.ErrNotHeld
+// refuse answers a request that found a record in its way. It may be its own.
+func (t timestamps) refuse(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if _, mine := t.won.Load(req.ID); !mine {
+		return backend.Grant{}, held(req.Key)
 	}
-	return value.(string), nil
+	v, err := t.Renew(ctx, backend.HoldOf(req))
+	if errors.Is(err, backend.ErrNotHeld) {
+		err = held(req.Key)
+	}
+	return backend.Grant{Holds: 1, Validity: v}, err
 }
+
+// The id and the time of a record are compared, and the record replaced or
+// deleted, in one step.
+var (
+	replaceIfFresh = goredis.NewScript(`
+		local id, till = string.match(redis.call('GET', KEYS[1]) or '', '^(%x+) (%d+)$')
+		if id ~= ARGV[1] or tonumber(till) <= tonumber(ARGV[2]) then return 0 end
+		redis.call('SET', KEYS[1], ARGV[3])
+		return 1`)
+
+	deleteIfFresh = goredis.NewScript(`
+		local id, till = string.match(redis.call('GET', KEYS[1]) or '', '^(%x+) (%d+)$')
+		if id ~= ARGV[1] or tonumber(till) <= tonumber(ARGV[2]) then return 0 end
+		return redis.call('DEL', KEYS[1])`)
+)
 
 func (t timestamps) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	value, err := t.mine(hold.ID)
-	if err != nil {
-		return backend.Validity{}, err
-	}
-	sent, next := now(), t.stamp(hold.TTL)
-	n, err := replaceIfMine.Run(ctx, t.rdb, []string{name(hold.Key)}, value, next).Int()
-	if n == 1 {
-		t.written.Store(hold.ID, next)
-	}
+	sent := now()
+	n, err := replaceIfFresh.Run(ctx, t.rdb, []string{name(hold.Key)}, hold.ID.Hex(), t.clock(), t.stamp(hold.ID, hold.TTL)).Int()
 	return renewed(sent, hold.TTL, n == 1, err)
 }
 
 func (t timestamps) Release(ctx context.Context, hold backend.Hold) error {
-	value, err := t.mine(hold.ID)
-	if err != nil {
-		t.written.Delete(hold.ID)
-		return err
-	}
-	n, err := deleteIfMine.Run(ctx, t.rdb, []string{name(hold.Key)}, value).Int()
+	n, err := deleteIfFresh.Run(ctx, t.rdb, []string{name(hold.Key)}, hold.ID.Hex(), t.clock()).Int()
 	if err == nil {
-		t.written.Delete(hold.ID)
+		t.won.Delete(hold.ID)
 	}
 	return released(n == 1, err)
 }

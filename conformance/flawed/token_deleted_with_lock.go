@@ -15,6 +15,7 @@ var z24 = Lock{
 	Instead: "Keep the counter, or take tokens from something that only grows: a revision, or the server's clock as a floor.",
 	File:    "token_deleted_with_lock.go", Over: Redis,
 	Rule:    "TokenIncreases",
+	Also:    []string{"TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder"},
 	onRedis: func(s single) backend.Backend { return tokenDeleted{fenced{s}} },
 }
 

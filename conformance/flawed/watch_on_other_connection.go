@@ -3,6 +3,7 @@ package flawed
 import (
 	"context"
 	"errors"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -17,6 +18,7 @@ var z07 = Lock{
 	Instead: "A script; or WATCH, MULTI and EXEC on one connection, with a nil EXEC taken as a failure.",
 	File:    "watch_on_other_connection.go", Over: Redis,
 	Rule:    "ReleaseAtExpiry",
+	Also:    slices.Concat(takeovers, cleanUps),
 	onRedis: func(s single) backend.Backend { return watchElsewhere{s} },
 }
 
