@@ -117,7 +117,7 @@ func TestMissingPermission(t *testing.T) {
 	key := uniqueKey(t)
 
 	t.Log("the rules of the documentation suffice")
-	b := user("documented", "~lock:*", "&lock:*", "+evalsha", "+eval", "+get", "+set", "+del", "+time", "+pexpire", "+persist", "+publish", "+subscribe", "+unsubscribe", "+ping", "+info", "+exists")
+	b := user("documented", "~lock:*", "&lock:*", "+evalsha", "+eval", "+get", "+set", "+del", "+time", "+pexpire", "+persist", "+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe", "+ping", "+info", "+exists")
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	hold, _ := granted(t, b, ownedRequest(key, "a", ttl))

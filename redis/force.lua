@@ -1,9 +1,11 @@
 -- Removes the record of a key if its token is the one given, so that a newer
 -- holder is never hit.
 --
--- KEYS[1]  record of the key, and the channel that is told
+-- KEYS[1]  record of the key, and the channel on which the
+--          number of its watchers is told
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  token, in decimal
+-- ARGV[2]  given in a Cluster, where watchers may be on other members
 --
 -- Returns   1  removed
 --           0  the key is free or has another token; nothing was changed
@@ -14,7 +16,11 @@ if record then
   if not token then return -1 end
   if token == ARGV[1] then
     redis.call('DEL', KEYS[1])
-    redis.pcall('PUBLISH', KEYS[1], 0)
+    -- Without permission for the channel the waiters poll.
+    local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+    if watchers ~= 0 or ARGV[2] then
+      redis.pcall('PUBLISH', KEYS[1], string.format('%d', watchers or 0))
+    end
     return 1
   end
 end

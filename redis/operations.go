@@ -80,7 +80,7 @@ func renewal(hold backend.Hold, n names, r reply) (backend.Validity, error) {
 // next one finds no hold, the first is taken to have removed it.
 func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
 	n := namesOf(b.prefix, hold.Key)
-	r, err := b.run(ctx, releaseScript, n, hold.ID.Hex())
+	r, err := b.run(ctx, releaseScript, n, b.removing(hold.ID.Hex())...)
 	if err != nil {
 		return err
 	}
@@ -90,11 +90,19 @@ func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
 // ForceRelease removes the record if it has the token, in one script.
 func (b *redisBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
 	n := namesOf(b.prefix, key)
-	r, err := b.run(ctx, forceScript, n, strconv.FormatUint(token, 10))
+	r, err := b.run(ctx, forceScript, n, b.removing(strconv.FormatUint(token, 10))...)
 	if err != nil {
 		return err
 	}
 	return removal(n, r)
+}
+
+// removing are the arguments of the scripts that remove a record.
+func (b *redisBackend) removing(what string) []any {
+	if b.cluster {
+		return []any{what, "cluster"}
+	}
+	return []any{what}
 }
 
 func removal(n names, r reply) error {

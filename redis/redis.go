@@ -92,6 +92,7 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 type redisBackend struct {
 	client     goredis.UniversalClient
 	closesIt   bool
+	cluster    bool
 	prefix     string
 	clock      backend.Clock
 	guarantees backend.Guarantees
@@ -121,7 +122,8 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
 	}
 	b := &redisBackend{client: client, prefix: prefix, clock: backend.SystemClock()}
-	b.hub = newHub(func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
+	_, b.cluster = client.(*goredis.ClusterClient)
+	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
 	b.guarantees = guarantees(false)
 	return b, nil
 }

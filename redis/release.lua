@@ -1,9 +1,11 @@
 -- Ends one hold and nothing but it. With the last hold the record goes, and
 -- those who wait for the key are told.
 --
--- KEYS[1]  record of the key, and the channel that is told
+-- KEYS[1]  record of the key, and the channel on which the
+--          number of its watchers is told
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  acquisition id
+-- ARGV[2]  given in a Cluster, where watchers may be on other members
 --
 -- Returns   1  released
 --           0  there is no such hold; nothing was changed
@@ -40,10 +42,11 @@ if record then
   end
   if mine then
     redis.call('DEL', KEYS[1])
-    -- Without permission for the channel the waiters poll. The message says how
-    -- many connections listen; on a cluster, how many on this node.
-    local listening = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])
-    redis.pcall('PUBLISH', KEYS[1], listening[2] or 0)
+    -- Without permission for the channel the waiters poll.
+    local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+    if watchers ~= 0 or ARGV[2] then
+      redis.pcall('PUBLISH', KEYS[1], string.format('%d', watchers or 0))
+    end
     return 1
   end
 end

@@ -42,7 +42,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 		appendOnly = appendOnly && info["aof_enabled"] == "1"
 	}
 	b.guarantees = guarantees(appendOnly)
-	if _, cluster := b.client.(*goredis.ClusterClient); !cluster && len(servers) == 1 && servers[0]["cluster_enabled"] == "1" {
+	if !b.cluster && len(servers) == 1 && servers[0]["cluster_enabled"] == "1" {
 		if err := b.reachesEverySlot(ctx); err != nil {
 			return openError(ctx, err)
 		}

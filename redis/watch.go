@@ -60,8 +60,8 @@ type hubTimes struct {
 
 var usualTimes = hubTimes{
 	answer: 3 * time.Second,
-	tick:   time.Second,
-	linger: time.Second,
+	tick:   100 * time.Millisecond,
+	linger: 100 * time.Millisecond,
 	idle:   3 * time.Second,
 	ping:   5 * time.Second,
 	dead:   15 * time.Second,
@@ -73,6 +73,7 @@ var usualTimes = hubTimes{
 // another reads from it. The mutex is never held during I/O.
 type hub struct {
 	open   func(context.Context) *goredis.PubSub
+	counts bool // the messages count the clients that watch
 	times  hubTimes
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -105,7 +106,7 @@ const (
 
 // watcher is one watch. Its channels are written to under the hub's mutex.
 type watcher struct {
-	signals   chan backend.Hint // holds one signal
+	signals   chan backend.Hint // holds one, the last
 	confirmed chan error        // holds the one answer to Watch
 	answered  bool
 	ended     bool
@@ -118,14 +119,16 @@ func (w *watcher) answer(err error) {
 	}
 }
 
+// signal puts the hint in the place of one that was not read yet.
 func (w *watcher) signal(hint backend.Hint) {
 	if w.ended {
 		return
 	}
 	select {
-	case w.signals <- hint:
+	case <-w.signals:
 	default:
 	}
+	w.signals <- hint
 }
 
 // end closes the signals: the watch broke.
@@ -136,8 +139,8 @@ func (w *watcher) end() {
 	}
 }
 
-func newHub(open func(context.Context) *goredis.PubSub) *hub {
-	h := &hub{open: open, times: usualTimes, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+func newHub(counts bool, open func(context.Context) *goredis.PubSub) *hub {
+	h := &hub{open: open, counts: counts, times: usualTimes, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -292,11 +295,11 @@ func (h *hub) onUnsubscribed(channel string) {
 	h.subscribeLater(channel)
 }
 
-// onMessage signals the watches of a channel. The text is the number of
-// connections that listen, which is that of the backends that watch the key.
+// onMessage is a release. The text is how many subscribers the releasing
+// client's server had, which is all of them only where there is one server.
 func (h *hub) onMessage(channel, text string) {
 	var hint backend.Hint
-	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+	if n, err := strconv.Atoi(text); err == nil && n > 0 && h.counts {
 		hint.Watchers = n
 	}
 	h.mu.Lock()

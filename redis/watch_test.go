@@ -69,6 +69,30 @@ func TestWatchHearsReleases(t *testing.T) {
 	}
 }
 
+// A hint counts the clients that watch, not their watches.
+func TestHintsCountTheClients(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	var watches []<-chan backend.Hint
+	clients := []*redisBackend{b, backendOn(t, c), backendOn(t, c)}
+	for _, client := range clients {
+		for range 2 {
+			w, err := client.Watch(t.Context(), key)
+			require.NoError(t, err)
+			watches = append(watches, w)
+		}
+	}
+	hold, _ := granted(t, b, request(key))
+	require.NoError(t, b.Release(t.Context(), hold))
+	for _, w := range watches {
+		require.Equal(t, len(clients), (<-w).Watchers)
+	}
+	_, g := granted(t, b, request(key))
+	require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
+	require.Equal(t, len(clients), (<-watches[0]).Watchers)
+}
+
 // A release right after Watch has returned is never missed.
 func TestWatchIsInForceWhenItReturns(t *testing.T) {
 	t.Parallel()
