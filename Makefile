@@ -1,10 +1,12 @@
 # The things that people do here. `make` alone lists them.
 
 GO ?= go
+ROUNDS ?= 10
+FUZZTIME ?= 30s
 GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long lint bench
+.PHONY: help test test-long fuzz lint bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,9 +15,17 @@ test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
 
-test-long: ## The same with the full rounds of the suite; takes about an hour
+test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
-	LOCK_TEST_REQUIRE=all LOCK_TEST_LONG=1 CGO_ENABLED=1 $(GO) test -race -timeout 120m -count 1 ./...
+	LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -timeout 180m -count $(ROUNDS) ./...
+
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+			echo "$$target in $$file"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
+		done; \
+	done
 
 lint: ## Check format, vet on three systems, linters, and go.mod
 	@unformatted=$$(gofmt -l .); \
