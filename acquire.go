@@ -89,7 +89,10 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error) (*
 		err = fmt.Errorf("no answer from the server within %s", a.answerLimit())
 	}
 	err = unknownUnlessKnown(err)
-	a.trouble = err
+	if ctx.Err() == nil {
+		// What the server said last is worth more than that the caller gave up.
+		a.trouble = err
+	}
 	return nil, err
 }
 
@@ -191,7 +194,7 @@ func (a *acquisition) gaveUp(ctxErr error) error {
 			err = fmt.Errorf("%w; %w", err, more)
 		}
 	}
-	if a.unknown && a.trouble == nil {
+	if a.unknown && !errors.Is(err, ErrOutcomeUnknown) {
 		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 	return err

@@ -378,3 +378,26 @@ func TestObserverIsTold(t *testing.T) {
 		assert.Equal(t, 1, seen[lock.EventWait])
 	})
 }
+
+// TestTroubleIsToldAlthoughTheLastRequestWasCutOff: the context ends while a
+// request is in flight; the error still has what the server said before.
+func TestTroubleIsToldAlthoughTheLastRequestWasCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow(t, memlock.NewStore(nil))
+		d := &down{Backend: s, err: fmt.Errorf("%w: connection refused", backend.ErrUnavailable)}
+		l, err := lock.New(d, nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(50*time.Second, func() {
+			s.delay(memlock.OpTry, 20*time.Second, 0)
+			d.up.Store(true)
+		})
+		_, err = l.Acquire(ctx, "k", lock.WithTTL(time.Hour))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, lock.ErrUnavailable)
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		time.Sleep(time.Hour)
+		require.NoError(t, l.Close())
+	})
+}
