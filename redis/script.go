@@ -37,7 +37,10 @@ var (
 
 // script is sent by its SHA-1, under which Redis caches it, and as text when
 // Redis does not know it.
-type script struct{ text, hash string }
+type script struct {
+	text string
+	hash any // a string, made an interface once and not per command
+}
 
 func newScript(text string) script {
 	sum := sha1.Sum([]byte(text))
