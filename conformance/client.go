@@ -118,9 +118,16 @@ func (c *client) mustTryFor(key string, ttl time.Duration, more ...lock.Option) 
 	return h
 }
 
-// mustAcquire is acquire where the case ends unless the key is granted.
+// mustAcquire is acquire on a key that is free, or that the owner may enter.
 func (c *client) mustAcquire(key string, more ...lock.Option) *hold {
-	h, err := c.acquire(c.e.ctx, key, more...)
+	ctx, cancel := context.WithTimeout(c.e.ctx, c.e.waitBound())
+	defer cancel()
+	return c.mustWait(ctx, key, more...)
+}
+
+// mustWait is acquire on a key that others want too.
+func (c *client) mustWait(ctx context.Context, key string, more ...lock.Option) *hold {
+	h, err := c.acquire(ctx, key, more...)
 	if err != nil {
 		c.e.unexpectedFatal(key, err, "Acquire returned %s; expected a lease", outcome(err))
 	}

@@ -205,7 +205,7 @@ func tryIsImmediate(e *env) {
 		begun := time.Now()
 		c.mustRefuse(key, "somebody else holds it", nil)
 		if d := time.Since(begun); d > e.slack() {
-			e.latef(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
+			e.lateFatalf(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
 		}
 	}
 	h.mustRelease()

@@ -51,7 +51,7 @@ func crashFrees(e *env) {
 			wait := e.takeover(e.ttl)
 			done := make(chan struct{})
 			join := e.start(func() {
-				h := b.mustAcquire(key)
+				h := b.mustWait(e.ctx, key)
 				close(done)
 				_ = h.release(e.ctx)
 			})
@@ -302,7 +302,7 @@ func grantIsUsable(e *env) {
 		case !ok:
 			e.fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
 		case left < e.ttl/3-5*time.Millisecond:
-			e.latef(key, "a lease with a TTL of %s was returned with %s left; expected at least a third", e.ttl, left)
+			e.lateFatalf(key, "a lease with a TTL of %s was returned with %s left; expected at least a third", e.ttl, left)
 		}
 		h.mustRelease()
 	}

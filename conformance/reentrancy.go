@@ -209,7 +209,7 @@ func reentrantOverWaiters(e *env) {
 		done := make(chan struct{})
 		got = append(got, done)
 		waits = append(waits, e.start(func() {
-			h := w.c.mustAcquire(key, w.more...)
+			h := w.c.mustWait(e.ctx, key, w.more...)
 			close(done)
 			h.mustRelease()
 		}))

@@ -136,7 +136,7 @@ func tokenInGrantOrder(e *env) {
 		for n := 0; n < 3 || time.Now().Before(end) && grants.Load() < 10_000; n++ {
 			var h *hold
 			if i < lockers {
-				h = c.mustAcquire(key)
+				h = c.mustWait(e.ctx, key)
 			} else { // half of them try, so that both ways to a grant compete
 				got, err := c.try(key)
 				if err != nil {

@@ -267,7 +267,7 @@ func (e *env) inOrder(key string, holder *client, pick func(i int) *client, n in
 	var order []int
 	h.mustRelease()
 	e.each(n, func(i int) {
-		got := waiters[i].mustGet(e, key, e.waitBound()*time.Duration(n), "the key was released")
+		got := waiters[i].mustGet(e, key, e.waitBound()+time.Duration(n)*2*time.Second, "the key was released")
 		mu.Lock()
 		order = append(order, i)
 		mu.Unlock()
@@ -306,7 +306,7 @@ func tryBesideWaiters(e *env) {
 	for i := range waiters {
 		fs = append(fs, func() {
 			defer served.Done()
-			got := clients[i%3].mustAcquire(key)
+			got := clients[i%3].mustWait(e.ctx, key)
 			e.pause(e.randomly(3 * time.Millisecond))
 			got.mustRelease()
 		})
@@ -344,7 +344,7 @@ func manyWaiters(e *env) {
 	var work updates
 	wait := e.start(func() {
 		e.each(crowd, func(i int) {
-			got := clients[i%len(clients)].mustAcquire(key)
+			got := clients[i%len(clients)].mustWait(e.ctx, key)
 			work.work(got)
 			got.mustRelease()
 		})

@@ -1,0 +1,595 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// A rule that cannot fail proves nothing: each mutant below breaks one thing in a
+// healthy lock, and the rules that are about it must fail.
+
+// mutant is a memory backend with methods replaced.
+type mutant struct {
+	*everything
+	try     func(ctx context.Context, req backend.Request) (backend.Grant, error)
+	renew   func(ctx context.Context, h backend.Hold) (backend.Validity, error)
+	release func(ctx context.Context, h backend.Hold) error
+	g       func(g backend.Guarantees) backend.Guarantees
+}
+
+// everything is everything that the memory backend can do, and what the mutants of
+// one store share.
+type everything struct {
+	backend.Backend
+	backend.Watcher
+	backend.BatchRenewer
+	backend.Inspector
+	backend.ForceReleaser
+	shared *shared
+}
+
+type shared struct {
+	mu    sync.Mutex
+	last  map[string]backend.Hold // the last hold granted, by key
+	since map[string]time.Time
+	n     int
+}
+
+func (m *mutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := m.try(ctx, req)
+	if err == nil {
+		m.shared.mu.Lock()
+		m.shared.last[req.Key], m.shared.since[req.Key] = backend.HoldOf(req), time.Now()
+		m.shared.mu.Unlock()
+	}
+	return g, err
+}
+func (m *mutant) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	return m.renew(ctx, h)
+}
+func (m *mutant) Release(ctx context.Context, h backend.Hold) error { return m.release(ctx, h) }
+func (m *mutant) Guarantees() backend.Guarantees                    { return m.g(m.Backend.Guarantees()) }
+
+// RenewBatch is left to single renewals, so that a mutated Renew counts.
+func (m *mutant) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := make([]backend.Renewal, len(holds))
+	for i, h := range holds {
+		out[i].Validity, out[i].Err = m.Renew(ctx, h)
+	}
+	return out
+}
+
+func (s *shared) lastOf(key string) backend.Hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last[key]
+}
+
+func (s *shared) next() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	return s.n
+}
+
+// mutate is a Config on a memory store whose backends are changed.
+func mutate(change func(m *mutant)) Config {
+	cfg := memory()
+	healthy := cfg.OpenBackend
+	sh := &shared{last: map[string]backend.Hold{}, since: map[string]time.Time{}}
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := healthy(ctx)
+		if err != nil {
+			return nil, err
+		}
+		m := &mutant{
+			everything: &everything{b, b.(backend.Watcher), b.(backend.BatchRenewer), b.(backend.Inspector), b.(backend.ForceReleaser), sh},
+			try:        b.Try, renew: b.Renew, release: b.Release,
+			g: func(g backend.Guarantees) backend.Guarantees { return g },
+		}
+		change(m)
+		return m, nil
+	}
+	return cfg
+}
+
+// force removes the record of a key, whoever's it is.
+func (m *mutant) force(ctx context.Context, key string) error {
+	rec, err := m.Inspect(ctx, key)
+	if err != nil {
+		return err
+	}
+	return m.ForceRelease(ctx, key, rec.Token)
+}
+
+func TestMutantBackends(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *mutant)
+	}{
+		"none": {"", func(*mutant) {}},
+		"grants everything": {"Exclusive ExclusiveWithinLocker TryIsImmediate ConcurrentTries ErrorsAreTyped ReentrantExplicit ReentrantModel ManyWaiters", func(m *mutant) {
+			m.try = func(_ context.Context, req backend.Request) (backend.Grant, error) {
+				return backend.Grant{Token: uint64(m.shared.next()), Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: req.TTL}}, nil
+			}
+		}},
+		"grants nothing": {"HandsOut ReleaseFrees TokenIncreases CrashFrees RenewKeeps", func(m *mutant) {
+			m.try = func(_ context.Context, req backend.Request) (backend.Grant, error) {
+				return backend.Grant{}, &backend.HeldError{Key: req.Key}
+			}
+		}},
+		"takes over in two steps": {"ExclusiveAcrossTakeover", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				var held *backend.HeldError
+				if errors.As(err, &held) && held.Remaining > 0 && held.Remaining < 8*time.Millisecond {
+					time.Sleep(10 * time.Millisecond)
+					_ = m.force(ctx, req.Key)
+					return m.Backend.Try(ctx, req)
+				}
+				return g, err
+			}
+		}},
+		"folds keys": {"IndependentKeys", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Key = strings.ToLower(req.Key)
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"releases by key": {"ReleaseOwnOnly ReleaseOldLeaseSameClient ReleaseByID RefusalLeavesNothing", func(m *mutant) {
+			m.release = func(ctx context.Context, h backend.Hold) error { return m.force(ctx, h.Key) }
+		}},
+		"release does nothing": {"ReleaseFrees ReleaseDetached TryIsImmediate WaiterWakes CloseEndsHolds CancelDuring", func(m *mutant) {
+			m.release = func(context.Context, backend.Hold) error { return nil }
+		}},
+		"renewal resurrects": {"RenewNeverResurrects RenewByID RenewAfterRelease", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				g, err := m.Backend.Try(ctx, backend.Request{Key: h.Key, ID: h.ID, Owner: h.Owner, TTL: h.TTL})
+				if err != nil {
+					err = backend.ErrNotHeld
+				}
+				return g.Validity, err
+			}
+		}},
+		"renewal extends whoever holds": {"RenewNotOthers RenewByID BatchRenewMixed", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				return m.Backend.Renew(ctx, m.shared.lastOf(h.Key))
+			}
+		}},
+		"renewals add up": {"RenewBounded", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				h.TTL *= time.Duration(1 + m.shared.next())
+				v, err := m.Backend.Renew(ctx, h)
+				v.For = min(v.For, h.TTL)
+				return v, err
+			}
+		}},
+		"renewal only says so": {"ServerOutlivesD RenewKeeps RenewByHand HoldOutlivesAcquireCtx RenewTransient", func(m *mutant) {
+			m.renew = func(_ context.Context, h backend.Hold) (backend.Validity, error) {
+				return backend.Validity{Sent: backend.RuntimeClock().Now(), For: backend.ValidFor(h.TTL)}, nil
+			}
+		}},
+		"renewal shortens": {"RenewKeeps RenewByHand", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				_ = m.Backend.Release(ctx, h)
+				return backend.Validity{Sent: backend.RuntimeClock().Now(), For: backend.ValidFor(h.TTL)}, nil
+			}
+		}},
+		"renewal fails at times": {"RenewIdempotentCount", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				if m.shared.next()%30 == 0 {
+					return backend.Validity{}, backend.ErrNotHeld // nothing was changed, says the count of rows
+				}
+				return m.Backend.Renew(ctx, h)
+			}
+		}},
+		"never expires": {"CrashFrees RenewNeverResurrects RenewBounded HoldersTTLCounts ExclusiveAcrossTakeover", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				ttl := req.TTL
+				req.TTL = time.Hour
+				g, err := m.Backend.Try(ctx, req)
+				g.For = backend.ValidFor(ttl)
+				return g, err
+			}
+		}},
+		"expires early": {"ServerOutlivesD LostBeforeTakeover", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				ttl := req.TTL
+				req.TTL = ttl * 9 / 10
+				g, err := m.Backend.Try(ctx, req)
+				g.For = backend.ValidFor(ttl)
+				return g, err
+			}
+		}},
+		"refusals lengthen the lease": {"CrashFrees HoldersTTLCounts", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if err != nil {
+					h := m.shared.lastOf(req.Key)
+					h.TTL = req.TTL
+					_, _ = m.Backend.Renew(ctx, h)
+				}
+				return g, err
+			}
+		}},
+		"the contender's TTL counts": {"HoldersTTLCounts", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				m.shared.mu.Lock()
+				since, held := m.shared.since[req.Key]
+				m.shared.mu.Unlock()
+				if held && time.Since(since) > req.TTL {
+					_ = m.force(ctx, req.Key)
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"validity from nowhere": {"ValidityHonest", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.For = req.TTL
+				return g, err
+			}
+		}},
+		"one token for all": {"TokenIncreases TokenInGrantOrder TokenSurvivesRelease TokenInTakeoverOrder ReentrantSameToken", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.Token = 7
+				return g, err
+			}
+		}},
+		"token of its own for every hold": {"ReentrantSameToken TokenStable TryIdempotent", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.Token = uint64(m.shared.next())
+				return g, err
+			}
+		}},
+		"token before the grant": {"TokenInGrantOrder", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				token := uint64(m.shared.next()) // with a request of its own
+				time.Sleep(rand.N(time.Millisecond))
+				g, err := m.Backend.Try(ctx, req)
+				g.Token = token
+				return g, err
+			}
+		}},
+		"huge token": {"TokenFits", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.Token |= 1 << 63
+				return g, err
+			}
+		}},
+		"a fresh id for every request": {"TryIdempotent", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.ID = backend.NewID()
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"counts to one": {"HoldCount", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.Holds = 1
+				return g, err
+			}
+		}},
+		"all owners are one": {"ReentrantExplicit ReentrantModel", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if req.Owner != "" {
+					req.Owner = "x"
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"no owner is an owner": {"ExclusiveWithinLocker Exclusive ExclusiveAcrossTakeover", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if req.Owner == "" {
+					req.Owner = "this process"
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"owners are ignored": {"ReentrantCount ReentrantSameToken ReentrantOwnLeases ReentrantOtherLocker ReentrantLimit ReentrantOverWaiters", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Owner = ""
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"one hold per owner": {"ReentrantExtends ReentrantCount ReentrantOwnLeases ExpiryIsPerHold", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				last := m.shared.lastOf(req.Key)
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil && req.Owner != "" && last.Owner == req.Owner && last.ID != req.ID {
+					_ = m.Backend.Release(ctx, last)
+				}
+				return g, err
+			}
+		}},
+		"one expiry per owner": {"ExpiryIsPerHold", func(m *mutant) {
+			holds := map[backend.ID]backend.Hold{}
+			var mu sync.Mutex
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				holds[req.ID] = backend.HoldOf(req)
+				return m.Backend.Try(ctx, req)
+			}
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, x := range holds {
+					if x.Key == h.Key && x.Owner == h.Owner && h.Owner != "" {
+						_, _ = m.Backend.Renew(ctx, x)
+					}
+				}
+				return m.Backend.Renew(ctx, h)
+			}
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				if h.Token == 0 || h.Owner != "" && time.Now().IsZero() {
+					return m.Backend.Release(ctx, h)
+				}
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if x := holds[h.ID]; x.Owner != "" && x.TTL <= 300*time.Millisecond && m.shared.next()%2 == 1 {
+					return nil // a lapsed hold that is not given back by its client
+				}
+				return m.Backend.Release(ctx, h)
+			}
+		}},
+		"wrong refusal at the limit": {"ReentrantLimit", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if errors.Is(err, backend.ErrTooManyHolds) {
+					err = backend.ErrHeld
+				}
+				return g, err
+			}
+		}},
+		"ignores the context": {"CancelledSendsNothing", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				return m.Backend.Try(context.WithoutCancel(ctx), req)
+			}
+		}},
+		"tells ids": {"BackendErrors", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if err != nil {
+					err = fmt.Errorf("%w by %s", err, m.shared.lastOf(req.Key).ID.Hex())
+				}
+				return g, err
+			}
+		}},
+		"tells owners": {"NoSecretsInErrors BackendErrors", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if err != nil {
+					err = fmt.Errorf("%w by %s", err, m.shared.lastOf(req.Key).Owner)
+				}
+				return g, err
+			}
+		}},
+		"refusal is an own error": {"ErrorsAreTyped BackendErrors TryIsImmediate", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					err = errors.New("taken")
+				}
+				return g, err
+			}
+		}},
+		"a refusal without details": {"HeldDetails", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					err = backend.ErrHeld
+				}
+				return g, err
+			}
+		}},
+		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
+			m.g = func(g backend.Guarantees) backend.Guarantees {
+				g.Name += fmt.Sprint(m.shared.next())
+				return g
+			}
+		}},
+		"a removed hold is renewed": {"LostOnRemoval ForceReleaseByToken", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				v, err := m.Backend.Renew(ctx, h)
+				if errors.Is(err, backend.ErrNotHeld) {
+					return backend.Validity{Sent: backend.RuntimeClock().Now(), For: backend.ValidFor(h.TTL)}, nil
+				}
+				return v, err
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) { mustFail(t, mutate(c.change), c.rules) })
+	}
+	all.Wait()
+}
+
+// atOnce runs a subtest beside the others, since mutants mostly wait.
+func atOnce(t *testing.T, all *sync.WaitGroup, name string, f func(t *testing.T)) {
+	all.Go(func() { t.Run(name, f) })
+}
+
+// mustFail runs the named rules, all of which must fail. Without names, all rules
+// run and none may fail.
+func mustFail(t *testing.T, cfg Config, rules string) {
+	t.Helper()
+	cfg.Only = strings.Fields(rules)
+	rep, err := Check(t.Context(), cfg)
+	require.NoError(t, err)
+	for _, r := range rep.Results {
+		if rules == "" {
+			assert.NotEqual(t, Fail, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+			continue
+		}
+		assert.Equal(t, Fail, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		assert.NotContains(t, r.Evidence, "panic", r.Rule)
+	}
+}
+
+// optionalMutant breaks an optional interface.
+type optionalMutant struct {
+	*mutant
+	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)
+	inspect func(r backend.Record) backend.Record
+	force   func(ctx context.Context, key string, token uint64) error
+	batch   func([]backend.Renewal) []backend.Renewal
+}
+
+func (m optionalMutant) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	if m.watch != nil {
+		return m.watch(ctx, key)
+	}
+	return m.Watcher.Watch(ctx, key)
+}
+func (m optionalMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	r, err := m.Inspector.Inspect(ctx, key)
+	if m.inspect != nil && err == nil {
+		r = m.inspect(r)
+	}
+	return r, err
+}
+func (m optionalMutant) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if m.force != nil {
+		return m.force(ctx, key, token)
+	}
+	return m.ForceReleaser.ForceRelease(ctx, key, token)
+}
+func (m optionalMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := m.BatchRenewer.RenewBatch(ctx, holds)
+	if m.batch != nil {
+		out = m.batch(out)
+	}
+	return out
+}
+
+func TestMutantOptions(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *optionalMutant)
+	}{
+		"watch signals nothing": {"WatchBeforeReturn", func(m *optionalMutant) {
+			m.watch = func(context.Context, string) (<-chan backend.Hint, error) { return make(chan backend.Hint), nil }
+		}},
+		"watch never ends": {"WatchEndsWithContext", func(m *optionalMutant) {
+			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+				go func() { time.Sleep(20 * time.Second) }()
+				return m.Watcher.Watch(ctx, key)
+			}
+		}},
+		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
+		}},
+		"force without looking": {"ForceReleaseByToken", func(m *optionalMutant) {
+			m.force = func(ctx context.Context, key string, _ uint64) error { return m.mutant.force(ctx, key) }
+		}},
+		"batch in another order": {"BatchRenewMixed", func(m *optionalMutant) {
+			m.batch = func(r []backend.Renewal) []backend.Renewal {
+				if len(r) > 1 {
+					r[0], r[1] = r[1], r[0]
+				}
+				return r
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			cfg := mutate(func(*mutant) {})
+			healthy := cfg.OpenBackend
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := healthy(ctx)
+				m := &optionalMutant{mutant: b.(*mutant)}
+				c.change(m)
+				return m, err
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
+
+// queueMutant breaks the queue.
+type queueMutant struct {
+	backend.Backend
+	backend.Queuer
+	enqueue  func(backend.Request) backend.Request
+	withdraw func() bool
+	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
+}
+
+type ticketMutant struct {
+	backend.Ticket
+	q *queueMutant
+}
+
+func (q *queueMutant) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	if q.enqueue != nil {
+		req = q.enqueue(req)
+	}
+	t, err := q.Queuer.Enqueue(ctx, req)
+	return ticketMutant{t, q}, err
+}
+func (t ticketMutant) Withdraw(ctx context.Context) error {
+	if t.q.withdraw != nil {
+		return nil
+	}
+	return t.Ticket.Withdraw(ctx)
+}
+func (t ticketMutant) Wait(ctx context.Context) (backend.Grant, error) {
+	if t.q.wait != nil {
+		return t.q.wait(t.Ticket, ctx)
+	}
+	return t.Ticket.Wait(ctx)
+}
+
+func TestMutantQueues(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(*queueMutant)
+	}{
+		"withdrawing does nothing": {"QueueWithdraw", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
+		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
+			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
+		}},
+		"waiting is not waiting": {"QueueOrder FairOrder", func(q *queueMutant) {
+			q.wait = func(backend.Ticket, context.Context) (backend.Grant, error) {
+				return backend.Grant{Token: 1, Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: time.Second}}, nil
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store := memlock.NewStore(nil)
+			cfg := memory()
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+				q := &queueMutant{Backend: b, Queuer: b.(backend.Queuer)}
+				c.change(q)
+				return q, err
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
