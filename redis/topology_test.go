@@ -94,6 +94,32 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// The rules that the documentation gives for a Cluster suffice.
+func TestClusterPermissions(t *testing.T) {
+	t.Parallel()
+	addrs := cluster(t, 2)
+	for _, addr := range addrs {
+		c := goredis.NewClient(&goredis.Options{Addr: addr})
+		args := []any{"acl", "setuser", "locks", "on", ">pass"}
+		for _, rule := range documentedRules(t) {
+			args = append(args, rule)
+		}
+		require.NoError(t, c.Do(t.Context(), append(args, "+cluster|slots", "+command")...).Err())
+		require.NoError(t, c.Close())
+	}
+	b, err := backend.DefaultMux.Open(t.Context(), "redis://locks:pass@"+strings.Join(addrs, ",")+"?cluster=true", backend.OpenConfig{TTL: ttl})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	for range 10 {
+		key := uniqueKey(t)
+		w, err := b.(backend.Watcher).Watch(t.Context(), key)
+		require.NoError(t, err)
+		hold, _ := granted(t, b, request(key))
+		require.NoError(t, b.Release(t.Context(), hold))
+		signalled(t, w)
+	}
+}
+
 // A client that does not know of the cluster is told at once what is missing.
 func TestClusterWithoutClusterMode(t *testing.T) {
 	t.Parallel()
