@@ -60,7 +60,7 @@ const TTL = time.Second
 func All() []Lock {
 	return []Lock{
 		z49Open, z49Shut,
-		z01, z02, z03, z04, z07, z05, z06,
+		z01, z02, z03, z04, z07Watch, z07Nil, z05, z06,
 		z18, z14, z13, z11, z28, z29, z24,
 	}
 }

@@ -34,8 +34,8 @@ var z04 = Lock{
 // where a release meets the end of the lease, which is where holders that are
 // short of time release. Caught by ReleaseAtExpiry, which aims there.
 //
-// Instead: the comparison and the DEL in one script; on Redis 8.4 also DELEX with
-// IFEQ.
+// Instead: the comparison and the DEL in one script, or in one command where there
+// is one (DELEX with IFEQ since Redis 8.4, DELIFEQ since Valkey 9.0).
 type getCompareDel struct{ single }
 
 func (s getCompareDel) Release(ctx context.Context, hold backend.Hold) error {

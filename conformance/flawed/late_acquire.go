@@ -11,7 +11,7 @@ import (
 var z11 = Lock{
 	ID: "Z11", Title: "an acquisition that took longer than the TTL counts",
 	Summary: "The grant arrives when its time is over, and is handed to the caller as a lock.",
-	Seen:    "mike-marcacci/node-redlock#296 and its pull request 369; go-redsync/redsync#71.",
+	Seen:    "mike-marcacci/node-redlock#296 and #369, go-redsync/redsync#71 and #72.",
 	Instead: "Count the TTL from before the request was sent, and give back a grant that arrives too late to be of use.",
 	File:    "late_acquire.go", Over: Memory,
 	Rule:     "GrantIsUsable",

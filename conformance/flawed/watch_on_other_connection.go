@@ -10,12 +10,12 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var z07 = Lock{
+var z07Watch = Lock{
 	ID: "Z07", Title: "WATCH and EXEC on different connections",
 	Summary: "WATCH guards a connection, the transaction goes out on another, and nothing is guarded.",
 	Seen: "Pooled clients whose commands take any free connection; the documentation of Spring Data Redis warns of it " +
 		"(RedisTemplate, SessionCallback), and in go-redis it is one letter: rdb for tx.",
-	Instead: "A script; or WATCH, MULTI and EXEC on one connection, with a nil EXEC taken as a failure.",
+	Instead: "A script; or WATCH, MULTI and EXEC on one connection.",
 	File:    "watch_on_other_connection.go", Over: Redis,
 	Rule:    "ReleaseAtExpiry",
 	Also:    slices.Concat(takeovers, cleanUps),
@@ -35,8 +35,8 @@ var z07 = Lock{
 // the pool, as in many tests, it does. Caught by ReleaseAtExpiry.
 //
 // Instead: a script. A transaction works too, if the client keeps all of it on
-// one connection, takes a nil EXEC for a failure, and the server is 6.0.9 or
-// later: before that, a key that merely expired did not abort.
+// one connection, and the server is 6.0.9 or later: before that, a key that merely
+// expired did not abort.
 type watchElsewhere struct{ single }
 
 func (s watchElsewhere) Release(ctx context.Context, hold backend.Hold) error {
