@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -160,99 +159,6 @@ func TestMissingPermission(t *testing.T) {
 	require.Zero(t, admin.Exists(t.Context(), namesOf(defaultPrefix, key).record()).Val())
 	_, err = b.Watch(t.Context(), key)
 	require.ErrorIs(t, err, backend.ErrPermanent)
-}
-
-func TestReplica(t *testing.T) {
-	t.Parallel()
-	primary := servertest.Redis(t)
-	server := servertest.Redis(t)
-	c := clientOf(t, server)
-	b := backendOn(t, c)
-	key, stale, free := uniqueKey(t), uniqueKey(t), uniqueKey(t)
-	hold, g := granted(t, b, request(key))
-	multi, _ := granted(t, b, ownedRequest(stale, "a", ttl))
-
-	host, port, err := net.SplitHostPort(primary.Addr())
-	require.NoError(t, err)
-	require.NoError(t, c.Do(t.Context(), "replicaof", host, port).Err())
-	// The demoted server has lost what it held; nothing of that is proof.
-	_, tryErr := b.Try(t.Context(), request(free))
-	_, renewErr := b.Renew(t.Context(), hold)
-	_, multiErr := b.Renew(t.Context(), multi)
-	for _, err := range []error{
-		tryErr, renewErr, multiErr,
-		b.Release(t.Context(), hold),
-		b.Release(t.Context(), multi),
-		b.ForceRelease(t.Context(), key, g.Token),
-		b.RenewBatch(t.Context(), []backend.Hold{hold})[0].Err,
-	} {
-		require.ErrorIs(t, err, backend.ErrUnavailable)
-		require.NotErrorIs(t, err, backend.ErrNotHeld)
-		require.ErrorContains(t, err, "READONLY")
-	}
-
-	// A replica that has the record says READONLY too, not "held" or "not held".
-	on := backendOn(t, clientOf(t, primary))
-	granted(t, on, request(free))
-	eventually(t, "the record is replicated", func() bool {
-		return c.Exists(t.Context(), namesOf(defaultPrefix, free).record()).Val() == 1
-	})
-	_, err = b.Try(t.Context(), request(free))
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.NotErrorIs(t, err, backend.ErrHeld)
-	strange := backend.HoldOf(request(free))
-	_, err = b.Renew(t.Context(), strange)
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorIs(t, b.Release(t.Context(), strange), backend.ErrUnavailable)
-
-	_, err = NewBackend(t.Context(), c, nil)
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorContains(t, err, "replica")
-}
-
-func TestFullMemory(t *testing.T) {
-	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
-	b := backendOn(t, c)
-	one, two := uniqueKey(t), uniqueKey(t)
-	single, _ := granted(t, b, request(one))
-	first, _ := granted(t, b, ownedRequest(two, "a", ttl))
-	second, _ := granted(t, b, ownedRequest(two, "a", ttl))
-	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
-
-	_, err := b.Try(t.Context(), request(uniqueKey(t)))
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorContains(t, err, "OOM")
-	// What is held goes on, and can be given back.
-	for _, hold := range []backend.Hold{single, first, second} {
-		_, err := b.Renew(t.Context(), hold)
-		require.NoError(t, err)
-	}
-	for _, r := range b.RenewBatch(t.Context(), []backend.Hold{single, first, second}) {
-		require.NoError(t, r.Err)
-	}
-	for _, hold := range []backend.Hold{single, first, second} {
-		require.NoError(t, b.Release(t.Context(), hold))
-	}
-	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	granted(t, b, request(one))
-	granted(t, b, request(two))
-}
-
-func TestTooFewReplicas(t *testing.T) {
-	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
-	b := backendOn(t, c)
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key))
-	require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
-	_, err := b.Try(t.Context(), request(uniqueKey(t)))
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	_, err = b.Renew(t.Context(), hold)
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrUnavailable)
-	require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
-	require.NoError(t, b.Release(t.Context(), hold))
 }
 
 func TestUnreachable(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	lock "github.com/mortiselock/lock"
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 )
 
