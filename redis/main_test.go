@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -75,7 +76,7 @@ func raw(t testing.TB, c goredis.UniversalClient, key string) (value string, exp
 	t.Helper()
 	n := namesOf(defaultPrefix, key)
 	value, err := c.Get(t.Context(), n.record()).Result()
-	if err == goredis.Nil {
+	if errors.Is(err, goredis.Nil) {
 		return "", 0
 	}
 	require.NoError(t, err)

@@ -70,7 +70,7 @@ func (p *proxy) dropReplyTo(text string) {
 }
 
 func (p *proxy) requests(client, server net.Conn, hit *atomic.Bool) {
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
@@ -87,7 +87,7 @@ func (p *proxy) requests(client, server net.Conn, hit *atomic.Bool) {
 }
 
 func (p *proxy) replies(client, server net.Conn, hit *atomic.Bool) {
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := server.Read(buf)
