@@ -155,7 +155,7 @@ func TestSentinel(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Skip("a sentinel is redis-server, which is not installed here: apt-get install redis-server")
+		servertest.MissingRedis(t, "a sentinel is redis-server, which is not installed here: apt-get install redis-server")
 	}
 	primary := servertest.Redis(t, servertest.WithControl())
 	primaryHost, primaryPort, err := net.SplitHostPort(primary.Addr())

@@ -130,3 +130,11 @@ func redisURL(to target) string {
 	}
 	return u.String()
 }
+
+// MissingRedis ends a test that needs something of Redis that is not to be had,
+// such as a program beside the server: it is skipped, or fails where Redis is
+// required.
+func MissingRedis(t TB, format string, args ...any) {
+	t.Helper()
+	systemFinder().report(t, redisKind, missing(format, args...))
+}
