@@ -55,6 +55,12 @@ func (j *jobControl) signal(sig os.Signal) bool {
 func (j *jobControl) stopped(sig syscall.Signal) {
 	switch sig {
 	case syscall.SIGTTIN, syscall.SIGTTOU:
+		if j.suspended {
+			// The request to suspend came when it had just stopped for the terminal.
+			j.lent = true
+			j.suspend()
+			return
+		}
 		switch j.foreground() {
 		case j.own:
 			j.setForeground(j.process.pid)

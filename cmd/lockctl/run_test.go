@@ -194,6 +194,21 @@ func TestCommandThatDoesNotListenIsKilledOnLoss(t *testing.T) {
 	})
 }
 
+func TestServerThatGoesAwayStopsTheCommand(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	p := start(t, server.URL(), "run", "--ttl", "3s", "k", "--", "sh", "-c",
+		`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	require.Equal(t, "ready", p.line())
+	server.Freeze(t)
+	require.Equal(t, "asked", p.line())
+	server.Resume(t) // the release can reach it
+	p.requireStatus(exitLost)
+	require.Contains(t, p.errors(), "no renewal was confirmed in time; sh was stopped")
+	status, _, errs := run(t, server.URL(), "run", "--wait", "10s", "k", "--", "true")
+	require.Zero(t, status, errs)
+}
+
 func TestLossThatOnlyTheReleaseNotices(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
 		// The TTL is so long that no renewal comes before the end.
@@ -236,7 +251,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 func TestSuspendedCommandGoesOn(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
 		p := start(t, url, "run", "--ttl", "60s", key, "--", "sh", "-c",
-			`echo $$; while ! test -e "$GO"; do sleep 0.01; done`)
+			`echo $$; exec sleep 1000`)
 		command := pidOf(t, p.line())
 		p.signal(syscall.SIGTSTP)
 		require.Eventually(t, func() bool { return stopped(command) && stopped(p.cmd.Process.Pid) }, hang, 5*time.Millisecond)
@@ -276,6 +291,12 @@ func TestInterruptedWaitLeavesNothing(t *testing.T) {
 // waits reports whether the process has begun to talk to the server or to watch
 // the directory, which it does after it has set up its signals.
 func waits(pid int) bool {
+	// The command line is the last thing that execve changes: before, the files of
+	// the old program may still be there.
+	cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil || !strings.HasPrefix(string(cmdline), binary) {
+		return false
+	}
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
 	entries, err := os.ReadDir(dir)
 	if err != nil {

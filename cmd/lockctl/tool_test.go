@@ -1,0 +1,237 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// fakeTool is the tool in this process, on a fake Locker.
+func fakeTool(l *fakeLocker) (*tool, *bytes.Buffer) {
+	var stderr bytes.Buffer
+	return &tool{
+		printer: newPrinter(&stderr),
+		open: func(context.Context, string, ...lock.OpenOption) (lock.Locker, error) {
+			return l, nil
+		},
+		signals: make(chan os.Signal, 8),
+	}, &stderr
+}
+
+func config(argv ...string) runConfig {
+	return runConfig{url: "file:", wait: -1, grace: time.Second, key: "k", argv: argv, ttl: time.Hour}
+}
+
+func requireExit(t *testing.T, want int, err error) *exitError {
+	t.Helper()
+	var e *exitError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, want, e.code, e.message)
+	return e
+}
+
+func granting(lease *fakeLease) *fakeLocker {
+	return &fakeLocker{acquire: func(context.Context, string) (lock.Lease, error) { return lease, nil }}
+}
+
+func TestReleasedAndClosedAfterTheCommand(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(time.Hour)
+	l := granting(lease)
+	tool, _ := fakeTool(l)
+	require.NoError(t, tool.run(config("true")))
+	require.True(t, lease.isReleased())
+	require.True(t, l.isClosed())
+
+	lease = newFakeLease(time.Hour)
+	tool, _ = fakeTool(granting(lease))
+	requireExit(t, 3, tool.run(config("sh", "-c", "exit 3")))
+	require.True(t, lease.isReleased())
+}
+
+func TestReleaseThatFindsTheHoldGone(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{"exit 0", "exit 3"} {
+		lease := newFakeLease(time.Hour)
+		lease.releaseErr = fmt.Errorf("lock: %w", lock.ErrTakenOver)
+		tool, _ := fakeTool(granting(lease))
+		e := requireExit(t, exitLost, tool.run(config("sh", "-c", script)))
+		require.Contains(t, e.message, "removed or taken over")
+	}
+}
+
+func TestReleaseThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(time.Hour)
+	lease.releaseErr = fmt.Errorf("%w: no answer", lock.ErrOutcomeUnknown)
+	tool, stderr := fakeTool(granting(lease))
+	requireExit(t, 3, tool.run(config("sh", "-c", "exit 3")))
+	tool.printer.close()
+	require.Contains(t, stderr.String(), "lockctl: warning: the release of \"k\" was not confirmed")
+	require.Contains(t, stderr.String(), "up to 1h0m0s")
+}
+
+func TestLostHoldIsReleasedOnceTheCommandIsGone(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(time.Hour)
+	lease.end(lock.ErrSessionLost)
+	tool, _ := fakeTool(granting(lease))
+	e := requireExit(t, exitLost, tool.run(config("sleep", "1000")))
+	require.Contains(t, e.message, "session")
+	require.Contains(t, e.message, "sleep was ")
+	require.True(t, lease.isReleased())
+}
+
+func TestCommandDoesNotStartUnderAnExpiredHold(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(-time.Second)
+	tool, _ := fakeTool(granting(lease))
+	file := filepath.Join(t.TempDir(), "started")
+	requireExit(t, exitLost, tool.run(config("touch", file)))
+	require.NoFileExists(t, file)
+}
+
+func TestInterruptWhileWaiting(t *testing.T) {
+	t.Parallel()
+	waiting := make(chan struct{})
+	l := &fakeLocker{acquire: func(ctx context.Context, _ string) (lock.Lease, error) {
+		close(waiting)
+		<-ctx.Done()
+		return nil, fmt.Errorf("%w: %w", lock.ErrHeld, ctx.Err())
+	}}
+	tool, _ := fakeTool(l)
+	go func() {
+		<-waiting
+		tool.signals <- syscall.SIGUSR1
+		tool.signals <- syscall.SIGHUP
+	}()
+	e := requireExit(t, 128+int(syscall.SIGHUP), tool.run(config("true")))
+	require.Contains(t, e.message, "hangup while waiting")
+	require.True(t, l.isClosed())
+}
+
+func TestInterruptThatCrossesTheGrant(t *testing.T) {
+	t.Parallel()
+	lease := newFakeLease(time.Hour)
+	waiting := make(chan struct{})
+	l := &fakeLocker{acquire: func(ctx context.Context, _ string) (lock.Lease, error) {
+		close(waiting)
+		<-ctx.Done()
+		return lease, nil // granted all the same
+	}}
+	tool, _ := fakeTool(l)
+	go func() {
+		<-waiting
+		tool.signals <- syscall.SIGINT
+	}()
+	requireExit(t, 128+int(syscall.SIGINT), tool.run(config("false")))
+	require.True(t, lease.isReleased())
+}
+
+func TestSecondInterruptDoesNotWait(t *testing.T) {
+	t.Parallel()
+	waiting, never := make(chan struct{}), make(chan struct{})
+	defer close(never)
+	l := &fakeLocker{acquire: func(context.Context, string) (lock.Lease, error) {
+		close(waiting)
+		<-never
+		return nil, lock.ErrHeld
+	}}
+	tool, _ := fakeTool(l)
+	go func() {
+		<-waiting
+		tool.signals <- syscall.SIGINT
+		tool.signals <- syscall.SIGTERM
+	}()
+	requireExit(t, 128+int(syscall.SIGTERM), tool.run(config("true")))
+}
+
+func TestStatusOfErrors(t *testing.T) {
+	t.Parallel()
+	held := &lock.HeldError{Key: "k", Holder: lock.Holder{Label: "job", Host: "h", PID: 7, Since: time.Now().Add(-time.Minute)}, Remaining: 12345 * time.Millisecond}
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{lock.ErrInvalid, exitUsage},
+		{lock.ErrUnsupported, exitUsage},
+		{held, exitHeld},
+		{fmt.Errorf("gave up: %w; %w", context.DeadlineExceeded, held), exitHeld},
+		{fmt.Errorf("gave up: %w; %w; %w", context.DeadlineExceeded, held, lock.ErrOutcomeUnknown), exitHeld},
+		{fmt.Errorf("gave up: %w; %w; %w", context.DeadlineExceeded, held, lock.ErrUnavailable), exitUnavailable},
+		{lock.ErrUnavailable, exitUnavailable},
+		{lock.ErrPermanent, exitUnavailable},
+		{lock.ErrOutcomeUnknown, exitUnavailable},
+		{context.DeadlineExceeded, exitUnavailable},
+		{errors.New("something else"), exitUnavailable},
+	} {
+		require.Equal(t, c.want, acquireError(c.err, "k", time.Second).code, "%v", c.err)
+	}
+	text := acquireError(held, "k", 0).message
+	require.Contains(t, text, `"k" is held by "job" (host h, pid 7) since `)
+	require.Contains(t, text, "(for 1m0s so far), and for another 12s unless renewed")
+	require.Contains(t, text, "--wait 30s")
+	require.Contains(t, acquireError(lock.ErrHeld, "k", -1).message, `"k" is held by somebody else`)
+}
+
+func TestDefaultTTLIsTheNearestTheBackendAccepts(t *testing.T) {
+	t.Parallel()
+	l := &fakeLocker{}
+	require.Equal(t, lock.DefaultTTL, effectiveTTL(0, l))
+	require.Equal(t, time.Minute, effectiveTTL(time.Minute, l))
+	l.guarantees = backend.Guarantees{MinTTL: time.Second, MaxTTL: 10 * time.Second}
+	require.Equal(t, 10*time.Second, effectiveTTL(0, l))
+}
+
+func TestPrinterHidesPasswords(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newPrinter(&out)
+	tool := &tool{printer: p}
+	require.NoError(t, tool.checkURL("redis://u:pass%2Fw%c3%b6rd@h"))
+	log := p.logger().With("url", "redis://u:pass%2Fw%c3%b6rd@h")
+	log.Info("not for people")
+	log.Warn("lock renewal failed", "error", errors.New("AUTH pass/wörd refused"))
+	p.say("the end: pass%2Fw%C3%B6rd")
+	require.Equal(t, "lockctl: warning: lock renewal failed (url: redis://u:xxxxx@h, error: AUTH xxxxx refused)\n"+
+		"lockctl: the end: xxxxx\n", out.String())
+	log.Warn("too late") // must not panic
+}
+
+func TestReaderThatDoesNotReadHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	_, w := pipe(t)
+	p := newPrinter(w)
+	log := p.logger()
+	for range 1000 {
+		log.LogAttrs(context.Background(), slog.LevelWarn, strings.Repeat("x", 1000))
+	}
+}
+
+func TestEnvironReplacesInsteadOfAdding(t *testing.T) {
+	t.Setenv("LOCK_TOKEN", "7") // of an outer lockctl
+	env := environ("LOCK_KEY=k", "LOCK_TOKEN=8")
+	n := 0
+	for _, s := range env {
+		if strings.HasPrefix(s, "LOCK_TOKEN=") {
+			n++
+			require.Equal(t, "LOCK_TOKEN=8", s)
+		}
+	}
+	require.Equal(t, 1, n)
+}
