@@ -55,7 +55,7 @@ func acquireError(err error, key string, waited time.Duration) *exitError {
 	case errors.Is(err, lock.ErrOutcomeUnknown):
 		return exitWith(exitUnavailable, "no answer from the backend about %q: %s; it is free again within one TTL, try then", key, plain(err))
 	case errors.Is(err, lock.ErrUnavailable):
-		return exitWith(exitUnavailable, "the backend cannot be reached: %s; check --url or LOCK_URL and the server", plain(err))
+		return exitWith(exitUnavailable, "the backend is not available: %s; check --url or LOCK_URL, and the server or directory", plain(err))
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitWith(exitUnavailable, "no answer from the backend in time; check --url or LOCK_URL and the server")
 	}

@@ -74,11 +74,15 @@ func (g *guard) killIn(d time.Duration) {
 	g.send("until " + strconv.FormatInt(sharedClock()+int64(d), 10))
 }
 
-// dismiss lets the guard go without killing anybody. It waits a moment for its
-// end: in a container whose first process is no init nobody else would reap it.
+// dismiss lets the guard go without killing anybody.
 func (g *guard) dismiss() {
 	g.send("dismiss")
 	_ = g.pipe.Close()
+}
+
+// join waits a moment for the guard's end: in a container whose first process is
+// no init nobody else would reap it.
+func (g *guard) join() {
 	select {
 	case <-g.ended:
 	case <-time.After(time.Second):

@@ -68,6 +68,9 @@ func (t *tool) run(cfg runConfig) error {
 	}
 	s := &supervisor{lease: held.lease, ttl: held.ttl, grace: cfg.grace, signals: signals, renewed: renewed}
 	out, err := s.run(c)
+	if s.guard != nil {
+		defer s.guard.join() // beside the release
+	}
 	if err != nil {
 		_ = t.settle(signals, held.release)
 		return startError(cfg.argv[0], err)
@@ -265,6 +268,7 @@ func (t *tool) checkURL(raw string) error {
 	}
 	known := backend.DefaultMux.Schemes()
 	if !slices.Contains(known, u.Scheme) {
+		known = slices.DeleteFunc(known, func(s string) bool { return s == "mem" }) // refused later
 		return usageError("unknown URL scheme %q; lockctl knows %s", u.Scheme, strings.Join(known, ", "))
 	}
 	return nil

@@ -212,8 +212,7 @@ func TestCommandThatOutlivesTheHoldUnnoticed(t *testing.T) {
 	// The hold is over at the moment the command ends: the status does not count.
 	lease := newFakeLease(time.Hour)
 	s := &supervisor{lease: lease, ttl: time.Hour, grace: time.Minute}
-	s.guard = &guard{ended: make(chan struct{})}
-	close(s.guard.ended)
+	s.guard = &guard{}
 	lease.end(lock.ErrExpired)
 	r, w := pipe(t)
 	s.guard.pipe = w
