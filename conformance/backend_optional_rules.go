@@ -172,7 +172,7 @@ func (p *place) withdraw(e *env) {
 
 func (p *place) mustGet(e *env, why string) {
 	if !e.within(e.waitBound(), p.done) {
-		e.lateFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.waitBound(), why)
+		e.overdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.waitBound(), why)
 	}
 	if p.err != nil {
 		e.fatalf(p.req.Key, "Wait returned %s; expected a grant: %s", outcome(p.err), why)
@@ -232,7 +232,7 @@ func queueWithdraw(e *env) {
 	second.waiting(e)
 	second.cancel() // cancelled while it waits
 	if !e.within(e.slack(), second.done) {
-		e.lateFatalf(key, "Wait had not returned %s after its context", e.slack())
+		e.overdueFatalf(key, "Wait had not returned %s after its context", e.slack())
 	}
 	if second.err == nil {
 		e.fatalf(key, "Wait was granted a key that is held")
@@ -258,7 +258,7 @@ func queueAbandoned(e *env) {
 	next := e.enqueue(b, key, e.long).waiting(e)
 	_ = h.release(e.ctx)
 	if !e.within(e.takeover(e.ttl)+e.waitBound(), next.done) {
-		e.lateFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
+		e.overdueFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
 	}
 	if next.err != nil {
 		e.fatalf(key, "Wait returned %s; expected a grant", outcome(next.err))

@@ -40,7 +40,7 @@ func closeEndsHolds(e *env) {
 	})
 	// Five seconds are promised.
 	if !e.within(5*time.Second+e.slack(), done) {
-		e.lateFatalf("", "Close had not returned after %s", 5*time.Second+e.slack())
+		e.overdueFatalf("", "Close had not returned after %s", 5*time.Second+e.slack())
 	}
 	wait()
 	for _, h := range holds {
@@ -80,7 +80,7 @@ func closeEndsWaits(e *env) {
 	_ = a.close()
 	for _, w := range waiters {
 		if !e.within(e.slack(), w.done) {
-			e.lateFatalf(key, "a waiter had not returned %s after the Close of its Locker", e.slack())
+			e.overdueFatalf(key, "a waiter had not returned %s after the Close of its Locker", e.slack())
 		}
 		if w.err == nil {
 			e.fatalf(key, "a waiter was granted a key that was held")

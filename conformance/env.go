@@ -17,6 +17,8 @@ import (
 // that the case started with together.
 type env struct {
 	*settings
+	ttl    time.Duration // of the leases that are left to expire; longer when a case is repeated
+	long   time.Duration // of the leases that must not expire
 	rule   *rule
 	ctx    context.Context // ends at the limit of the case, and when a goroutine of it gives up
 	cancel context.CancelCauseFunc
@@ -40,7 +42,9 @@ type env struct {
 // that stood still.
 type failure struct {
 	text string
-	late bool
+	// excuse is how long the machine must have stood still for the failure to be
+	// its fault, or zero when nothing excuses it.
+	excuse time.Duration
 }
 
 // abort ends the goroutines of a case. The reason is in the env.
@@ -51,8 +55,10 @@ type skipped struct{ reason string }
 
 func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 	ctx, cancel := context.WithCancelCause(ctx)
+	// A case that is repeated because the machine stood still gets more time.
+	ttl := s.fit(s.ttl << min(attempt-1, 2))
 	return &env{
-		settings: s, rule: r, ctx: ctx, cancel: cancel,
+		settings: s, ttl: ttl, long: s.fit(max(longTTL, 4*ttl)), rule: r, ctx: ctx, cancel: cancel,
 		hist:    newHistory(time.Now()),
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
 		removed: map[string][]time.Duration{},
@@ -64,21 +70,31 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 
 // failf records a broken rule and goes on. The key selects the calls that are
 // shown; the empty key shows all.
-func (e *env) failf(key, format string, args ...any) { e.fail(false, key, format, args...) }
+func (e *env) failf(key, format string, args ...any) { e.fail(0, key, format, args...) }
 
 // fatalf is failf, and ends the case.
 func (e *env) fatalf(key, format string, args ...any) {
-	e.fail(false, key, format, args...)
+	e.fail(0, key, format, args...)
 	panic(abort{})
 }
 
 // latef records that something came too late or ended too early, which is a
 // broken rule unless the machine stood still: the case is then repeated.
-func (e *env) latef(key, format string, args ...any) { e.fail(true, key, format, args...) }
+func (e *env) latef(key, format string, args ...any) { e.fail(stallLeast, key, format, args...) }
 
 // lateFatalf is latef, and ends the case.
 func (e *env) lateFatalf(key, format string, args ...any) {
-	e.fail(true, key, format, args...)
+	e.fail(stallLeast, key, format, args...)
+	panic(abort{})
+}
+
+// overduef records that something had not happened when a control timer with
+// slack fired. Only a long stall excuses that.
+func (e *env) overduef(key, format string, args ...any) { e.fail(stallLong, key, format, args...) }
+
+// overdueFatalf is overduef, and ends the case.
+func (e *env) overdueFatalf(key, format string, args ...any) {
+	e.fail(stallLong, key, format, args...)
 	panic(abort{})
 }
 
@@ -95,23 +111,23 @@ func (e *env) unexpectedFatal(key string, err error, format string, args ...any)
 	panic(abort{})
 }
 
-func slow(err error) bool {
-	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded} {
+func slow(err error) time.Duration {
+	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, x) {
-			return true
+			return stallLeast
 		}
 	}
-	return false
+	return 0
 }
 
-func (e *env) fail(late bool, key, format string, args ...any) {
+func (e *env) fail(excuse time.Duration, key, format string, args ...any) {
 	text := fmt.Sprintf("at %s: %s\n%s", seconds(e.hist.now()), fmt.Sprintf(format, args...), e.hist.around(key))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sealed || len(e.failures) >= 3 {
 		return
 	}
-	e.failures = append(e.failures, failure{text, late})
+	e.failures = append(e.failures, failure{text, excuse})
 }
 
 // skipf ends the case without a verdict on the rule.
@@ -258,13 +274,13 @@ func (e *env) guard(f func()) any {
 			switch p := recover().(type) {
 			case nil:
 				if !returned {
-					e.fail(false, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
+					e.fail(0, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
 					end = abort{}
 				}
 			case abort, skipped:
 				end = p
 			default:
-				e.fail(false, "", "panic: %v\n%s", p, stack())
+				e.fail(0, "", "panic: %v\n%s", p, stack())
 				end = abort{}
 			}
 			if end != nil {
@@ -348,7 +364,7 @@ func (e *env) remove(key string) {
 	err := e.Remove(e.ctx, key)
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.fatalf(key, "Config.Remove failed: %v", err)
+		e.lateFatalf(key, "Config.Remove failed: %v", err)
 	}
 }
 

@@ -39,7 +39,7 @@ func (e *env) only(key, what string, err error, kinds ...error) {
 			wanted = wanted || w == k
 		}
 		if !wanted && errors.Is(err, k) {
-			e.failf(key, "%s returned %s; it must not match %s", what, outcome(err), errorName(k))
+			e.unexpected(key, err, "%s returned %s; it must not match %s", what, outcome(err), errorName(k))
 		}
 	}
 }
@@ -50,12 +50,12 @@ func errorsAreTyped(e *env) {
 	h := a.mustTry(key)
 	_, err := b.try(key)
 	e.only(key, "TryAcquire on a held key", err, lock.ErrHeld)
-	ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
 	_, err = b.acquire(ctx, key)
 	cancel()
 	e.only(key, "Acquire whose context ran out", err, context.DeadlineExceeded, lock.ErrHeld)
 	ctx, cancel = context.WithCancel(e.ctx)
-	time.AfterFunc(50*time.Millisecond, cancel)
+	time.AfterFunc(200*time.Millisecond, cancel)
 	_, err = b.acquire(ctx, key)
 	cancel()
 	e.only(key, "Acquire whose context was cancelled", err, context.Canceled, lock.ErrHeld)

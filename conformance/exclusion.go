@@ -149,7 +149,7 @@ func (r *takeoverRace) run(p party) {
 		case r.winner.Load() != nil:
 			after++
 		case time.Now().After(r.control):
-			e.lateFatalf(r.key, "nobody could take the key over within %s of the end of the abandoned lease; its TTL was %s", e.takeover(e.ttl), e.ttl)
+			e.overdueFatalf(r.key, "nobody could take the key over within %s of the end of the abandoned lease; its TTL was %s", e.takeover(e.ttl), e.ttl)
 		}
 		time.Sleep(time.Millisecond + e.randomly(2*time.Millisecond))
 	}
@@ -205,7 +205,7 @@ func tryIsImmediate(e *env) {
 		begun := time.Now()
 		c.mustRefuse(key, "somebody else holds it", nil)
 		if d := time.Since(begun); d > e.slack() {
-			e.lateFatalf(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
+			e.overdueFatalf(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
 		}
 	}
 	h.mustRelease()

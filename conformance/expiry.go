@@ -56,7 +56,7 @@ func crashFrees(e *env) {
 				_ = h.release(e.ctx)
 			})
 			if !e.within(wait, done) {
-				e.lateFatalf(key, "a waiter had not been granted the key after %s; its holder died, and its TTL was %s", wait, e.ttl)
+				e.overdueFatalf(key, "a waiter had not been granted the key after %s; its holder died, and its TTL was %s", wait, e.ttl)
 			}
 			join()
 			return
@@ -160,7 +160,7 @@ func expiryIsPerHold(e *env) {
 		lapsing := a.mustTryFor(key, e.ttl, owner, lock.WithoutRenewal())
 		e.awaitLapse(lapsing)
 		e.pause(e.ttl/2 + e.g.TakeoverLag)
-		b.mustRefuse(key, "one of its holds is renewed", nil)
+		b.mustRefuse(key, "one of its holds is renewed", kept)
 		kept.mustLive("it is renewed")
 		kept.mustRelease()
 		h, err := b.try(key)

@@ -233,7 +233,7 @@ func callsAreBounded(e *env) {
 		done := make(chan struct{})
 		wait := e.start(func() { f(); close(done) })
 		if !e.within(limit+e.slack(), done) {
-			e.lateFatalf(key, "%s had not returned after %s, with the server hanging", what, limit+e.slack())
+			e.overdueFatalf(key, "%s had not returned after %s, with the server hanging", what, limit+e.slack())
 		}
 		wait()
 	}

@@ -32,7 +32,7 @@ func lostByDeadline(e *env) {
 		h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
 		deadline := h.until()
 		if !e.within(time.Until(deadline)+e.slack(), h.lease.Context().Done()) {
-			e.lateFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.slack())
+			e.overdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.slack())
 		}
 		if now := time.Now(); now.Before(deadline.Add(-e.ttl / 3)) {
 			e.failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), outcome(h.cause()))
@@ -74,7 +74,7 @@ func lostOnRemoval(e *env) {
 		e.remove(key)
 		bound := e.ttl/3 + e.slack()
 		if !e.within(bound, h.lease.Context().Done()) {
-			e.lateFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.ttl)
+			e.overdueFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.ttl)
 		}
 		e.is(key, h.cause(), "context.Cause of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
 		if err := h.release(e.ctx); err == nil {
@@ -203,7 +203,7 @@ func causeIsStable(e *env) {
 	defer cancel()
 	h.mustRelease()
 	if !e.within(e.slack(), child.Done()) {
-		e.latef(key, "a context derived from the lease's had not ended %s after Release", e.slack())
+		e.overduef(key, "a context derived from the lease's had not ended %s after Release", e.slack())
 	} else if cause := context.Cause(child); !errors.Is(cause, lock.ErrReleased) {
 		e.failf(key, "the cause of a context derived from the lease's is %s; expected ErrReleased", outcome(cause))
 	}

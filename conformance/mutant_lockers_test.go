@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,7 +144,8 @@ func TestMutantLockers(t *testing.T) {
 			m.both(func(get getter) getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 					l, err := get(ctx, key, opts...)
-					time.Sleep(250 * time.Millisecond)
+					set, _ := lock.ResolveOptions(opts...)
+					time.Sleep(set.TTL * 4 / 5)
 					return l, err
 				}
 			})
@@ -264,12 +266,11 @@ func TestMutantLockers(t *testing.T) {
 			m.close = func() error { return nil }
 		}},
 		"close twice is an error": {"CloseTwice", func(m *lockerMutant) {
-			closed := false
+			var closed atomic.Bool
 			m.close = func() error {
-				if closed {
+				if closed.Swap(true) {
 					return lock.ErrClosed
 				}
-				closed = true
 				return m.Locker.Close()
 			}
 		}},

@@ -227,7 +227,7 @@ func reentrantOverWaiters(e *env) {
 			close(entered)
 		})
 		if !e.within(e.slack(), entered) {
-			e.lateFatalf(key, "%s by the owner of the key had not returned after %s, with others waiting; expected it to enter again at once", op, e.slack())
+			e.overdueFatalf(key, "%s by the owner of the key had not returned after %s, with others waiting; expected it to enter again at once", op, e.slack())
 		}
 		wait()
 		again.mustRelease()

@@ -197,7 +197,7 @@ func releaseReportsLoss(e *env) {
 func (e *env) awaitLapse(h *hold) {
 	if e.g.LossSignal {
 		if !e.within(e.takeover(h.effectiveTTL()), h.lease.Context().Done()) {
-			e.lateFatalf(h.key, "the context of a lease that is not renewed had not ended after %s; its TTL is %s", e.takeover(h.effectiveTTL()), h.effectiveTTL())
+			e.overdueFatalf(h.key, "the context of a lease that is not renewed had not ended after %s; its TTL is %s", e.takeover(h.effectiveTTL()), h.effectiveTTL())
 		}
 		return
 	}

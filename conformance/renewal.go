@@ -232,7 +232,7 @@ func maxHoldEnds(e *env) {
 	}
 	b.mustRefuse(key, "the maximum hold has not been reached", h)
 	if !e.within(limit+e.slack(), h.lease.Context().Done()) {
-		e.lateFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.slack(), limit)
+		e.overdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.slack(), limit)
 	}
 	if held := e.hist.now() - h.invoked; held < limit-limit/50 {
 		e.failf(key, "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, outcome(h.cause()), limit, h.effectiveTTL())

@@ -107,13 +107,18 @@ type runner struct {
 	mu      sync.Mutex
 	free    int
 	waiting []chan struct{}
+	firsts  int           // first attempts that have not ended
+	calm    chan struct{} // closed while there are none
+	repeats chan struct{} // as many tokens as repeats at a time
 
 	progress sync.Mutex
 }
 
 func newRunner(s *settings) *runner {
 	s.stalls = newStallMeter()
-	return &runner{s: s, free: s.Parallel}
+	r := &runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
+	close(r.calm)
+	return r
 }
 
 func (r *runner) close() { r.s.stalls.close() }
@@ -123,6 +128,10 @@ func (r *runner) queue() <-chan struct{} {
 	turn := make(chan struct{})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.firsts == 0 {
+		r.calm = make(chan struct{})
+	}
+	r.firsts++
 	if r.free > 0 {
 		r.free--
 		close(turn)
@@ -132,9 +141,13 @@ func (r *runner) queue() <-chan struct{} {
 	return turn
 }
 
+// leave ends a first attempt.
 func (r *runner) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.firsts--; r.firsts == 0 {
+		close(r.calm)
+	}
 	if len(r.waiting) == 0 {
 		r.free++
 		return
@@ -145,14 +158,15 @@ func (r *runner) leave() {
 
 // attempts is how often a case is tried when nothing but its timing was wrong
 // while the machine stood still.
-const attempts = 3
+const attempts = 4
 
 // run waits for the turn, runs the case and judges it.
 func (r *runner) run(ctx context.Context, rule *rule, turn <-chan struct{}) Result {
 	<-turn
-	defer r.leave()
+	leave := sync.OnceFunc(r.leave)
+	defer leave()
 	begun := time.Now()
-	res := r.verdict(ctx, rule)
+	res := r.verdict(ctx, rule, leave)
 	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
 	res.Seconds = time.Since(begun).Seconds()
 	if r.s.Progress != nil {
@@ -163,7 +177,7 @@ func (r *runner) run(ctx context.Context, rule *rule, turn <-chan struct{}) Resu
 	return res
 }
 
-func (r *runner) verdict(ctx context.Context, rule *rule) Result {
+func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 	missing := rule.missing(r.s)
 	switch {
 	case ctx.Err() != nil:
@@ -181,7 +195,12 @@ func (r *runner) verdict(ctx context.Context, rule *rule) Result {
 		if !retry || n == attempts || ctx.Err() != nil {
 			break
 		}
-		r.s.Logf("%s: trying again, since this process stood still for %s meanwhile", rule.Name, r.s.stalls.worst(begun).Round(time.Millisecond))
+		r.s.Logf("%s: trying again when it is calmer, since this process or the server stood still meanwhile (%s)", rule.Name, r.s.stalls.worst(begun).Round(time.Millisecond))
+		if n == 1 {
+			leave()
+			r.calmly(ctx)
+			defer func() { <-r.repeats }()
+		}
 	}
 	if missing != nil {
 		switch res.Verdict {
@@ -197,14 +216,27 @@ func (r *runner) verdict(ctx context.Context, rule *rule) Result {
 	return res
 }
 
+// calmly waits until the first attempts of all cases have ended, which made some
+// of the load themselves, and for one of the places for repeats.
+func (r *runner) calmly(ctx context.Context) {
+	r.mu.Lock()
+	calm := r.calm
+	r.mu.Unlock()
+	select {
+	case <-calm:
+	case <-ctx.Done():
+	}
+	r.repeats <- struct{}{}
+}
+
 // attempt runs the case once. retry reports that it failed by its timing alone,
 // while this process or the server stood still.
 func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (res Result, retry bool) {
-	limit := rule.limit(r.s.ttl)
-	if probe {
-		limit = min(limit, 10*time.Second+10*r.s.ttl)
-	}
 	e := newEnv(ctx, r.s, rule, n)
+	limit := rule.limit(e.ttl)
+	if probe {
+		limit = min(limit, 10*time.Second+10*e.ttl)
+	}
 	ended := make(chan any, 1)
 	go func() {
 		end := e.guard(func() { rule.run(e) })
@@ -225,7 +257,7 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		if hanging == "" {
 			hanging = "none; it was waiting for something that did not happen"
 		}
-		e.fail(false, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		e.fail(0, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
 		e.seal()
 		e.cancel(fmt.Errorf("conformance: the limit of %s", limit))
 		patience := time.NewTimer(3 * time.Second)
@@ -239,10 +271,10 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 	e.cancel(errCaseOver)
 	worst, slowest := r.s.stalls.worst(e.hist.base), e.hist.slowest()
 	e.closeAll()
-	return e.judge(end, max(worst, slowest) >= stallLeast, worst)
+	return e.judge(end, max(worst, slowest), worst)
 }
 
-func (e *env) judge(end any, stalled bool, worst time.Duration) (res Result, retry bool) {
+func (e *env) judge(end any, stalled, worst time.Duration) (res Result, retry bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.failures) == 0 {
@@ -258,10 +290,10 @@ func (e *env) judge(end any, stalled bool, worst time.Duration) (res Result, ret
 	for i, f := range e.failures {
 		texts[i] = f.text
 	}
-	late := !slices.ContainsFunc(e.failures, func(f failure) bool { return !f.late })
+	excused := !slices.ContainsFunc(e.failures, func(f failure) bool { return f.excuse == 0 || f.excuse > stalled })
 	evidence := strings.Join(texts, "\n")
 	if worst > 0 {
 		evidence += fmt.Sprintf("\n(this process stood still for up to %s during the case)", worst.Round(time.Millisecond))
 	}
-	return Result{Verdict: Fail, Evidence: evidence}, late && stalled
+	return Result{Verdict: Fail, Evidence: evidence}, excused
 }

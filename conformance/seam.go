@@ -259,7 +259,7 @@ func (e *env) poll(key string, limit, every time.Duration, why string, try func(
 			panic(abort{})
 		}
 		if expired {
-			e.lateFatalf(key, "the key was still refused after %s; expected it within %s, because %s", time.Since(begun).Round(time.Millisecond), limit, why)
+			e.overdueFatalf(key, "the key was still refused after %s; expected it within %s, because %s", time.Since(begun).Round(time.Millisecond), limit, why)
 		}
 		t := time.NewTimer(every)
 		select {

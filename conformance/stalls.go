@@ -23,7 +23,8 @@ type stall struct {
 
 const (
 	stallTick  = 10 * time.Millisecond
-	stallLeast = 50 * time.Millisecond
+	stallLeast = 50 * time.Millisecond  // may make a lease run out that should not
+	stallLong  = 500 * time.Millisecond // may use up the slack of a control timer
 )
 
 func newStallMeter() *stallMeter {

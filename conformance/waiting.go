@@ -57,7 +57,7 @@ func (c *client) acquiring(key string, more ...lock.Option) *acquiring {
 // mustGet waits for the grant, by a control timer.
 func (a *acquiring) mustGet(e *env, key string, d time.Duration, why string) *hold {
 	if !e.within(d, a.done) {
-		e.lateFatalf(key, "a waiter had not been granted the key after %s; %s", d, why)
+		e.overdueFatalf(key, "a waiter had not been granted the key after %s; %s", d, why)
 	}
 	if a.err != nil {
 		e.fatalf(key, "a waiter's Acquire returned %s; expected a lease: %s", outcome(a.err), why)
@@ -116,7 +116,7 @@ func waiterGivesUp(e *env) {
 				e.fatalf(key, "Acquire was granted a key that was held")
 			}
 			if took > 60*time.Millisecond+e.slack() {
-				e.latef(key, "Acquire returned %s after the call; its context had ended after 60 ms", took.Round(time.Millisecond))
+				e.overduef(key, "Acquire returned %s after the call; its context had ended after 60 ms", took.Round(time.Millisecond))
 			}
 			e.is(key, err, "Acquire whose context was "+name, ctx.Err(), lock.ErrHeld)
 			if errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrUnavailable) {
@@ -148,7 +148,7 @@ func waiterDeathHarmless(e *env) {
 		for _, i := range []int{1, 3} { // in the middle, whatever the order is
 			waiters[i].cancel()
 			if !e.within(e.slack(), waiters[i].done) {
-				e.lateFatalf(key, "a cancelled waiter had not returned after %s", e.slack())
+				e.overdueFatalf(key, "a cancelled waiter had not returned after %s", e.slack())
 			}
 			if waiters[i].err == nil {
 				e.fatalf(key, "a waiter was granted a key that was held")
@@ -162,7 +162,7 @@ func waiterDeathHarmless(e *env) {
 			case i == 1 || i == 3:
 			case i == 0:
 				if !e.within(e.waitBound(), w.done) {
-					e.lateFatalf(key, "a cancelled waiter had not returned after %s", e.waitBound())
+					e.overdueFatalf(key, "a cancelled waiter had not returned after %s", e.waitBound())
 				}
 				if w.err == nil {
 					w.h.mustRelease()
@@ -207,7 +207,7 @@ func cancelDuring(e *env) {
 			} else {
 				<-done
 				if late := returned.Sub(cancelled); late > e.slack() {
-					e.latef(key, "the call returned %s after its context was cancelled", late.Round(time.Millisecond))
+					e.overduef(key, "the call returned %s after its context was cancelled", late.Round(time.Millisecond))
 				}
 			}
 			switch {
