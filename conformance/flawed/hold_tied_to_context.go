@@ -12,8 +12,11 @@ var z28 = Lock{
 	Seen:    "cilium/cilium#12619 (a time limit on etcd's concurrency.NewSession is one on the session's life).",
 	Instead: "The context given to an acquiring call bounds the call. The hold ends with its release or its loss.",
 	File:    "hold_tied_to_context.go", Over: Memory,
-	Rule:     "HoldOutlivesAcquireCtx",
-	Also:     []string{"HandsOut", "ReleaseDetached", "CancelDuring", "NoLeak"},
+	Rule: "HoldOutlivesAcquireCtx",
+	Also: []string{
+		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "WaiterDeathHarmless",
+		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases",
+	},
 	asLocker: func(l lock.Locker) lock.Locker { return tiedToContext{policy{l}} },
 }
 
