@@ -27,6 +27,7 @@ type env struct {
 
 	mu       sync.Mutex
 	failures []failure
+	calls    map[string]string // by key, as they were at the last failure
 	notes    []string
 	clients  []*client
 	seams    []*seam
@@ -42,6 +43,7 @@ type env struct {
 // that stood still.
 type failure struct {
 	text string
+	key  string // whose calls are shown
 	// excuse is how long the machine must have stood still for the failure to be
 	// its fault, or zero when nothing excuses it.
 	excuse time.Duration
@@ -63,6 +65,7 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
 		removed: map[string][]time.Duration{},
 		grants:  map[backend.ID]*seamHold{},
+		calls:   map[string]string{},
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
@@ -121,13 +124,37 @@ func slow(err error) time.Duration {
 }
 
 func (e *env) fail(excuse time.Duration, key, format string, args ...any) {
-	text := fmt.Sprintf("at %s: %s\n%s", seconds(e.hist.now()), fmt.Sprintf(format, args...), e.hist.around(key))
+	e.failAt(-1, excuse, key, format, args...)
+}
+
+// failAt shows the calls up to the time at which the rule was broken.
+func (e *env) failAt(when, excuse time.Duration, key, format string, args ...any) {
+	text := fmt.Sprintf("at %s: %s", seconds(e.hist.now()), fmt.Sprintf(format, args...))
+	calls := e.hist.until(key, when)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sealed || len(e.failures) >= 3 {
 		return
 	}
-	e.failures = append(e.failures, failure{text, excuse})
+	e.failures = append(e.failures, failure{text, key, excuse})
+	e.calls[key] = calls
+}
+
+// evidence is the failures, and after them the calls on the keys that they are
+// about. The mutex is held.
+func (e *env) evidence() string {
+	var parts []string
+	for _, f := range e.failures {
+		parts = append(parts, f.text)
+	}
+	shown := map[string]bool{}
+	for _, f := range e.failures {
+		if !shown[f.key] {
+			parts = append(parts, e.calls[f.key])
+		}
+		shown[f.key] = true
+	}
+	return strings.Join(parts, "\n")
 }
 
 // skipf ends the case without a verdict on the rule.

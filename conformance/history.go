@@ -24,7 +24,7 @@ type history struct {
 }
 
 const (
-	maxEvents  = 400
+	maxEvents  = 3000
 	showEvents = 20
 )
 
@@ -138,13 +138,24 @@ func (h *history) slowest() time.Duration {
 	return h.longest
 }
 
-// around prints the last events that concern the key, or all for the empty key.
-func (h *history) around(key string) string {
+// around prints the last events that concern the key, or all keys for the empty
+// one.
+func (h *history) around(key string) string { return h.until(key, -1) }
+
+// until prints the last events that concern the key and began by the time, and
+// those that had not returned by then. A negative time is now.
+func (h *history) until(key string, end time.Duration) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	concerns := func(ev *event) bool {
+		if end >= 0 && ev.from > end {
+			return false
+		}
+		return key == "" || ev.key == key || ev.key == "" && !strings.HasPrefix(ev.op, "Open")
+	}
 	var picked []*event
 	for _, ev := range h.events {
-		if key == "" || ev.key == "" || ev.key == key {
+		if concerns(ev) {
 			picked = append(picked, ev)
 		}
 	}
@@ -156,7 +167,7 @@ func (h *history) around(key string) string {
 		picked = picked[n:]
 	}
 	for ev := range h.pending {
-		if key == "" || ev.key == "" || ev.key == key {
+		if concerns(ev) {
 			picked = append(picked, ev)
 		}
 	}

@@ -118,14 +118,16 @@ func (e *env) checkOverlap() {
 	removed := e.removed
 	e.mu.Unlock()
 	for key, records := range byKey {
-		if text := e.overlap(records, removed[key]); text != "" {
-			e.failf(key, "two leases of one key were valid at the same time: %s", text)
+		if text, when := e.overlap(records, removed[key]); text != "" {
+			e.failAt(when, 0, key, "two leases of one key were valid at the same time: %s", text)
 			return
 		}
 	}
 }
 
-func (e *env) overlap(records []*record, removals []time.Duration) string {
+// overlap describes the last two holds that overlap, and says when the later one
+// was granted.
+func (e *env) overlap(records []*record, removals []time.Duration) (text string, when time.Duration) {
 	slices.SortFunc(records, func(a, b *record) int { return int(a.granted - b.granted) })
 	type span struct {
 		*record
@@ -138,13 +140,14 @@ func (e *env) overlap(records []*record, removals []time.Duration) string {
 		end, why := r.end(e, removals)
 		for _, s := range active {
 			if s.owner == "" || s.owner != r.owner {
-				return fmt.Sprintf("%s was granted it at %s and holds it until %s at %s; %s was granted it at %s",
+				text = fmt.Sprintf("%s was granted it at %s and held it until %s at %s; %s was granted it at %s",
 					s.who, seconds(s.granted), s.why, seconds(s.end), r.who, seconds(r.granted))
+				when = r.granted
 			}
 		}
 		if end > r.granted {
 			active = append(active, span{r, end, why})
 		}
 	}
-	return ""
+	return text, when
 }

@@ -55,7 +55,7 @@ func TestOverlapOracle(t *testing.T) {
 		"deadline unknown, renewed": {[]*record{unknown, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
 		"deadline unknown, not":     {[]*record{timed, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, true},
 	} {
-		text := e.overlap(c.records, c.removals)
+		text, _ := e.overlap(c.records, c.removals)
 		assert.Equal(t, c.overlap, text != "", "%s: %s", name, text)
 	}
 }
@@ -83,7 +83,7 @@ func TestTokenOracle(t *testing.T) {
 		"one long among short":     {[]*record{grant(1, 100, 50), grant(2, 3, 5), grant(4, 5, 6), grant(6, 7, 7)}, false, ""},
 		"back beside one long one": {[]*record{grant(1, 100, 50), grant(2, 3, 5), grant(4, 5, 6), grant(7, 8, 4)}, false, "went back"},
 	} {
-		text := tokenOrder(c.records, c.byReturn)
+		text, _ := tokenOrder(c.records, c.byReturn)
 		if c.want == "" {
 			assert.Empty(t, text, name)
 		} else {

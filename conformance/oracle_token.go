@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // checkTokens is the oracle of fencing: the tokens of all grants of the key are
@@ -24,19 +25,20 @@ func (e *env) checkTokens(key string, byReturn bool) {
 		}
 	}
 	e.mu.Unlock()
-	if text := tokenOrder(records, byReturn); text != "" {
-		e.failf(key, "%s", text)
+	if text, when := tokenOrder(records, byReturn); text != "" {
+		e.failAt(when, 0, key, "%s", text)
 	}
 }
 
-func tokenOrder(records []*record, byReturn bool) string {
+// tokenOrder describes the first grant whose token is wrong, and says when it was.
+func tokenOrder(records []*record, byReturn bool) (string, time.Duration) {
 	first := map[uint64]*record{}
 	for _, r := range records {
 		if r.token == 0 || r.token > math.MaxInt64 {
-			return fmt.Sprintf("%s was granted the key at %s with token %d; expected a token from 1 to 2^63 - 1", r.who, seconds(r.granted), r.token)
+			return fmt.Sprintf("%s was granted the key at %s with token %d; expected a token from 1 to 2^63 - 1", r.who, seconds(r.granted), r.token), r.granted
 		}
 		if o := first[r.token]; o != nil {
-			return fmt.Sprintf("token %d was given twice: to %s at %s and to %s at %s", r.token, o.who, seconds(o.granted), r.who, seconds(r.granted))
+			return fmt.Sprintf("token %d was given twice: to %s at %s and to %s at %s", r.token, o.who, seconds(o.granted), r.who, seconds(r.granted)), r.granted
 		}
 		first[r.token] = r
 	}
@@ -55,8 +57,8 @@ func tokenOrder(records []*record, byReturn bool) string {
 		}
 		if largest != nil && largest.token >= r.token {
 			return fmt.Sprintf("the token went back: %s was granted the key at %s with token %d, and later %s was granted it at %s with token %d",
-				largest.who, seconds(largest.granted), largest.token, r.who, seconds(r.granted), r.token)
+				largest.who, seconds(largest.granted), largest.token, r.who, seconds(r.granted), r.token), r.granted
 		}
 	}
-	return ""
+	return "", 0
 }

@@ -17,8 +17,8 @@ const (
 	Pass Verdict = "pass"
 	// Fail: the rule was broken. The evidence says how.
 	Fail Verdict = "fail"
-	// NotClaimed: the guarantees don't claim it, and it did not work, or was not
-	// tried.
+	// NotClaimed: the guarantees don't claim it, and it did not work when it was
+	// tried, or could not be tried.
 	NotClaimed Verdict = "not claimed"
 	// Unclaimed: it worked, although the guarantees don't claim it.
 	Unclaimed Verdict = "works, not claimed"

@@ -32,9 +32,7 @@ type Rule struct {
 type rule struct {
 	Rule
 	claims []claim
-	// risky cases are not tried when the claim is missing.
-	risky bool
-	run   func(*env)
+	run    func(*env)
 }
 
 // claim is a part of the guarantees that switches rules on.

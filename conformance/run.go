@@ -57,7 +57,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 				mu.Unlock()
 				switch res.Verdict {
 				case Fail:
-					t.Errorf("%s: %s\n%s\nseed %d, TTL %s, attempt to reproduce: -run '/%s$'", res.Rule, res.Statement, res.Evidence, s.Seed, s.ttl, res.Rule)
+					t.Errorf("%s: %s\n%s\n(seed %d, TTL %s; -run '/%s$' runs this rule alone)", res.Rule, res.Statement, res.Evidence, s.Seed, s.ttl, res.Rule)
 				case NotClaimed, Skipped:
 					t.Skipf("%s: %s", res.Verdict, res.Evidence)
 				case Unclaimed:
@@ -182,8 +182,6 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 	switch {
 	case ctx.Err() != nil:
 		return Result{Verdict: Skipped, Evidence: "the run was cancelled: " + context.Cause(ctx).Error()}
-	case missing != nil && rule.risky:
-		return Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried", missing.name)}
 	case rule.Seam && r.s.OpenBackend == nil:
 		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
 	}
@@ -286,12 +284,8 @@ func (e *env) judge(end any, stalled, worst time.Duration) (res Result, retry bo
 		}
 		return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}, false
 	}
-	texts := make([]string, len(e.failures))
-	for i, f := range e.failures {
-		texts[i] = f.text
-	}
 	excused := !slices.ContainsFunc(e.failures, func(f failure) bool { return f.excuse == 0 || f.excuse > stalled })
-	evidence := strings.Join(texts, "\n")
+	evidence := e.evidence()
 	if worst > 0 {
 		evidence += fmt.Sprintf("\n(this process stood still for up to %s during the case)", worst.Round(time.Millisecond))
 	}

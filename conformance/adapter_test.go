@@ -1,0 +1,147 @@
+package conformance_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// plain is a Locker that does not say what it promises, as an adapter over
+// somebody else's lock.
+type plain struct{ lock.Locker }
+
+func openPlain(store *memlock.Store, o lock.Options) func(context.Context) (lock.Locker, error) {
+	return func(ctx context.Context) (lock.Locker, error) {
+		l, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: o})
+		return plain{l}, err
+	}
+}
+
+func check(t *testing.T, cfg conformance.Config) conformance.Report {
+	t.Helper()
+	cfg.Budget = 5 * time.Second
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	for _, r := range rep.Results {
+		assert.NotEqual(t, conformance.Fail, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+	}
+	return rep
+}
+
+func verdicts(rep conformance.Report, want conformance.Verdict) (rules []string) {
+	for _, r := range rep.Results {
+		if r.Verdict == want {
+			rules = append(rules, r.Rule)
+		}
+	}
+	return rules
+}
+
+// A Locker that says nothing is held to the four subjects, and what else works is
+// reported.
+func TestLockerWithoutGuarantees(t *testing.T) {
+	t.Parallel()
+	rep := check(t, conformance.Config{Open: openPlain(memlock.NewStore(nil), lock.Options{}), TTL: 300 * time.Millisecond})
+	assert.Equal(t, "unnamed lock", rep.Name)
+	works := verdicts(rep, conformance.Unclaimed)
+	assert.Subset(t, works, []string{"TokenIncreases", "ReentrantCount", "LostByDeadline", "DeadlineFromSend", "RenewByHand", "HeldDetails", "WaiterOrderLocal"})
+	assert.Subset(t, verdicts(rep, conformance.Pass), []string{"Exclusive", "ReleaseOwnOnly", "CrashFrees", "RenewKeeps", "ReleaseReportsLoss"})
+	assert.Subset(t, verdicts(rep, conformance.Skipped), []string{"TryIdempotent", "LostWhenCutOff", "UnsupportedIsRefused"})
+	res, _ := rep.Result("TryIdempotent")
+	assert.Equal(t, "needs Config.OpenBackend", res.Evidence)
+}
+
+// A Locker that always renews is abandoned with Kill.
+func TestLockerThatAlwaysRenews(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore(nil)
+	rep := check(t, conformance.Config{
+		Open: func(ctx context.Context) (lock.Locker, error) {
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+			if err != nil {
+				return nil, err
+			}
+			k := &killable{Backend: b}
+			l, err := lock.New(k, nil)
+			return renewing{l, k}, err
+		},
+		Kill: func(l lock.Locker) { l.(renewing).b.kill() },
+		TTL:  300 * time.Millisecond,
+	})
+	assert.Subset(t, verdicts(rep, conformance.Pass), []string{"CrashFrees", "RenewKeeps", "HoldOutlivesAcquireCtx", "UnsupportedIsRefused"})
+	assert.Subset(t, verdicts(rep, conformance.NotClaimed), []string{"WithoutRenewalEnds", "ReleaseReportsLoss"})
+	res, _ := rep.Result("ServerOutlivesD")
+	assert.Equal(t, conformance.Skipped, res.Verdict)
+	assert.Contains(t, res.Evidence, "needs leases that are not renewed")
+}
+
+// One TTL only, and the shortest of all claims.
+func TestFixedTTLAndNoClaims(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore(nil)
+	ttl := 400 * time.Millisecond
+	rep := check(t, conformance.Config{
+		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+			return &killable{Backend: b, change: func(g backend.Guarantees) backend.Guarantees {
+				g.MinTTL, g.MaxTTL, g.TTLGrain = ttl, ttl, 0
+				g.Waiting, g.ManualRenewal, g.HolderDetails, g.Deadline, g.LossSignal = backend.WaitPoll, false, false, false, false
+				return g
+			}}, err
+		},
+	})
+	assert.Equal(t, ttl, rep.TTL)
+	assert.Contains(t, verdicts(rep, conformance.Skipped), "HoldersTTLCounts")
+	assert.Contains(t, verdicts(rep, conformance.Unclaimed), "HeldDetails")
+	assert.Contains(t, verdicts(rep, conformance.Pass), "TokenIncreases")
+}
+
+// killable is a backend whose client can die, and claims less than it could.
+type killable struct {
+	backend.Backend
+	dead   atomic.Bool
+	change func(backend.Guarantees) backend.Guarantees
+}
+
+func (k *killable) Guarantees() backend.Guarantees {
+	g := k.Backend.Guarantees()
+	g.Waiting = backend.WaitPoll
+	if k.change != nil {
+		g = k.change(g)
+	} else {
+		g.WithoutRenewal = false
+	}
+	return g
+}
+
+type renewing struct {
+	lock.Locker
+	b *killable
+}
+
+func (r renewing) Guarantees() backend.Guarantees { return r.b.Guarantees() }
+
+func (k *killable) kill() { k.dead.Store(true) }
+
+func (k *killable) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	if k.dead.Load() {
+		return backend.Validity{}, backend.ErrUnavailable
+	}
+	return k.Backend.Renew(ctx, h)
+}
+
+func (k *killable) Release(ctx context.Context, h backend.Hold) error {
+	if k.dead.Load() {
+		return backend.ErrUnavailable
+	}
+	return k.Backend.Release(ctx, h)
+}
