@@ -35,10 +35,11 @@ type client struct {
 
 	// What the backend can do, looked up once. Optional abilities are nil when
 	// they are missing.
-	ops     primitives
-	watcher backend.Watcher
-	queuer  backend.Queuer
-	batch   backend.BatchRenewer
+	ops      primitives
+	watcher  backend.Watcher
+	queuer   backend.Queuer
+	batch    backend.BatchRenewer
+	handOver backend.HandOverer
 
 	clock    backend.Clock
 	sched    *scheduler
@@ -98,10 +99,11 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c.watcher, _ = b.(backend.Watcher)
 	c.queuer, _ = b.(backend.Queuer)
 	c.batch, _ = b.(backend.BatchRenewer)
+	c.handOver, _ = b.(backend.HandOverer)
 	notifier, _ := b.(backend.LossNotifier)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		r := newReentry(b, c.clock)
-		c.ops, c.batch = r, nil
+		c.ops, c.batch, c.handOver = r, nil, nil
 		if c.queuer != nil {
 			c.queuer = r
 		}

@@ -25,6 +25,7 @@ type laneKey struct{ key, owner string }
 type lane struct {
 	key     laneKey
 	waiting []*place // behind the head; guarded by lanes.mu
+	offer   *offer   // of the head, to be handed the key; guarded by lanes.mu
 
 	// Only the head uses the rest.
 	hints     <-chan backend.Hint // the watch, or nil

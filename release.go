@@ -80,6 +80,17 @@ func (l *lease) sendRelease(ctx context.Context) error {
 	if ctx.Err() != nil {
 		giveUp = nil
 	}
+	repeated := false
+	if o := l.takeOffer(); o != nil {
+		done, err := l.releaseTo(detached, o, giveUp)
+		if done {
+			return err
+		}
+		if err == errStopped {
+			return fmt.Errorf("no answer yet: %w", ctx.Err())
+		}
+		repeated = true
+	}
 	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.c.ops.Release(ctx, l.hold) }
 	for tries := 1; ; tries++ {
 		var err error
@@ -91,7 +102,7 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
-		if tries > 1 && errors.Is(err, ErrNotHeld) {
+		if (repeated || tries > 1) && errors.Is(err, ErrNotHeld) {
 			// The first request, whose answer was lost, has done it.
 			return nil
 		}

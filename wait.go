@@ -109,8 +109,8 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 			}
 			if !errors.Is(err, ErrHeld) {
 				w.fails++
-				if err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
-					return nil, err
+				if l, err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); l != nil || err != nil {
+					return l, err
 				}
 				continue
 			}
@@ -125,8 +125,8 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 				continue
 			}
 		}
-		if err := w.sleep(ctx, w.interval()); err != nil {
-			return nil, err
+		if l, err := w.sleep(ctx, w.interval()); l != nil || err != nil {
+			return l, err
 		}
 	}
 }
@@ -188,37 +188,67 @@ func (w *waiter) interval() time.Duration {
 	return d
 }
 
-// sleep returns when the watch signals or d has passed, or with the reason why
-// the wait is over.
-func (w *waiter) sleep(ctx context.Context, d time.Duration) error {
+// sleep returns when the watch signals or d has passed, with the reason why the
+// wait is over, or with the lease that a release of this Locker handed over.
+func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 	w.slept = true
 	if w.timer == nil {
 		w.timer = time.NewTimer(d)
 	} else {
 		w.timer.Reset(d)
 	}
+	o := w.offer()
+	var taken <-chan handed
+	if o != nil {
+		taken = o.taken
+	}
+	courtesy := false
+	var err error
 	select {
+	case h := <-taken:
+		if l, left := w.handed(h); !left || w.lane.hints == nil {
+			return l, nil
+		}
+		// The hint that the watch has for everybody counts whose turn it is.
+		return w.sleep(ctx, d)
 	case hint, ok := <-w.lane.hints:
-		if !ok {
-			// The watch broke. Ask, and set up another one.
-			w.lane.stopWatch()
-			w.lane.hints, w.lane.stopWatch = nil, nil
-			w.lane.watchers, w.lane.yield = 0, 0
-			return nil
-		}
-		w.lane.watchers = hint.Watchers
-		if w.lane.yield = min(w.lane.yield, hint.Watchers) - 1; w.lane.yield >= 0 {
-			// The others take it, and their release is the next hint. If they don't,
-			// the courtesy has been enough.
-			return w.sleep(ctx, courtesyLeast+4*w.lane.took)
-		}
+		courtesy = w.hinted(hint, ok)
 	case <-w.timer.C:
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	case <-w.a.c.done:
-		return ErrClosed
+		err = ErrClosed
 	}
-	return nil
+	if o != nil && !w.withdraw(o) {
+		h, failed := o.answered(ctx, w.a.c)
+		if failed != nil {
+			return nil, failed // what is handed over will be given back
+		}
+		if l, left := w.handed(h); !left {
+			return l, nil
+		}
+	}
+	if courtesy && err == nil {
+		return w.sleep(ctx, courtesyLeast+4*w.lane.took)
+	}
+	return nil, err
+}
+
+// hinted takes note of a signal of the watch, or of its end. It returns true when
+// the key should be left to other clients for a moment: they take it, and their
+// release is the next hint; if they don't, the courtesy has been enough.
+func (w *waiter) hinted(hint backend.Hint, ok bool) bool {
+	ln := w.lane
+	if !ok {
+		// The watch broke. Ask, and set up another one.
+		ln.stopWatch()
+		ln.hints, ln.stopWatch = nil, nil
+		ln.watchers, ln.yield = 0, 0
+		return false
+	}
+	ln.watchers = hint.Watchers
+	ln.yield = min(ln.yield, hint.Watchers) - 1
+	return ln.yield >= 0
 }
 
 func (w *waiter) stop() {
@@ -249,7 +279,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 		w.fails++
 		c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
 		a.rename()
-		if err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
+		if _, err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
 			return nil, err
 		}
 	}

@@ -28,31 +28,47 @@ func (b recordBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	}
 	now := s.clock.Now()
 	r := s.live(req.Key, now)
+	var g backend.Grant
 	switch {
 	case r == nil:
-		owner := req.Owner
-		if owner == "" {
-			owner = req.ID.Hex()
-		}
-		holder := req.Holder
-		holder.Since = time.Now()
-		r = &record{owner: owner, token: s.nextToken(), holder: holder, holds: map[backend.ID]backend.Instant{}}
-		s.records[req.Key] = r
+		g = s.grant(req, now)
 	case has(r.holds, req.ID):
 	case req.Owner == "" || r.owner != req.Owner:
 		return backend.Grant{}, r.refuse(req.Key, now)
 	case len(r.holds) >= backend.MaxHolds:
 		return backend.Grant{}, backend.ErrTooManyHolds
 	}
-	r.extend(req.ID, now.Add(req.TTL))
-	g := backend.Grant{
-		Token: r.token, Holds: len(r.holds),
-		Validity: backend.Validity{Sent: now, For: backend.ValidFor(req.TTL)},
+	if r != nil {
+		r.extend(req.ID, now.Add(req.TTL))
+		g = r.grant(now, req.TTL)
 	}
 	if err := s.after(OpTry); err != nil {
 		return backend.Grant{}, err
 	}
 	return g, nil
+}
+
+// grant makes the record of a free key. The mutex is held.
+func (s *Store) grant(req backend.Request, now backend.Instant) backend.Grant {
+	owner := req.Owner
+	if owner == "" {
+		owner = req.ID.Hex()
+	}
+	holder := req.Holder
+	holder.Since = time.Now()
+	r := &record{
+		owner: owner, token: s.nextToken(), holder: holder,
+		holds: map[backend.ID]backend.Instant{req.ID: now.Add(req.TTL)},
+	}
+	s.records[req.Key] = r
+	return r.grant(now, req.TTL)
+}
+
+func (r *record) grant(now backend.Instant, ttl time.Duration) backend.Grant {
+	return backend.Grant{
+		Token: r.token, Holds: len(r.holds),
+		Validity: backend.Validity{Sent: now, For: backend.ValidFor(ttl)},
+	}
 }
 
 func has(m map[backend.ID]backend.Instant, id backend.ID) bool {
@@ -115,6 +131,39 @@ func (b recordBackend) Release(ctx context.Context, h backend.Hold) error {
 		s.signal(h.Key)
 	}
 	return s.after(OpRelease)
+}
+
+// HandOver implements backend.HandOverer. While other clients watch the key it is
+// only released, so that they are not passed over.
+func (b recordBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Grant{}, err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.before(OpRelease); err != nil {
+		return backend.Grant{}, err
+	}
+	now := s.clock.Now()
+	r := s.live(from.Key, now)
+	if r == nil || !has(r.holds, from.ID) {
+		return backend.Grant{}, backend.ErrNotHeld
+	}
+	delete(r.holds, from.ID)
+	if len(r.holds) > 0 {
+		return backend.Grant{}, r.refuse(from.Key, now)
+	}
+	delete(s.records, from.Key)
+	if len(s.watches[from.Key]) > 1 {
+		s.signal(from.Key)
+		return backend.Grant{}, &backend.HeldError{Key: from.Key, Holder: backend.Holder{Label: "left to the other clients that wait"}}
+	}
+	g := s.grant(to, now)
+	if err := s.after(OpRelease); err != nil {
+		return backend.Grant{}, err
+	}
+	return g, nil
 }
 
 // Watch implements backend.Watcher.

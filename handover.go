@@ -1,0 +1,129 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// offer is the readiness of a waiting acquisition to be granted the key by the
+// release of a lease of the same Locker, in the same round trip.
+type offer struct {
+	req     backend.Request
+	taken   chan handed // holds the one answer
+	settled atomic.Bool // by whoever is first: the answer, or the end of the wait for it
+}
+
+// handed is what became of an offer that was taken.
+type handed struct {
+	grant backend.Grant
+	err   error
+}
+
+// offer puts the acquisition at the head of the lane up for a hand-over, where the
+// backend can do it. An explicit owner is left out: its hold may not be the last.
+func (w *waiter) offer() *offer {
+	if w.a.c.handOver == nil || w.a.req.Owner != "" {
+		return nil
+	}
+	o := &offer{req: w.a.req, taken: make(chan handed, 1)}
+	ls := &w.a.c.lanes
+	ls.mu.Lock()
+	w.lane.offer = o
+	ls.mu.Unlock()
+	return o
+}
+
+// withdraw takes the offer back. It returns false when a release has taken it;
+// its answer is still to come then.
+func (w *waiter) withdraw(o *offer) bool {
+	ls := &w.a.c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w.lane.offer != o {
+		return false
+	}
+	w.lane.offer = nil
+	return true
+}
+
+// takeOffer returns who waits for the key of the lease in this Locker, if anybody
+// does and the backend can hand it over.
+func (l *lease) takeOffer() *offer {
+	if l.c.handOver == nil || l.hold.Owner != "" {
+		return nil
+	}
+	ls := &l.c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ln := ls.m[laneKey{key: l.hold.Key}]
+	if ln == nil || ln.offer == nil {
+		return nil
+	}
+	o := ln.offer
+	ln.offer = nil
+	return o
+}
+
+// answered waits for the answer to an offer that was taken.
+func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
+	var gaveUp error
+	select {
+	case h := <-o.taken:
+		return h, nil
+	case <-ctx.Done():
+		gaveUp = ctx.Err()
+	case <-c.done:
+		gaveUp = ErrClosed
+	}
+	if !o.settled.CompareAndSwap(false, true) {
+		return <-o.taken, nil
+	}
+	return handed{}, gaveUp
+}
+
+// answer tells the waiter, or gives back what it no longer waits for.
+func (o *offer) answer(c *client, h handed) {
+	if o.settled.CompareAndSwap(false, true) {
+		o.taken <- h
+	} else if h.err == nil || !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown) {
+		c.release(o.req)
+	}
+}
+
+// handed turns the answer to an offer into a lease, or into nil when the server
+// has to be asked. It also reports whether the key was left to other clients.
+func (w *waiter) handed(h handed) (l *lease, left bool) {
+	switch {
+	case h.err == nil:
+		l, _ = w.a.granted(h.grant) // a grant that comes too late is asked for again
+	case errors.Is(h.err, ErrHeld):
+		left = true
+	case !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown):
+		w.a.unknown = true
+	}
+	return l, left
+}
+
+// releaseTo releases the hold and grants the key to a waiter of this Locker in one
+// step. It returns false when that was not possible or its outcome is unknown, and
+// a plain release has to follow.
+func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}) (bool, error) {
+	c := l.c
+	start := c.clock.Now()
+	_, err := bounded(ctx, giveUp, nil, func(ctx context.Context) (struct{}, error) {
+		g, err := c.handOver.HandOver(ctx, l.hold, o.req)
+		g.Sent = min(g.Sent, start)
+		o.answer(c, handed{g, err})
+		return struct{}{}, err
+	})
+	switch {
+	case err == nil, errors.Is(err, ErrHeld):
+		return true, nil
+	case errors.Is(err, ErrNotHeld):
+		return true, err
+	}
+	return false, err
+}

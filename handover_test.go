@@ -1,0 +1,118 @@
+package lock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// handing counts hand-overs and can delay them, before or after their effect.
+type handing struct {
+	backend.Backend
+	backend.Watcher
+	inner         backend.HandOverer
+	before, after time.Duration
+	handed        atomic.Int32
+	tried         atomic.Int32
+}
+
+func (h *handing) HandOver(_ context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	h.handed.Add(1)
+	time.Sleep(h.before)
+	g, err := h.inner.HandOver(context.Background(), from, to)
+	time.Sleep(h.after)
+	return g, err
+}
+
+func (h *handing) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	h.tried.Add(1)
+	return h.Backend.Try(ctx, req)
+}
+
+func (h *handing) Clock() backend.Clock { return backend.RuntimeClock() }
+
+func onHanding(t *testing.T, test func(t *testing.T, h *handing, store *memlock.Store, l lock.Locker)) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
+		require.NoError(t, err)
+		h := &handing{Backend: b, Watcher: b.(backend.Watcher), inner: b.(backend.HandOverer)}
+		l, err := lock.New(h, nil)
+		require.NoError(t, err)
+		test(t, h, store, l)
+		require.NoError(t, l.Close())
+		time.Sleep(time.Hour)
+		assert.Zero(t, store.Len())
+	})
+}
+
+func TestReleaseHandsOverToTheNextWaiter(t *testing.T) {
+	onHanding(t, func(t *testing.T, h *handing, _ *memlock.Store, l lock.Locker) {
+		ctx := t.Context()
+		first, err := l.Acquire(ctx, "k")
+		require.NoError(t, err)
+		tokens := make(chan uint64, 10)
+		for range 10 {
+			go func() {
+				lease, err := l.Acquire(ctx, "k")
+				if assert.NoError(t, err) {
+					tokens <- lease.Token()
+					time.Sleep(20 * time.Second) // and is renewed meanwhile
+					assert.NoError(t, lease.Context().Err())
+					assert.NoError(t, lease.Release(ctx))
+				}
+			}()
+			synctest.Wait()
+		}
+		tried := h.tried.Load()
+		require.NoError(t, first.Release(ctx))
+		last := first.Token()
+		for range 10 {
+			next := <-tokens
+			assert.Greater(t, next, last)
+			last = next
+		}
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 10, h.handed.Load())
+		assert.Less(t, h.tried.Load()-tried, int32(100), "waiters behind the head ask now and then at most")
+	})
+}
+
+func TestHandOverThatNobodyWaitsForIsGivenBack(t *testing.T) {
+	for name, delay := range map[string][2]time.Duration{"before": {3 * time.Second, 0}, "after": {0, 3 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			onHanding(t, func(t *testing.T, h *handing, store *memlock.Store, l lock.Locker) {
+				h.before, h.after = delay[0], delay[1]
+				first, err := l.Acquire(t.Context(), "k")
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				waited := make(chan error, 1)
+				go func() {
+					_, err := l.Acquire(ctx, "k")
+					waited <- err
+				}()
+				time.Sleep(time.Second)
+				require.NoError(t, first.Release(t.Context()))
+				require.ErrorIs(t, <-waited, context.DeadlineExceeded)
+				time.Sleep(3 * time.Second)
+				synctest.Wait()
+				other, err := memlock.New(t.Context(), &memlock.Options{Store: store})
+				require.NoError(t, err)
+				next, err := other.TryAcquire(t.Context(), "k")
+				require.NoError(t, err)
+				require.NoError(t, next.Release(t.Context()))
+				require.NoError(t, other.Close())
+			})
+		})
+	}
+}
