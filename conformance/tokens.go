@@ -133,7 +133,11 @@ func tokenInGrantOrder(e *env) {
 	var grants atomic.Int64
 	e.each(contenders, func(i int) {
 		c := clients[i%lockers]
-		for n := 0; n < 3 || time.Now().Before(end) && grants.Load() < 10_000; n++ {
+		more := func() bool {
+			n := grants.Load()
+			return n < 8*contenders || n < 10_000 && time.Now().Before(end)
+		}
+		for n := 0; more(); n++ {
 			var h *hold
 			if i < lockers {
 				h = c.mustWait(e.ctx, key)
@@ -143,9 +147,6 @@ func tokenInGrantOrder(e *env) {
 					e.judgeRefusal(key, "TryAcquire", "others hold it", nil, err)
 					if e.failed() {
 						panic(abort{})
-					}
-					if time.Now().After(end) {
-						return
 					}
 					e.pause(e.randomly(3 * time.Millisecond))
 					continue
