@@ -118,6 +118,24 @@ func (c *client) mustTryFor(key string, ttl time.Duration, more ...lock.Option) 
 	return h
 }
 
+// wins tries the key until it is granted, and fails the case when the control
+// timer of the limit fires first.
+func (c *client) wins(key string, limit, every time.Duration, why string) *hold {
+	g := c.e.poll(key, limit, every, why, func() (grip, error) {
+		h, err := c.try(key)
+		if err != nil {
+			return nil, err
+		}
+		return h, nil
+	})
+	return g.(*hold)
+}
+
+// soon is wins where clean-up in the background may still be under way.
+func (c *client) soon(key, why string) *hold {
+	return c.wins(key, c.e.slack(), 20*time.Millisecond, why)
+}
+
 // mustAcquire is acquire on a key that is free, or that the owner may enter.
 func (c *client) mustAcquire(key string, more ...lock.Option) *hold {
 	ctx, cancel := context.WithTimeout(c.e.ctx, c.e.waitBound())
@@ -160,7 +178,7 @@ func (e *env) judgeRefusal(key, op, why string, holder grip, err error) {
 // mustRelease releases a lease that is held.
 func (h *hold) mustRelease() {
 	if err := h.release(h.c.e.ctx); err != nil {
-		h.c.e.unexpected(h.key, err, "Release of a lease that was held returned %s; expected no error", outcome(err))
+		h.c.e.unexpectedFatal(h.key, err, "Release of a lease that was held returned %s; expected no error", outcome(err))
 	}
 }
 

@@ -49,13 +49,7 @@ func closeEndsHolds(e *env) {
 		} else if cause := h.cause(); !errors.Is(cause, lock.ErrClosed) && !errors.Is(cause, lock.ErrExpired) || errors.Is(cause, lock.ErrReleased) {
 			e.failf(h.key, "context.Cause of a lease whose Locker was closed is %s; expected ErrClosed", outcome(cause))
 		}
-		next := e.poll(h.key, e.slack(), 20*time.Millisecond, "the Locker of its holder was closed, and its TTL was up to "+e.long.String(), func() (grip, error) {
-			h, err := b.try(h.key)
-			if err != nil {
-				return nil, err
-			}
-			return h, nil
-		})
+		next := b.wins(h.key, e.slack(), 20*time.Millisecond, "the Locker of its holder was closed, and its TTL was up to "+e.long.String())
 		_ = next.release(e.ctx)
 		if err := h.release(e.ctx); err == nil {
 			e.failf(h.key, "Release after Close returned no error; expected ErrClosed or ErrNotHeld")
@@ -93,7 +87,7 @@ func closeEndsWaits(e *env) {
 	e.is(e.key("free"), err, "Acquire of a free key on a closed Locker", lock.ErrClosed)
 	h.mustLive("only another Locker was closed")
 	h.mustRelease()
-	b.mustTry(key).mustRelease()
+	b.soon(key, "it was released, and those who waited for it were closed").mustRelease()
 }
 
 func closeTwice(e *env) {
@@ -130,14 +124,7 @@ func closeTwice(e *env) {
 		})
 		for i := range 3 {
 			key := e.key("%d-%d", round, i)
-			next := e.poll(key, e.slack(), 20*time.Millisecond, "all its holders were closed", func() (grip, error) {
-				h, err := b.try(key)
-				if err != nil {
-					return nil, err
-				}
-				return h, nil
-			})
-			_ = next.release(e.ctx)
+			b.soon(key, "all its holders were closed").mustRelease()
 		}
 	}
 }

@@ -47,6 +47,18 @@ type failure struct {
 	// excuse is how long the machine must have stood still for the failure to be
 	// its fault, or zero when nothing excuses it.
 	excuse time.Duration
+	proof  bool // holds whatever else went wrong in the case
+}
+
+// excused reports whether the failures may be the fault of a machine that stood
+// still for so long: the first one may, and the others followed from it.
+func (e *env) excused(stalled time.Duration) bool {
+	for i, f := range e.failures {
+		if f.proof || i == 0 && (f.excuse == 0 || f.excuse > stalled) {
+			return false
+		}
+	}
+	return true
 }
 
 // abort ends the goroutines of a case. The reason is in the env.
@@ -124,20 +136,25 @@ func slow(err error) time.Duration {
 }
 
 func (e *env) fail(excuse time.Duration, key, format string, args ...any) {
-	e.failAt(-1, excuse, key, format, args...)
+	e.addFailure(-1, failure{key: key, excuse: excuse}, format, args...)
 }
 
-// failAt shows the calls up to the time at which the rule was broken.
-func (e *env) failAt(when, excuse time.Duration, key, format string, args ...any) {
-	text := fmt.Sprintf("at %s: %s", seconds(e.hist.now()), fmt.Sprintf(format, args...))
-	calls := e.hist.until(key, when)
+// proofAt records a broken rule that nothing excuses, not even what went wrong
+// before, and shows the calls up to that time.
+func (e *env) proofAt(when time.Duration, key, format string, args ...any) {
+	e.addFailure(when, failure{key: key, proof: true}, format, args...)
+}
+
+func (e *env) addFailure(when time.Duration, f failure, format string, args ...any) {
+	f.text = fmt.Sprintf("at %s: %s", seconds(e.hist.now()), fmt.Sprintf(format, args...))
+	calls := e.hist.until(f.key, when)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sealed || len(e.failures) >= 3 {
 		return
 	}
-	e.failures = append(e.failures, failure{text, key, excuse})
-	e.calls[key] = calls
+	e.failures = append(e.failures, f)
+	e.calls[f.key] = calls
 }
 
 // evidence is the failures, and after them the calls on the keys that they are

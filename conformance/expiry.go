@@ -61,13 +61,7 @@ func crashFrees(e *env) {
 			join()
 			return
 		}
-		next := e.poll(key, e.takeover(e.ttl), e.ttl/50, "its holder died", func() (grip, error) {
-			h, err := b.try(key)
-			if err != nil {
-				return nil, err
-			}
-			return h, nil
-		})
+		next := b.wins(key, e.takeover(e.ttl), e.ttl/50, "its holder died")
 		_ = next.release(e.ctx)
 	})
 }

@@ -48,13 +48,7 @@ func lostWhenCutOff(e *env) {
 				h.mustLive("it is renewed automatically")
 				c.disturb(f, -1, "Renew", "Release")
 				e.hist.note("suite", key, "cut the requests of "+a.who)
-				next := e.poll(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server", func() (grip, error) {
-					h, err := b.try(key)
-					if err != nil {
-						return nil, err
-					}
-					return h, nil
-				})
+				next := b.wins(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server")
 				if !h.lost() {
 					e.latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
 				} else {
@@ -97,13 +91,7 @@ func renewTransient(e *env) {
 func ownGrantRecognised(e *env) {
 	b := e.locker()
 	freed := func(key, why string) {
-		next := e.poll(key, e.waitBound(), 20*time.Millisecond, why, func() (grip, error) {
-			h, err := b.try(key)
-			if err != nil {
-				return nil, err
-			}
-			return h, nil
-		})
+		next := b.wins(key, e.waitBound(), 20*time.Millisecond, why)
 		_ = next.release(e.ctx)
 	}
 	a, c := e.faulty()
@@ -161,13 +149,7 @@ func grantWithinValidity(e *env) {
 		} else if errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrInvalid) {
 			e.unexpected(key, err, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", outcome(err))
 		}
-		next := e.poll(key, e.takeover(e.ttl), 20*time.Millisecond, "the late grant must be given back", func() (grip, error) {
-			h, err := b.try(key)
-			if err != nil {
-				return nil, err
-			}
-			return h, nil
-		})
+		next := b.wins(key, e.takeover(e.ttl), 20*time.Millisecond, "the late grant must be given back")
 		_ = next.release(e.ctx)
 	}
 }

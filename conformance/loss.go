@@ -118,13 +118,7 @@ func lossEndsUse(e *env) {
 	key := e.key("a")
 	h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
 	e.awaitLapse(h)
-	again := e.poll(key, e.takeover(e.ttl), e.ttl/20, "the lease of the same Locker had run out", func() (grip, error) {
-		h, err := a.try(key)
-		if err != nil {
-			return nil, err
-		}
-		return h, nil
-	}).(*hold)
+	again := a.wins(key, e.takeover(e.ttl), e.ttl/20, "the lease of the same Locker had run out")
 	if e.g.ManualRenewal {
 		e.is(key, h.renew(), "Renew of a lost lease", lock.ErrNotHeld)
 	}

@@ -119,7 +119,7 @@ func (e *env) checkOverlap() {
 	e.mu.Unlock()
 	for key, records := range byKey {
 		if text, when := e.overlap(records, removed[key]); text != "" {
-			e.failAt(when, 0, key, "two leases of one key were valid at the same time: %s", text)
+			e.proofAt(when, key, "two leases of one key were valid at the same time: %s", text)
 			return
 		}
 	}

@@ -26,7 +26,7 @@ func (e *env) checkTokens(key string, byReturn bool) {
 	}
 	e.mu.Unlock()
 	if text, when := tokenOrder(records, byReturn); text != "" {
-		e.failAt(when, 0, key, "%s", text)
+		e.proofAt(when, key, "%s", text)
 	}
 }
 

@@ -182,13 +182,7 @@ func releaseReportsLoss(e *env) {
 		targets = append(targets, lock.ErrLost)
 	}
 	e.is(key, err, "Release of a lease that had run out", targets...)
-	next := e.poll(key, e.takeover(e.ttl), e.ttl/20, "the lease had run out", func() (grip, error) {
-		h, err := b.try(key)
-		if err != nil {
-			return nil, err
-		}
-		return h, nil
-	})
+	next := b.wins(key, e.takeover(e.ttl), e.ttl/20, "the lease had run out")
 	_ = next.release(e.ctx)
 }
 

@@ -238,13 +238,7 @@ func maxHoldEnds(e *env) {
 		e.failf(key, "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, outcome(h.cause()), limit, h.effectiveTTL())
 	}
 	e.is(key, h.cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
-	next := e.poll(key, e.slack(), e.ttl/50, "the maximum hold of its holder was reached, and the key must be given back then", func() (grip, error) {
-		h, err := b.try(key)
-		if err != nil {
-			return nil, err
-		}
-		return h, nil
-	})
+	next := b.wins(key, e.slack(), e.ttl/50, "the maximum hold of its holder was reached, and the key must be given back then")
 	_ = next.release(e.ctx)
 	if err := h.release(e.ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 		e.unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", outcome(err))

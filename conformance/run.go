@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -284,10 +283,9 @@ func (e *env) judge(end any, stalled, worst time.Duration) (res Result, retry bo
 		}
 		return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}, false
 	}
-	excused := !slices.ContainsFunc(e.failures, func(f failure) bool { return f.excuse == 0 || f.excuse > stalled })
 	evidence := e.evidence()
 	if worst > 0 {
 		evidence += fmt.Sprintf("\n(this process stood still for up to %s during the case)", worst.Round(time.Millisecond))
 	}
-	return Result{Verdict: Fail, Evidence: evidence}, excused
+	return Result{Verdict: Fail, Evidence: evidence}, e.excused(stalled)
 }

@@ -220,9 +220,9 @@ func (e *env) mustGiveBack(g grip, key, why string) {
 	switch {
 	case err == nil:
 	case time.Now().After(until):
-		e.latef(key, "the case was too slow: the lease that it relies on had expired before it was released")
+		e.lateFatalf(key, "the case was too slow: the lease that it relies on had expired before it was released")
 	default:
-		e.unexpected(key, err, "Release of a hold that was held returned %s; expected no error%s", outcome(err), why)
+		e.unexpectedFatal(key, err, "Release of a hold that was held returned %s; expected no error%s", outcome(err), why)
 	}
 }
 

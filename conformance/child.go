@@ -1,0 +1,408 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+// childVar marks a process that the suite has started.
+const childVar = "MORTISE_CONFORMANCE_CHILD"
+
+// childCalled is set when this process would play a part if the suite started it
+// once more.
+var childCalled atomic.Bool
+
+var errInChild = errors.New("conformance: this process was started by the suite to play a part, and must not run the suite itself: call conformance.Child before everything else in TestMain or main")
+
+// Child makes processes out of this program for the rules that need them, which
+// kill or stop a client as a whole. Call it before everything else in TestMain or
+// main, and set [Config.Child]:
+//
+//	func config(url string) conformance.Config {
+//		return conformance.Config{
+//			OpenBackend: func(ctx context.Context) (backend.Backend, error) { return mylock.New(ctx, url) },
+//			Child:       url,
+//		}
+//	}
+//
+//	func TestMain(m *testing.M) {
+//		conformance.Child(config)
+//		os.Exit(m.Run())
+//	}
+//
+//	func TestConformance(t *testing.T) { conformance.Run(t, config(startServer(t))) }
+//
+// In a process that the suite has started, Child opens clients with the Config
+// that the function returns for the Config.Child of the run, does what the suite
+// tells it, and exits. It ends with the process that started it. In every other
+// process Child returns at once.
+//
+// The function makes a Config from its argument alone, since everything else that
+// a test has set up is in another process. Only Open and OpenBackend are used.
+func Child(config func(child string) Config) {
+	childCalled.Store(true)
+	if os.Getenv(childVar) == "" {
+		return
+	}
+	_ = os.Unsetenv(childVar) // processes that the lock starts are no part of the suite
+	os.Exit(play(config))
+}
+
+// The suite and its processes talk in lines of JSON: commands on the standard
+// input, answers on the standard output. Several commands may be under way.
+
+// command is a line from the suite.
+type command struct {
+	ID        int           `json:"id"`
+	Op        string        `json:"op"`
+	Child     string        `json:"child,omitempty"` // Config.Child
+	Key       string        `json:"key,omitempty"`
+	TTL       time.Duration `json:"ttl,omitempty"`   // zero: none is given
+	Unrenewed bool          `json:"unrenewed,omitempty"`
+	Limit     time.Duration `json:"limit,omitempty"` // of a wait or a loop
+	Lease     int           `json:"lease,omitempty"`
+	Spin      bool          `json:"spin,omitempty"`
+	Counter   string        `json:"counter,omitempty"` // a file
+	Work      time.Duration `json:"work,omitempty"`
+}
+
+// The commands.
+const (
+	opOpen    = "open"    // open a client
+	opTry     = "try"     // TryAcquire
+	opAcquire = "acquire" // Acquire
+	opRenew   = "renew"
+	opRelease = "release"
+	opSee     = "see"   // say what the lease says
+	opWrite   = "write" // write to a resource of the suite, without another look
+	opLook    = "look"  // look at the lease's context until it has ended
+	opCycle   = "cycle" // acquire and release again and again
+)
+
+// answer is a line to the suite. Times are nanoseconds of the machine's monotonic
+// clock.
+type answer struct {
+	ID       int      `json:"id"`
+	Event    string   `json:"event,omitempty"` // empty in the last answer to a command
+	From     int64    `json:"from,omitempty"`  // when the call was made
+	To       int64    `json:"to,omitempty"`    // when it returned
+	Err      string   `json:"err,omitempty"`
+	Is       []string `json:"is,omitempty"` // the sentinels that the error matches
+	Lease    int      `json:"lease,omitempty"`
+	Token    uint64   `json:"token,omitempty"`
+	Deadline int64    `json:"deadline,omitempty"` // zero: unknown
+	Ended    bool     `json:"ended,omitempty"`    // the lease's context has ended, Err is its cause
+	Alive    int64    `json:"alive,omitempty"`    // when the last look began that found the lease alive
+	Made     int      `json:"made,omitempty"`     // updates of the counter
+	Doubted  bool     `json:"doubted,omitempty"`  // a lease had run out by the end of its work
+	Stalls   []span   `json:"stalls,omitempty"`   // when this process did not get to run
+}
+
+// The events of a command that has more than one answer.
+const (
+	eventLooking   = "looking"
+	eventGranted   = "granted"
+	eventReleasing = "releasing"
+)
+
+// span is a time between two readings of the machine's monotonic clock.
+type span struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
+
+// hostClock reads the monotonic clock that all processes of the machine share.
+// time.Now's own reading has another base in each process.
+type hostClock struct {
+	base time.Time
+	mono int64
+}
+
+func newHostClock() hostClock {
+	var c hostClock
+	closest := time.Duration(1<<63 - 1)
+	for range 16 {
+		before := time.Now()
+		mono := monotonic()
+		if d := time.Since(before); d < closest {
+			closest, c = d, hostClock{before.Add(d / 2), mono}
+		}
+	}
+	return c
+}
+
+func (c hostClock) now() int64              { return c.at(time.Now()) }
+func (c hostClock) at(t time.Time) int64    { return c.mono + int64(t.Sub(c.base)) }
+func (c hostClock) time(mono int64) time.Time { return c.base.Add(time.Duration(mono - c.mono)) }
+
+// player is a process that plays its part.
+type player struct {
+	config func(string) Config
+	clock  hostClock
+	stalls *stallMeter
+
+	sending sync.Mutex
+	out     *json.Encoder
+	told    time.Time // until when stalls have been told
+
+	mu     sync.Mutex
+	l      lock.Locker
+	fixed  bool
+	leases []lock.Lease // number n is at n-1
+}
+
+// play does what the suite says until it has nothing more to say.
+func play(config func(string) Config) int {
+	p := &player{config: config, clock: newHostClock(), stalls: newStallMeter(), told: time.Now(), out: json.NewEncoder(os.Stdout)}
+	os.Stdout = os.Stderr // what the lock prints is not meant for the suite
+	in := json.NewDecoder(bufio.NewReader(os.Stdin))
+	for {
+		var c command
+		if err := in.Decode(&c); err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintln(os.Stderr, "conformance: a command of the suite is unreadable:", err)
+				return 1
+			}
+			return p.leave()
+		}
+		go p.obey(c)
+	}
+}
+
+// leave closes the client, so that nothing is left on the server, but not for
+// long: the suite, or what is left of it, is gone.
+func (p *player) leave() int {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.mu.Lock()
+		l := p.l
+		p.mu.Unlock()
+		if l != nil {
+			_ = l.Close()
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+	}
+	return 0
+}
+
+// send writes an answer. What has been sent reaches the suite even when this
+// process is killed next.
+func (p *player) send(a answer) {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	now := time.Now()
+	for _, s := range p.stalls.since(p.told) {
+		a.Stalls = append(a.Stalls, span{p.clock.at(s.at.Add(-s.length)), p.clock.at(s.at)})
+	}
+	p.told = now
+	if p.out.Encode(a) != nil {
+		os.Exit(1) // nobody is listening
+	}
+}
+
+// since is the stalls that ended after the given time.
+func (m *stallMeter) since(t time.Time) []stall {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, s := range m.stalls {
+		if s.at.After(t) {
+			return m.stalls[i:]
+		}
+	}
+	return nil
+}
+
+func (a *answer) fail(err error) {
+	if err == nil {
+		return
+	}
+	a.Err = err.Error()
+	for _, n := range errorNames {
+		if errors.Is(err, n.err) {
+			a.Is = append(a.Is, n.name)
+		}
+	}
+}
+
+func (p *player) obey(c command) {
+	a := answer{ID: c.ID}
+	ctx := context.Background()
+	if c.Limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Limit)
+		defer cancel()
+	}
+	a.From = p.clock.now()
+	switch c.Op {
+	case opOpen:
+		a.fail(p.open(ctx, c))
+		a.To = p.clock.now()
+	case opTry, opAcquire:
+		lease, err := p.get(ctx, c)
+		a.To = p.clock.now()
+		if err != nil {
+			a.fail(err)
+			break
+		}
+		p.mu.Lock()
+		p.leases = append(p.leases, lease)
+		a.Lease = len(p.leases)
+		p.mu.Unlock()
+		p.see(&a, lease)
+	case opRenew:
+		lease := p.lease(c)
+		a.fail(lease.Renew(ctx))
+		a.To = p.clock.now()
+		a.Deadline = p.deadline(lease)
+	case opRelease:
+		a.fail(p.lease(c).Release(ctx))
+		a.To = p.clock.now()
+	case opSee:
+		lease := p.lease(c)
+		p.see(&a, lease)
+		a.To = p.clock.now()
+		if a.Ended {
+			a.fail(context.Cause(lease.Context()))
+		}
+	case opWrite:
+		a.Token = p.lease(c).Token()
+		a.To = p.clock.now()
+	case opLook:
+		p.look(c, &a)
+	case opCycle:
+		p.cycle(c, &a)
+	default:
+		a.fail(fmt.Errorf("conformance: unknown command %q", c.Op))
+	}
+	p.send(a)
+}
+
+func (p *player) open(ctx context.Context, c command) error {
+	s := &settings{Config: p.config(c.Child), ttl: c.TTL}
+	if s.Open == nil && s.OpenBackend == nil {
+		return fmt.Errorf("the function given to conformance.Child returns a Config without Open and OpenBackend for %q", c.Child)
+	}
+	l, err := s.openLocker(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.l = l
+	return nil
+}
+
+func (p *player) get(ctx context.Context, c command) (lock.Lease, error) {
+	p.mu.Lock()
+	l := p.l
+	p.mu.Unlock()
+	var opts []lock.Option
+	if c.TTL > 0 {
+		opts = append(opts, lock.WithTTL(c.TTL))
+	}
+	if c.Unrenewed {
+		opts = append(opts, lock.WithoutRenewal())
+	}
+	get := l.Acquire
+	if c.Op == opTry {
+		get = l.TryAcquire
+	}
+	lease, err := get(ctx, c.Key, opts...)
+	if err == nil && lease == nil {
+		err = errors.New("neither a lease nor an error")
+	}
+	return lease, err
+}
+
+func (p *player) lease(c command) lock.Lease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.leases[c.Lease-1]
+}
+
+func (p *player) see(a *answer, lease lock.Lease) {
+	a.Ended = lease.Context().Err() != nil
+	a.Token, a.Deadline = lease.Token(), p.deadline(lease)
+}
+
+func (p *player) deadline(lease lock.Lease) int64 {
+	d, ok := lease.Deadline()
+	if !ok {
+		return 0
+	}
+	return p.clock.at(d)
+}
+
+// cycle acquires and releases until the limit. With a counter it reads a number
+// from the file, waits a moment and writes it back one higher, while it believes
+// that it holds the key.
+func (p *player) cycle(c command, a *answer) {
+	var counter *os.File
+	if c.Counter != "" {
+		var err error
+		if counter, err = os.OpenFile(c.Counter, os.O_RDWR, 0); err != nil {
+			a.fail(err)
+			return
+		}
+		defer counter.Close()
+	}
+	for end := time.Now().Add(c.Limit); time.Now().Before(end); {
+		if rand.IntN(4) == 0 {
+			c.Op = opTry
+		} else {
+			c.Op = opAcquire
+		}
+		g := answer{ID: c.ID, Event: eventGranted, From: p.clock.now()}
+		ctx, cancel := context.WithDeadline(context.Background(), end.Add(c.Limit))
+		lease, err := p.get(ctx, c)
+		cancel()
+		g.To = p.clock.now()
+		if err != nil {
+			if c.Op == opTry && errors.Is(err, lock.ErrHeld) {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			a.From, a.To = g.From, g.To
+			a.fail(err)
+			return
+		}
+		p.see(&g, lease)
+		p.send(g)
+		if counter != nil {
+			if err := raise(counter); err != nil {
+				a.fail(err)
+				return
+			}
+			a.Made++
+			if d := p.deadline(lease); lease.Context().Err() != nil || d > 0 && p.clock.now() > d {
+				a.Doubted = true
+			}
+		}
+		if c.Work > 0 {
+			time.Sleep(rand.N(c.Work))
+		}
+		r := answer{ID: c.ID, Event: eventReleasing, From: p.clock.now()}
+		p.send(r)
+		if err := lease.Release(context.Background()); err != nil {
+			a.From, a.To = r.From, p.clock.now()
+			a.fail(fmt.Errorf("release: %w", err))
+			return
+		}
+	}
+	a.To = p.clock.now()
+}
