@@ -3,12 +3,14 @@ package conformance
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,7 +70,7 @@ type command struct {
 	Op        string        `json:"op"`
 	Child     string        `json:"child,omitempty"` // Config.Child
 	Key       string        `json:"key,omitempty"`
-	TTL       time.Duration `json:"ttl,omitempty"`   // zero: none is given
+	TTL       time.Duration `json:"ttl,omitempty"` // zero: none is given
 	Unrenewed bool          `json:"unrenewed,omitempty"`
 	Limit     time.Duration `json:"limit,omitempty"` // of a wait or a loop
 	Lease     int           `json:"lease,omitempty"`
@@ -142,8 +144,8 @@ func newHostClock() hostClock {
 	return c
 }
 
-func (c hostClock) now() int64              { return c.at(time.Now()) }
-func (c hostClock) at(t time.Time) int64    { return c.mono + int64(t.Sub(c.base)) }
+func (c hostClock) now() int64                { return c.at(time.Now()) }
+func (c hostClock) at(t time.Time) int64      { return c.mono + int64(t.Sub(c.base)) }
 func (c hostClock) time(mono int64) time.Time { return c.base.Add(time.Duration(mono - c.mono)) }
 
 // player is a process that plays its part.
@@ -405,4 +407,78 @@ func (p *player) cycle(c command, a *answer) {
 		}
 	}
 	a.To = p.clock.now()
+}
+
+// raise raises the counter in the file by one. The moment between reading and
+// writing is for others to come in between.
+func raise(f *os.File) error {
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil {
+		return err
+	}
+	time.Sleep(rand.N(300 * time.Microsecond))
+	binary.LittleEndian.PutUint64(b[:], binary.LittleEndian.Uint64(b[:])+1)
+	_, err := f.WriteAt(b[:], 0)
+	return err
+}
+
+// look looks at the lease's context again and again until it has ended. With
+// spin it does so without a pause, on every processor that the process may use:
+// when the process was stopped and goes on, the next look comes before any timer
+// has run.
+func (p *player) look(c command, a *answer) {
+	ctx := p.lease(c).Context()
+	pause, n := 500*time.Microsecond, 1
+	if c.Spin {
+		pause, n = 0, min(runtime.GOMAXPROCS(0), 4)
+	}
+	type sight struct{ alive, ended time.Time }
+	seen := make(chan sight, n)
+	var begun sync.WaitGroup
+	begun.Add(n)
+	for range n {
+		go func() {
+			begun.Done()
+			alive, ended := looks(ctx, c.Limit, pause)
+			seen <- sight{alive, ended}
+		}()
+	}
+	begun.Wait()
+	p.send(answer{ID: c.ID, Event: eventLooking})
+	for range n {
+		s := <-seen
+		if !s.alive.IsZero() {
+			a.Alive = max(a.Alive, p.clock.at(s.alive))
+		}
+		if s.ended.IsZero() {
+			continue
+		}
+		if at := p.clock.at(s.ended); !a.Ended || at < a.To {
+			a.Ended, a.To = true, at
+		}
+	}
+	if a.Ended {
+		a.fail(context.Cause(ctx))
+	}
+}
+
+// looks is the start of the last look that found the context alive, and of the
+// first that found it ended, if there was one. The limit is of the time for which
+// the process runs.
+func looks(ctx context.Context, limit, pause time.Duration) (alive, ended time.Time) {
+	var spent time.Duration
+	last := time.Now()
+	for spent < limit {
+		t := time.Now()
+		spent += min(t.Sub(last), 20*time.Millisecond)
+		last = t
+		if ctx.Err() != nil {
+			return alive, t
+		}
+		alive = t
+		if pause > 0 {
+			time.Sleep(pause)
+		}
+	}
+	return alive, time.Time{}
 }
