@@ -296,7 +296,7 @@ func batchRenewMixed(e *env) {
 			e.failf(holds[i].Key, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, outcome(x.Err))
 		}
 	}
-	b.mustRefuse(e.key("taken"), "another client holds it", nil)
+	b.mustRefuse(e.key("taken"), "another client holds it")
 	for _, key := range []string{e.key("expired"), e.key("never")} {
 		b.mustTry(e.request(key, "", e.long))
 	}
@@ -325,7 +325,7 @@ func handOver(e *env) {
 	if claimTokens.made(e.settings) && g.Token <= from.token {
 		e.failf(key, "the token after HandOver is %d; expected more than %d", g.Token, from.token)
 	}
-	b.mustRefuse(key, "it was handed over", nil)
+	b.mustRefuse(key, "it was handed over")
 	e.is(key, a.release(e.ctx, from.h), "Release of a hold that was handed over", backend.ErrNotHeld)
 	held := backend.HoldOf(to)
 	held.Token = g.Token
@@ -392,7 +392,7 @@ func forceReleaseByToken(e *env) {
 	h := a.mustTry(e.request(key, "", e.long))
 	for _, other := range []uint64{h.token - 1, h.token + 1} {
 		e.is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
-		b.mustRefuse(key, "it was released by force with another token only", nil)
+		b.mustRefuse(key, "it was released by force with another token only")
 	}
 	h.releasing(e.hist.now())
 	if err := force(h.token); err != nil {
@@ -406,7 +406,7 @@ func forceReleaseByToken(e *env) {
 	}
 	e.is(key, a.release(e.ctx, h.h), "Release of a hold that was removed by force", backend.ErrNotHeld)
 	e.is(key, force(h.token), "ForceRelease with the token of the earlier holder", backend.ErrNotHeld)
-	a.mustRefuse(key, "its holder was not released", nil)
+	a.mustRefuse(key, "its holder was not released")
 	if err := next.release(e.ctx); err != nil {
 		e.unexpected(key, err, "Release by the next holder returned %s; expected no error", outcome(err))
 	}

@@ -86,7 +86,7 @@ func tryIdempotent(e *env) {
 		if first.grant.Holds != 1 {
 			e.failf(key, "the first grant says %d holds; expected 1", first.grant.Holds)
 		}
-		b.mustRefuse(key, "it was granted and not released", nil)
+		b.mustRefuse(key, "it was granted and not released")
 		if err := first.release(e.ctx); err != nil {
 			e.unexpected(key, err, "Release returned %s; expected no error", outcome(err))
 		}
@@ -106,7 +106,7 @@ func releaseByID(e *env) {
 	h := a.mustTry(e.request(key, "", e.long))
 	for _, s := range []*seam{a, b} {
 		e.is(key, s.release(e.ctx, stranger(h.h)), "Release with an unknown acquisition id", backend.ErrNotHeld)
-		s.mustRefuse(key, "only an unknown id was released", nil)
+		s.mustRefuse(key, "only an unknown id was released")
 	}
 	elsewhere := h.h
 	elsewhere.Key = e.key("never-held")
@@ -154,7 +154,7 @@ func refusalLeavesNothing(e *env) {
 			e.is(key, err, "Renew with the id of a refused request", backend.ErrNotHeld)
 		}
 		e.is(key, b.release(e.ctx, backend.HoldOf(req)), "Release with the id of a refused request", backend.ErrNotHeld)
-		c.mustRefuse(key, "its holder has not released it", nil)
+		c.mustRefuse(key, "its holder has not released it")
 	}
 	if err := h.release(e.ctx); err != nil {
 		e.unexpected(key, err, "the holder's Release returned %s; expected no error, since others were refused only", outcome(err))
@@ -180,7 +180,7 @@ func holdCount(e *env) {
 		holds = append(holds, h)
 	}
 	for i, h := range holds {
-		a.mustRefuse(key, "holds of its owner are left", nil)
+		a.mustRefuse(key, "holds of its owner are left")
 		if err := h.release(e.ctx); err != nil {
 			e.unexpected(key, err, "Release of hold %d returned %s; expected no error", i+1, outcome(err))
 		}
@@ -251,7 +251,7 @@ func cancelledSendsNothing(e *env) {
 		h.releasing(e.hist.now())
 		return
 	}
-	a.mustRefuse(key, "only a Release with a cancelled context was called", nil)
+	a.mustRefuse(key, "only a Release with a cancelled context was called")
 }
 
 func backendErrors(e *env) {

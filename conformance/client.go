@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,27 +153,46 @@ func (c *client) mustWait(ctx context.Context, key string, more ...lock.Option) 
 	return h
 }
 
-// mustRefuse tries the key, which must be held. A grant is a broken rule, unless
-// the lease that should have kept the caller out (nil: one that is kept alive)
-// has run out in the meantime; then the case is late.
-func (c *client) mustRefuse(key, why string, holder grip, more ...lock.Option) {
+// mustRefuse tries the key, which must be held.
+func (c *client) mustRefuse(key, why string, more ...lock.Option) {
 	h, err := c.try(key, more...)
-	c.e.judgeRefusal(key, "TryAcquire", why, holder, err)
-	if err == nil {
-		_ = h.release(context.Background())
-		panic(abort{})
+	if err != nil {
+		c.e.judgeRefusal(key, "TryAcquire", why, nil, err)
+		return
 	}
+	c.e.judgeRefusal(key, "TryAcquire", why, h.record, nil)
+	_ = h.release(context.Background())
+	panic(abort{})
 }
 
-func (e *env) judgeRefusal(key, op, why string, holder grip, err error) {
+// judgeRefusal fails the case unless the error is that of a refusal. A grant is a
+// broken rule, unless the lease that should have kept the caller out has run out
+// in the meantime: then the case was late.
+func (e *env) judgeRefusal(key, op, why string, granted *record, err error) {
 	switch {
-	case err == nil && holder != nil && time.Now().After(holder.until()):
-		e.latef(key, "the case was too slow: the lease that it relies on had expired before the key was tried")
-	case err == nil:
+	case granted != nil && e.inForce(granted):
 		e.failf(key, "%s was granted; expected a refusal, because %s", op, why)
+	case granted != nil:
+		e.latef(key, "%s was granted; expected a refusal, because %s. (The lease that stood in the way may have run out.)", op, why)
 	case !errors.Is(err, lock.ErrHeld):
 		e.unexpected(key, err, "%s on a held key returned %s; expected an error that matches ErrHeld, because %s", op, outcome(err), why)
 	}
+}
+
+// inForce reports whether some other hold on the key is certainly in force now.
+func (e *env) inForce(granted *record) bool {
+	now := e.hist.now()
+	e.mu.Lock()
+	records, removals := slices.Clone(e.records), e.removed[granted.key]
+	e.mu.Unlock()
+	for _, r := range records {
+		if r != granted && r.key == granted.key {
+			if end, _ := r.end(e, removals); end > now {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // mustRelease releases a lease that is held.

@@ -153,7 +153,7 @@ func (e *env) noLeakCycle(cycle int) {
 		key := e.key("%d-%d", cycle, i)
 		c.mustTry(key).mustRelease()
 		c.mustAcquire(key, e.unrenewed()...).mustRelease()
-		c.mustRefuse(held, "another client holds it", nil)
+		c.mustRefuse(held, "another client holds it")
 		ctx, cancel := context.WithCancel(e.ctx)
 		timer := time.AfterFunc(e.randomly(3*time.Millisecond), cancel)
 		_, _ = c.acquire(ctx, held)

@@ -76,7 +76,7 @@ func renewTransient(e *env) {
 				h.mustLive("its renewals failed for less than the time to its deadline")
 				e.pause(e.ttl / 2)
 				h.mustLive("its renewals succeed again")
-				b.mustRefuse(key, "its holder has renewed it again", h)
+				b.mustRefuse(key, "its holder has renewed it again")
 			}
 			if c.disturbed() == 0 {
 				e.latef(key, "no renewal was sent while renewals were disturbed")
@@ -175,7 +175,7 @@ func releaseUnknown(e *env) {
 		}
 		e.pause(e.ttl / 4) // repeats in the background
 		c.heal()
-		d.mustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it", nil)
+		d.mustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
 		next.mustRelease()
 	}
 }

@@ -51,14 +51,14 @@ func independentKeys(e *env) {
 		holds[i] = h
 	}
 	for _, key := range keys {
-		b.mustRefuse(key, "another client holds it", nil)
+		b.mustRefuse(key, "another client holds it")
 	}
 	for i := 0; i < len(holds); i += 2 {
 		holds[i].mustRelease()
 	}
 	for i, key := range keys {
 		if i%2 == 1 {
-			b.mustRefuse(key, "only other keys were released", nil)
+			b.mustRefuse(key, "only other keys were released")
 			continue
 		}
 		h, err := b.try(key)

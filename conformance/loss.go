@@ -166,10 +166,7 @@ func (e *env) outlives(a, b *client, key string, wait bool, with func(context.Co
 	end := time.Now().Add(3 * e.ttl)
 	for time.Now().Before(end) {
 		h.mustLive("only the context that was given to the acquiring call has ended")
-		if h2, err := b.try(key); err == nil {
-			_ = h2.release(e.ctx)
-			e.lateFatalf(key, "another client was granted the key after the context of the holder's acquiring call had ended")
-		}
+		b.mustRefuse(key, "only the context of the holder's acquiring call has ended")
 		e.pause(e.ttl / 4)
 	}
 	if err := h.release(e.ctx); err != nil {

@@ -47,7 +47,7 @@ func reentrantCount(e *env) {
 			}
 		}
 		for left := n; left > 0; left-- {
-			b.mustRefuse(key, fmt.Sprintf("%d of %d leases of its owner are left", left, n), nil)
+			b.mustRefuse(key, fmt.Sprintf("%d of %d leases of its owner are left", left, n))
 			i := int(e.random(int64(left)))
 			holds[i].mustRelease()
 			e.is(key, holds[i].release(e.ctx), "the second release of one lease among several", lock.ErrNotHeld)
@@ -67,21 +67,21 @@ func reentrantExplicit(e *env) {
 	first, second := lock.WithOwner(e.owner("A")), lock.WithOwner(e.owner("B"))
 	h := a.mustTry(key, first)
 	for _, c := range []*client{a, b} {
-		c.mustRefuse(key, "another owner holds it", nil, second)
-		c.mustRefuse(key, "an owner holds it, and this call names none", nil)
+		c.mustRefuse(key, "another owner holds it", second)
+		c.mustRefuse(key, "an owner holds it, and this call names none")
 	}
 	h.mustRelease()
 	// A hold without an owner is entered by nobody.
 	h = a.mustTry(key)
 	for _, c := range []*client{a, b} {
-		c.mustRefuse(key, "it is held without an owner", nil, first)
+		c.mustRefuse(key, "it is held without an owner", first)
 	}
 	h.mustRelease()
 	// Owners are compared byte by byte.
 	name := e.owner("C")
 	h = a.mustTry(key, lock.WithOwner(name+"a"))
 	for _, other := range []string{name + "A", name + "a ", name, name + "ab"} {
-		a.mustRefuse(key, "its owner differs, if only in case or length", nil, lock.WithOwner(other))
+		a.mustRefuse(key, "its owner differs, if only in case or length", lock.WithOwner(other))
 	}
 	h.mustRelease()
 }
@@ -125,7 +125,7 @@ func reentrantExtends(e *env) {
 			seconds(e.hist.at(before)), seconds(e.hist.at(after)), e.ttl)
 	}
 	for end := inner.until().Add(e.g.TakeoverLag + e.ttl/4); time.Now().Before(end); {
-		b.mustRefuse(key, fmt.Sprintf("its owner holds it with a TTL of %s, and entering again with %s must not shorten that", longer, e.ttl), outer)
+		b.mustRefuse(key, fmt.Sprintf("its owner holds it with a TTL of %s, and entering again with %s must not shorten that", longer, e.ttl))
 		e.pause(e.ttl / 10)
 	}
 	if err := outer.release(e.ctx); err != nil {
@@ -141,7 +141,7 @@ func reentrantOtherLocker(e *env) {
 	owner := lock.WithOwner(e.owner("A"))
 	h := a.mustTry(key, owner)
 	if !claimServerHolds.made(e.settings) {
-		b.mustRefuse(key, "holds are counted by each client, so that another client is excluded even with the same owner", nil, owner)
+		b.mustRefuse(key, "holds are counted by each client, so that another client is excluded even with the same owner", owner)
 		h.mustRelease()
 		b.mustTry(key, owner).mustRelease()
 		return
@@ -151,14 +151,14 @@ func reentrantOtherLocker(e *env) {
 		e.unexpectedFatal(key, err, "another client with the same owner got %s; expected a lease, since holds are counted on the server", outcome(err))
 	}
 	h.mustRelease()
-	c.mustRefuse(key, "another client of its owner still holds it", nil)
+	c.mustRefuse(key, "another client of its owner still holds it")
 	again.mustLive("only the other client's lease was released")
 	again.mustRelease()
 	c.mustTry(key).mustRelease()
 	// Closing one client ends its own holds only.
 	h, again = a.mustTry(key, owner), b.mustTry(key, owner)
 	_ = a.close()
-	c.mustRefuse(key, "only the other client of its owner was closed", nil)
+	c.mustRefuse(key, "only the other client of its owner was closed")
 	again.mustRelease()
 	c.mustTry(key).mustRelease()
 	_ = h
@@ -180,7 +180,7 @@ func reentrantAfterLoss(e *env) {
 		}
 		e.is(key, inner.release(e.ctx), "Release of a lost hold", lock.ErrNotHeld)
 		e.is(key, outer.release(e.ctx), "Release of a lost hold", lock.ErrNotHeld)
-		b.mustRefuse(key, "its owner has acquired it anew, and releasing lost holds must not end that", nil)
+		b.mustRefuse(key, "its owner has acquired it anew, and releasing lost holds must not end that")
 		again.mustRelease()
 		b.mustTry(key).mustRelease()
 	}, func() {
@@ -188,7 +188,7 @@ func reentrantAfterLoss(e *env) {
 		outer := a.mustTryFor(key, e.ttl, owner, lock.WithoutRenewal())
 		e.awaitLapse(outer)
 		taken := e.takeOver(b, key, e.long, e.takeover(e.ttl), e.ttl/20, "the owner's lease had run out").(*hold)
-		a.mustRefuse(key, "somebody else has taken it since", taken, owner)
+		a.mustRefuse(key, "somebody else has taken it since", owner)
 		e.is(key, outer.release(e.ctx), "Release of a lost hold", lock.ErrNotHeld)
 		taken.mustRelease()
 		a.mustTry(key, owner).mustRelease()
@@ -267,7 +267,7 @@ func reentrantOwnLeases(e *env) {
 		}
 		e.is(key, outer.renew(), "Renew of the released lease", lock.ErrNotHeld)
 	}
-	b.mustRefuse(key, "one lease of its owner is left", nil)
+	b.mustRefuse(key, "one lease of its owner is left")
 	inner.mustRelease()
 	b.mustTry(key).mustRelease()
 }
@@ -292,7 +292,7 @@ func reentrantLimit(e *env) {
 	}
 	holds[0].mustRelease()
 	holds[0] = a.mustTry(key, owner)
-	b.mustRefuse(key, "its owner holds it", nil)
+	b.mustRefuse(key, "its owner holds it")
 	e.each(len(holds), func(i int) { holds[i].mustRelease() })
 	b.mustTry(key).mustRelease()
 }
@@ -330,7 +330,7 @@ func reentrantModel(e *env) {
 				holder = who
 				continue
 			}
-			c.mustRefuse(key, "another owner has unreleased leases", nil, more...)
+			c.mustRefuse(key, "another owner has unreleased leases", more...)
 		}
 		if claimTokens.made(e.settings) && len(tokensOf(holds)) > 1 {
 			e.failf(key, "the holds of one owner have the tokens %d; expected one", tokensOf(holds))

@@ -67,13 +67,13 @@ func releaseOwnOnly(e *env) {
 			} else {
 				e.is(key, err, "Release of a lease that had run out", lock.ErrNotHeld)
 			}
-			c.refuses(key, "the release of a lease that had run out must not free the key for the next holder", taken)
+			c.refuses(key, "the release of a lease that had run out must not free the key for the next holder")
 		}
 		if e.g.ManualRenewal {
 			if err := taken.renew(); err != nil {
 				e.unexpected(key, err, "the holder's renewal returned %s after somebody else had released an old lease; expected no error", outcome(err))
 			}
-			c.refuses(key, "its holder has just renewed it", taken)
+			c.refuses(key, "its holder has just renewed it")
 		}
 		e.mustGiveBack(taken, key, ", since only an old lease of somebody else had been released")
 	})
@@ -89,7 +89,7 @@ func releaseOldLease(e *env) {
 		} else {
 			e.is(key, err, "Release of an earlier lease of the same client", lock.ErrNotHeld)
 		}
-		c.refuses(key, "only an earlier lease of its holder was released", taken)
+		c.refuses(key, "only an earlier lease of its holder was released")
 		e.mustGiveBack(taken, key, ", since only an earlier lease of the same client had been released")
 		// The same again with a lease that was released, not lost.
 		first := e.mustTake(a, key, e.long)
@@ -98,7 +98,7 @@ func releaseOldLease(e *env) {
 		if err := first.release(e.ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.unexpected(key, err, "the second release of an earlier lease returned %s; expected ErrNotHeld", outcome(err))
 		}
-		c.refuses(key, "only an earlier lease of its holder was released, for the second time", second)
+		c.refuses(key, "only an earlier lease of its holder was released, for the second time")
 		e.mustGiveBack(second, key, ", since only an earlier lease of the same client had been released")
 	})
 }
@@ -111,7 +111,7 @@ func releaseTwice(e *env) {
 	e.is(key, h.release(e.ctx), "the second Release", lock.ErrNotHeld)
 	other := b.mustTry(key)
 	e.is(key, h.release(e.ctx), "the third Release, while somebody else holds the key,", lock.ErrNotHeld)
-	c.mustRefuse(key, "a repeated release of an earlier lease must not free it", nil)
+	c.mustRefuse(key, "a repeated release of an earlier lease must not free it")
 	other.mustLive("a repeated release of an earlier lease must not end it")
 	other.mustRelease()
 

@@ -39,13 +39,7 @@ func renewKeeps(e *env) {
 		first, known := h.lease.Deadline()
 		end := time.Now().Add(time.Duration(n) * e.ttl)
 		for time.Now().Before(end) {
-			if _, err := b.try(key); err == nil {
-				// The holder may rightly have lost it, if this process stood still.
-				e.latef(key, "another client was granted the key while its holder kept it by automatic renewal (the holder's context: %v)", h.lease.Context().Err())
-				panic(abort{})
-			} else {
-				e.judgeRefusal(key, "TryAcquire", "it is renewed", nil, err)
-			}
+			b.mustRefuse(key, "its holder keeps it by automatic renewal")
 			h.mustLive("it is renewed automatically")
 			e.pause(e.ttl / 8)
 		}
@@ -72,7 +66,7 @@ func renewByHand(e *env) {
 			if err := g.renew(); err != nil {
 				e.lateFatalf(key, "Renew of a lease that was held returned %s; expected no error", outcome(err))
 			}
-			b.refuses(key, "its holder renews it in time", g)
+			b.refuses(key, "its holder renews it in time")
 		}
 		if last := g.until(); last.Before(first.Add(e.ttl / 2)) {
 			e.failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", seconds(e.hist.at(first)), seconds(e.hist.at(last)), n)
@@ -230,7 +224,7 @@ func maxHoldEnds(e *env) {
 	if err != nil {
 		e.unexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", outcome(err))
 	}
-	b.mustRefuse(key, "the maximum hold has not been reached", h)
+	b.mustRefuse(key, "the maximum hold has not been reached")
 	if !e.within(limit+e.slack(), h.lease.Context().Done()) {
 		e.overdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.slack(), limit)
 	}

@@ -85,13 +85,15 @@ func (s *seam) mustTry(req backend.Request) *seamHold {
 }
 
 // mustRefuse tries a key that must be held.
-func (s *seam) mustRefuse(key, why string, holder grip) {
+func (s *seam) mustRefuse(key, why string) {
 	h, err := s.try(s.e.request(key, "", s.e.long))
-	s.e.judgeRefusal(key, "Try", why, holder, err)
-	if err == nil {
-		_ = h.release(context.Background())
-		panic(abort{})
+	if err != nil {
+		s.e.judgeRefusal(key, "Try", why, nil, err)
+		return
 	}
+	s.e.judgeRefusal(key, "Try", why, h.record, nil)
+	_ = h.release(context.Background())
+	panic(abort{})
 }
 
 func (h *seamHold) release(ctx context.Context) error {
@@ -162,7 +164,7 @@ type party interface {
 	// take tries the key once, for a hold that is not renewed.
 	take(key string, ttl time.Duration) (grip, error)
 	// refuses fails the case unless the key is refused.
-	refuses(key, why string, holder grip)
+	refuses(key, why string)
 }
 
 func (c *client) take(key string, ttl time.Duration) (grip, error) {
@@ -173,7 +175,7 @@ func (c *client) take(key string, ttl time.Duration) (grip, error) {
 	return h, nil
 }
 
-func (c *client) refuses(key, why string, holder grip) { c.mustRefuse(key, why, holder) }
+func (c *client) refuses(key, why string) { c.mustRefuse(key, why) }
 
 func (s *seam) take(key string, ttl time.Duration) (grip, error) {
 	h, err := s.try(s.e.request(key, "", ttl))
@@ -183,7 +185,7 @@ func (s *seam) take(key string, ttl time.Duration) (grip, error) {
 	return h, nil
 }
 
-func (s *seam) refuses(key, why string, holder grip) { s.mustRefuse(key, why, holder) }
+func (s *seam) refuses(key, why string) { s.mustRefuse(key, why) }
 
 // kind is a way to contend. Rules about holds that are not renewed run for each
 // kind that the configuration allows, so that what the Locker checks by itself
