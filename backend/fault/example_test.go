@@ -151,7 +151,7 @@ func ExampleFaults_Add() {
 // Random faults: a loop over seeds meets troubles that nobody thought of. The text
 // of the Faults names the seed; with it a run that failed is repeated.
 func ExampleRandom() {
-	for seed := uint64(1); seed <= 20; seed++ {
+	for seed := uint64(1); seed <= 5; seed++ {
 		inner, err := memlock.NewBackend(context.Background(), &memlock.Options{Store: memlock.NewStore(nil)})
 		if err != nil {
 			log.Fatal(err)

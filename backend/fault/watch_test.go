@@ -2,6 +2,7 @@ package faultlock_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +16,8 @@ import (
 
 // signals counts what comes through a watch, and whether it broke.
 type signals struct {
-	n      int
-	broken bool
+	n      atomic.Int32
+	broken atomic.Bool
 }
 
 func (x *bench) signals(ctx context.Context, key string) *signals {
@@ -29,10 +30,10 @@ func (x *bench) signals(ctx context.Context, key string) *signals {
 			select {
 			case _, ok := <-hints:
 				if !ok {
-					s.broken = true
+					s.broken.Store(true)
 					return
 				}
-				s.n++
+				s.n.Add(1)
 			case <-ctx.Done():
 				return
 			}
@@ -55,32 +56,32 @@ func TestHintFaults(t *testing.T) {
 		defer cancel()
 		s := x.signals(ctx, "k")
 		x.freed("k")
-		assert.Equal(t, 1, s.n, "no fault")
+		assert.EqualValues(t, 1, s.n.Load(), "no fault")
 		for _, lost := range []faultlock.Fault{faultlock.FailBefore(), faultlock.Drop()} {
 			x.faults.Next(1, lost, faultlock.OpHint)
 			x.freed("k")
-			assert.Equal(t, 1, s.n, "lost")
+			assert.EqualValues(t, 1, s.n.Load(), "lost")
 		}
 		x.faults.Next(1, faultlock.Duplicate(), faultlock.OpHint)
 		x.freed("k")
-		assert.Equal(t, 3, s.n, "twice")
+		assert.EqualValues(t, 3, s.n.Load(), "twice")
 		x.faults.Next(1, faultlock.DelayBefore(time.Second), faultlock.OpHint)
 		x.freed("k")
-		assert.Equal(t, 3, s.n, "not yet")
+		assert.EqualValues(t, 3, s.n.Load(), "not yet")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		assert.Equal(t, 4, s.n, "late")
+		assert.EqualValues(t, 4, s.n.Load(), "late")
 		x.faults.All(faultlock.HangBefore(), faultlock.OpHint)
 		x.freed("k")
 		time.Sleep(time.Hour)
-		assert.Equal(t, 4, s.n, "hanging")
+		assert.EqualValues(t, 4, s.n.Load(), "hanging")
 		x.faults.Heal()
 		synctest.Wait()
-		assert.Equal(t, 5, s.n, "healed")
+		assert.EqualValues(t, 5, s.n.Load(), "healed")
 		x.faults.Next(1, faultlock.FailAfter(), faultlock.OpHint)
 		x.freed("k")
-		assert.Equal(t, 6, s.n, "delivered")
-		assert.True(t, s.broken)
+		assert.EqualValues(t, 6, s.n.Load(), "delivered")
+		assert.True(t, s.broken.Load())
 	})
 }
 
@@ -111,7 +112,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		s := x.signals(ctx, "k")
 		cancel()
 		synctest.Wait()
-		assert.False(t, s.broken, "a watch that was given up did not break")
+		assert.False(t, s.broken.Load(), "a watch that was given up did not break")
 		assert.Equal(t, 0, x.store.Len())
 		assert.Equal(t, 0, x.faults.BreakWatches())
 	})
@@ -126,11 +127,11 @@ func TestBreakWatches(t *testing.T) {
 		x.freed("b") // whose signal hangs when the watch breaks
 		assert.Equal(t, 2, x.faults.BreakWatches())
 		synctest.Wait()
-		assert.True(t, a.broken)
-		assert.True(t, b.broken)
+		assert.True(t, a.broken.Load())
+		assert.True(t, b.broken.Load())
 		assert.Equal(t, 0, x.store.Len())
 		c := x.signals(ctx, "c")
 		synctest.Wait()
-		assert.False(t, c.broken)
+		assert.False(t, c.broken.Load())
 	})
 }
