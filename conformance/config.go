@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -62,6 +63,11 @@ type Config struct {
 	// or closed afterwards.
 	Kill func(l lock.Locker)
 
+	// Child is by what another process makes this Config again, such as the address
+	// of a server: the argument of the function that was given to the function
+	// Child. Without it, the rules that kill or stop processes are skipped.
+	Child string
+
 	// KeyPrefix begins every key. Default: "conformance/". At most 64 bytes.
 	KeyPrefix string
 
@@ -105,6 +111,8 @@ type settings struct {
 func prepare(ctx context.Context, cfg Config) (*settings, error) {
 	s := &settings{Config: cfg}
 	switch {
+	case os.Getenv(childVar) != "":
+		return nil, errInChild
 	case cfg.Open == nil && cfg.OpenBackend == nil:
 		return nil, errors.New("conformance: Config needs Open or OpenBackend")
 	case cfg.TTL < 0 || cfg.Budget < 0 || cfg.Parallel < 0:

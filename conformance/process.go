@@ -1,0 +1,378 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// processes are the processes of one case.
+type processes struct {
+	e     *env
+	clock hostClock
+
+	mu   sync.Mutex
+	list []*process
+}
+
+// process is a process of the suite's own with one client. Its calls are
+// recorded with the times at which they were made there.
+type process struct {
+	ps    *processes
+	e     *env
+	who   string
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	log   tail
+	ended chan struct{} // closed when it is gone and all that it said has been read
+
+	mu     sync.Mutex
+	last   int
+	asked  map[int]*asked
+	paused []span // of the machine's clock; an open one ends at zero
+	killed bool
+	err    error // how it ended
+}
+
+// asked is a command under way.
+type asked struct {
+	events func(answer) // is called for each event, in order
+	done   chan struct{}
+	answer answer // when done is closed
+}
+
+// errKilled is what a call returns whose process was killed.
+var errKilled = errors.New("the process was killed meanwhile")
+
+const (
+	startLimit = 30 * time.Second
+	leaveLimit = 3 * time.Second
+)
+
+// acrossProcesses makes a case that has processes, or is skipped.
+func acrossProcesses(run func(e *env, ps *processes)) func(*env) {
+	return func(e *env) {
+		switch {
+		case e.g.Reach == backend.ReachProcess:
+			e.skipf("the lock reaches one process only")
+		case !processesWork:
+			e.skipf("needs an operating system that can stop and continue a process (SIGSTOP, SIGCONT)")
+		case !childCalled.Load():
+			e.skipf("no child processes: call conformance.Child in TestMain or main, and set Config.Child")
+		case e.Child == "":
+			e.skipf("no child processes: needs Config.Child, by which the function given to conformance.Child makes this Config again")
+		}
+		ps := &processes{e: e, clock: newHostClock()}
+		defer ps.end()
+		run(e, ps)
+	}
+}
+
+// start starts n processes and opens a client in each.
+func (ps *processes) start(n int) []*process {
+	started := make([]*process, n)
+	for i := range started {
+		started[i] = ps.launch()
+	}
+	for _, p := range started {
+		p.open()
+	}
+	return started
+}
+
+func (ps *processes) launch() *process {
+	e := ps.e
+	path, err := os.Executable()
+	if err != nil {
+		e.fatalf("", "a process cannot be started: %v", err)
+	}
+	p := &process{ps: ps, e: e, ended: make(chan struct{}), asked: map[int]*asked{}}
+	p.cmd = exec.Command(path)
+	if flag.Lookup("test.run") != nil {
+		// If TestMain does not get to Child after all, no test runs.
+		p.cmd.Args = append(p.cmd.Args, "-test.run=^$")
+	}
+	p.cmd.Env = append(os.Environ(), childVar+"=1")
+	p.cmd.Stderr = &p.log
+	p.cmd.WaitDelay = time.Second
+	dieTogether(p.cmd)
+	var out io.ReadCloser
+	if p.in, err = p.cmd.StdinPipe(); err == nil {
+		if out, err = p.cmd.StdoutPipe(); err == nil {
+			err = p.cmd.Start()
+		}
+	}
+	if err != nil {
+		e.fatalf("", "a process cannot be started: %v", err)
+	}
+	ps.mu.Lock()
+	ps.list = append(ps.list, p)
+	p.who = fmt.Sprintf("process %d", len(ps.list))
+	ps.mu.Unlock()
+	go p.listen(out)
+	return p
+}
+
+// open waits for the process to open its client, and so to say its first word.
+func (p *process) open() {
+	e := p.e
+	ev := e.hist.begin(p.who, "Open", "")
+	q := p.ask(command{Op: opOpen, Child: e.Child, TTL: e.settings.ttl, Limit: openLimit}, nil)
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	select {
+	case <-q.done:
+	case <-p.ended:
+	case <-limit.C:
+	case <-e.ctx.Done():
+		panic(abort{})
+	}
+	select {
+	case <-q.done:
+		err := q.answer.error()
+		e.hist.end(ev, outcome(err))
+		if err != nil {
+			e.fatalf("", "a client could not be opened in another process: %v%s", err, p.log.text())
+		}
+	case <-p.ended:
+		e.hist.end(ev, "the process has ended")
+		e.fatalf("", "a process that the suite started from this program ended before it spoke (%v). Does every way through TestMain or main call conformance.Child before everything else?%s", p.err, p.log.text())
+	default:
+		e.hist.end(ev, "no answer")
+		e.overdueFatalf("", "a process that the suite started from this program did not speak within %s. Does every way through TestMain or main call conformance.Child before everything else?%s", startLimit, p.log.text())
+	}
+}
+
+// listen takes what the process says until it has ended.
+func (p *process) listen(out io.Reader) {
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var a answer
+		if len(line) > 0 && json.Unmarshal(line, &a) == nil && a.ID > 0 {
+			p.hear(a)
+		} else {
+			_, _ = p.log.Write(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	p.err = p.cmd.Wait()
+	if p.err == nil {
+		p.err = errors.New("exit status 0")
+	}
+	close(p.ended)
+}
+
+func (p *process) hear(a answer) {
+	p.mu.Lock()
+	q := p.asked[a.ID]
+	if a.Event == "" {
+		delete(p.asked, a.ID)
+	}
+	var stood time.Duration
+	for _, s := range a.Stalls {
+		stood = max(stood, p.unpaused(s))
+	}
+	p.mu.Unlock()
+	if stood >= stallLeast {
+		p.e.hist.stood(stood)
+	}
+	switch {
+	case q == nil:
+	case a.Event == "":
+		q.answer = a
+		close(q.done)
+	case q.events != nil:
+		q.events(a)
+	}
+}
+
+// unpaused is the part of the span for which the process was not stopped on
+// purpose. The caller holds the mutex.
+func (p *process) unpaused(s span) time.Duration {
+	d := s.To - s.From
+	for _, x := range p.paused {
+		to := x.To
+		if to == 0 {
+			to = s.To
+		}
+		d -= max(min(to, s.To)-max(x.From, s.From), 0)
+	}
+	return time.Duration(d)
+}
+
+// ask sends a command.
+func (p *process) ask(c command, events func(answer)) *asked {
+	q := &asked{events: events, done: make(chan struct{})}
+	p.mu.Lock()
+	p.last++
+	c.ID = p.last
+	p.asked[c.ID] = q
+	line, err := json.Marshal(c)
+	if err == nil {
+		_, _ = p.in.Write(append(line, '\n')) // whether it is heard shows in the answers
+	}
+	p.mu.Unlock()
+	if err != nil {
+		p.e.fatalf("", "a command cannot be written: %v", err)
+	}
+	return q
+}
+
+// wait waits for the answer. It reports false when the process was killed first.
+func (p *process) wait(q *asked) (answer, bool) {
+	select {
+	case <-q.done:
+	case <-p.ended:
+	case <-p.e.ctx.Done():
+		panic(abort{})
+	}
+	select {
+	case <-q.done:
+		return q.answer, true
+	default:
+	}
+	p.mu.Lock()
+	killed := p.killed
+	p.mu.Unlock()
+	if !killed {
+		p.e.fatalf("", "%s ended by itself (%v)%s", p.who, p.err, p.log.text())
+	}
+	return answer{}, false
+}
+
+// stop stops the process with SIGSTOP and returns when it stands still.
+func (p *process) stop() {
+	p.mu.Lock()
+	p.paused = append(p.paused, span{From: p.ps.clock.now()})
+	p.mu.Unlock()
+	if err := stopProcess(p.cmd.Process); err != nil {
+		p.e.lateFatalf("", "%s cannot be stopped: %v", p.who, err)
+	}
+	p.e.hist.note(p.who, "", "has been stopped with SIGSTOP")
+}
+
+// goOn continues the process with SIGCONT and returns how long it stood still.
+func (p *process) goOn() time.Duration {
+	p.mu.Lock()
+	x := &p.paused[len(p.paused)-1]
+	x.To = p.ps.clock.now()
+	stood := time.Duration(x.To - x.From)
+	p.mu.Unlock()
+	p.e.hist.note(p.who, "", fmt.Sprintf("goes on with SIGCONT, after %s", stood.Round(time.Millisecond)))
+	if err := continueProcess(p.cmd.Process); err != nil {
+		p.e.fatalf("", "%s cannot be continued: %v", p.who, err)
+	}
+	return stood
+}
+
+// kill ends the process with SIGKILL and returns when it is gone and everything
+// that it said has been heard.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.killed = true
+	p.mu.Unlock()
+	p.e.hist.note("suite", "", "kills "+p.who)
+	_ = p.cmd.Process.Kill()
+	select {
+	case <-p.ended:
+	case <-p.e.ctx.Done():
+		panic(abort{})
+	}
+	p.e.hist.note(p.who, "", "is gone")
+}
+
+// end ends every process: those that can, close their clients first.
+func (ps *processes) end() {
+	ps.mu.Lock()
+	list := ps.list
+	ps.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, p := range list {
+		wg.Go(func() {
+			p.mu.Lock()
+			p.killed = true
+			stopped := len(p.paused) > 0 && p.paused[len(p.paused)-1].To == 0
+			p.mu.Unlock()
+			_ = p.in.Close()
+			if !stopped {
+				t := time.NewTimer(leaveLimit)
+				defer t.Stop()
+				select {
+				case <-p.ended:
+					return
+				case <-t.C:
+				}
+			}
+			_ = p.cmd.Process.Kill()
+			<-p.ended
+		})
+	}
+	wg.Wait()
+}
+
+// error is the error of the call, with the sentinels that it matched.
+func (a answer) error() error {
+	if a.Err == "" {
+		return nil
+	}
+	err := &toldError{text: a.Err}
+	for _, n := range errorNames {
+		for _, name := range a.Is {
+			if n.name == name {
+				err.is = append(err.is, n.err)
+			}
+		}
+	}
+	return err
+}
+
+// toldError is an error of another process.
+type toldError struct {
+	text string
+	is   []error
+}
+
+func (e *toldError) Error() string   { return e.text }
+func (e *toldError) Unwrap() []error { return e.is }
+
+// tail keeps the last that a process printed.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if n := len(t.buf) - tailSize; n > 0 {
+		t.buf = append(t.buf[:0], t.buf[n:]...)
+	}
+	return len(b), nil
+}
+
+// text is what was printed, for the end of a sentence.
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(bytes.TrimSpace(t.buf)) == 0 {
+		return ""
+	}
+	return "\n  it printed: " + strings.ReplaceAll(strings.TrimSpace(string(t.buf)), "\n", "\n  ")
+}
