@@ -55,7 +55,7 @@ func TestRulesAreAnOrderedList(t *testing.T) {
 	f.Next(2, failing("B"), faultlock.OpTry, faultlock.OpRelease)
 	f.Add(
 		faultlock.Rule{Ops: []faultlock.Op{faultlock.OpRenew}, Fault: failing("A")},
-		faultlock.Rule{Key: "k", Skip: 1, Times: 1, Fault: failing("C")},
+		faultlock.Rule{Key: "k", Skip: 2, Times: 1, Fault: failing("C")},
 	)
 	var got string
 	for range 4 {
@@ -69,7 +69,7 @@ func TestRulesAreAnOrderedList(t *testing.T) {
 	for range 4 {
 		got += met(b, "other") + met(b, "k")
 	}
-	assert.Equal(t, "---C----", got)
+	assert.Equal(t, "-----C--", got)
 	_, err = b.Renew(t.Context(), backend.Hold{Key: "k"})
 	require.ErrorIs(t, err, named["A"])
 	f.Heal()

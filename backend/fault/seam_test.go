@@ -409,6 +409,14 @@ func TestQueueFaults(t *testing.T) {
 		require.NoError(t, tk.Withdraw(t.Context()))
 		empty("withdrawn")
 
+		x.b.(backend.LossNotifier).NotifyLoss(func(backend.ID, error) {})
+		tk, err = q.Enqueue(t.Context(), request("k"))
+		require.NoError(t, err)
+		_, err = tk.Wait(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, tk.Withdraw(t.Context()))
+		assert.Equal(t, 0, x.faults.Lose("k", nil), "what was withdrawn cannot be lost")
+
 		// A second place would be one too many.
 		x.faults.Next(1, faultlock.Duplicate(), faultlock.OpEnqueue)
 		n := len(x.faults.Injected())
