@@ -134,10 +134,21 @@ func TestStallMeter(t *testing.T) {
 	t.Parallel()
 	m := newStallMeter()
 	m.close()
-	m.stalls = []stall{{time.Now(), 80 * ms}, {time.Now().Add(time.Hour), 60 * ms}}
-	assert.Equal(t, 80*ms, m.worst(time.Now().Add(-time.Second)))
-	assert.Equal(t, 60*ms, m.worst(time.Now().Add(time.Second)))
-	assert.Zero(t, m.worst(time.Now().Add(2*time.Hour)))
+	hour := time.Now().Add(time.Hour)
+	m.stalls = []stall{{hour, 80 * ms}, {hour.Add(time.Hour), 60 * ms}}
+	assert.Equal(t, 80*ms, m.worst(hour.Add(-time.Second)))
+	assert.Equal(t, 60*ms, m.worst(hour.Add(time.Second)))
+	assert.Zero(t, m.worst(hour.Add(2*time.Hour)))
+	assert.NotEmpty(t, m.counts, "the runtime's histogram of waiting goroutines is gone")
+	// A goroutine that had to wait: the histogram has grown in a late bucket.
+	h := m.sample[0].Value.Float64Histogram()
+	for i, b := range h.Buckets {
+		if b > 2 && b < 1000 {
+			m.counts[i]--
+			break
+		}
+	}
+	assert.Greater(t, m.worst(time.Now().Add(-time.Second)), time.Second)
 }
 
 func TestHistoryKeepsWhatMatters(t *testing.T) {

@@ -1,19 +1,23 @@
 package conformance
 
 import (
+	"runtime/metrics"
 	"sync"
 	"time"
 )
 
-// stallMeter notices when this process does not get to run: a timer that should
-// fire every few milliseconds fires late. It tells a lock that is late from a
-// machine that is.
+// stallMeter notices when this process does not get to run, as a whole (a timer
+// that should fire every few milliseconds fires late) or in a goroutine (the
+// runtime counts how long goroutines that could run had to wait for it). It tells
+// a lock that is late from a machine that is.
 type stallMeter struct {
 	stop chan struct{}
 	done chan struct{}
 
 	mu     sync.Mutex
 	stalls []stall
+	sample []metrics.Sample
+	counts []uint64 // of the runtime's histogram when it was read last
 }
 
 type stall struct {
@@ -23,12 +27,15 @@ type stall struct {
 
 const (
 	stallTick  = 10 * time.Millisecond
+	stallRead  = 200 * time.Millisecond
 	stallLeast = 50 * time.Millisecond  // may make a lease run out that should not
 	stallLong  = 500 * time.Millisecond // may use up the slack of a control timer
 )
 
 func newStallMeter() *stallMeter {
-	m := &stallMeter{stop: make(chan struct{}), done: make(chan struct{})}
+	m := &stallMeter{stop: make(chan struct{}), done: make(chan struct{}), sample: []metrics.Sample{{Name: "/sched/latencies:seconds"}}}
+	m.latencies(time.Now())
+	m.stalls = nil
 	go m.run()
 	return m
 }
@@ -37,7 +44,7 @@ func (m *stallMeter) run() {
 	defer close(m.done)
 	t := time.NewTimer(stallTick)
 	defer t.Stop()
-	last := time.Now()
+	last, read := time.Now(), time.Now()
 	for {
 		select {
 		case <-m.stop:
@@ -50,8 +57,34 @@ func (m *stallMeter) run() {
 			m.stalls = append(m.stalls, stall{now, gap})
 			m.mu.Unlock()
 		}
+		if now.Sub(read) >= stallRead {
+			m.mu.Lock()
+			m.latencies(now)
+			m.mu.Unlock()
+			read = now
+		}
 		last = now
 		t.Reset(stallTick)
+	}
+}
+
+// latencies notes the longest wait of a goroutine since the last call. The mutex
+// is held.
+func (m *stallMeter) latencies(now time.Time) {
+	metrics.Read(m.sample)
+	if m.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return // this version of Go does not count it
+	}
+	h := m.sample[0].Value.Float64Histogram()
+	longest := 0.0
+	for i, n := range h.Counts {
+		if i >= len(m.counts) || n != m.counts[i] {
+			longest = max(longest, h.Buckets[i])
+		}
+	}
+	m.counts = append(m.counts[:0], h.Counts...)
+	if d := time.Duration(longest * float64(time.Second)); d >= stallLeast {
+		m.stalls = append(m.stalls, stall{now, d})
 	}
 }
 
@@ -66,6 +99,7 @@ func (m *stallMeter) close() {
 func (m *stallMeter) worst(since time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.latencies(time.Now())
 	var d time.Duration
 	for _, s := range m.stalls {
 		if s.at.After(since) {
