@@ -229,7 +229,7 @@ func maxHoldEnds(e *env) {
 		e.overdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.slack(), limit)
 	}
 	if held := e.hist.now() - h.invoked; held < limit-limit/50 {
-		e.failf(key, "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, outcome(h.cause()), limit, h.effectiveTTL())
+		e.unexpected(key, h.cause(), "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, outcome(h.cause()), limit, h.effectiveTTL())
 	}
 	e.is(key, h.cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
 	next := b.wins(key, e.slack(), e.ttl/50, "the maximum hold of its holder was reached, and the key must be given back then")
