@@ -2,10 +2,8 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,34 +37,6 @@ type env struct {
 	sealed   bool // what follows is no evidence
 }
 
-// failure is one broken expectation. A late one may be the fault of a machine
-// that stood still.
-type failure struct {
-	text string
-	key  string // whose calls are shown
-	// excuse is how long the machine must have stood still for the failure to be
-	// its fault, or zero when nothing excuses it.
-	excuse time.Duration
-	proof  bool // holds whatever else went wrong in the case
-}
-
-// excused reports whether the failures may be the fault of a machine that stood
-// still for so long: the first one may, and the others followed from it.
-func (e *env) excused(stalled time.Duration) bool {
-	for i, f := range e.failures {
-		if f.proof || i == 0 && (f.excuse == 0 || f.excuse > stalled) {
-			return false
-		}
-	}
-	return true
-}
-
-// abort ends the goroutines of a case. The reason is in the env.
-type abort struct{}
-
-// skipped ends a case that has nothing to test with.
-type skipped struct{ reason string }
-
 func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 	ctx, cancel := context.WithCancelCause(ctx)
 	// A case that is repeated because the machine stood still gets more time.
@@ -81,97 +51,6 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
-}
-
-// failf records a broken rule and goes on. The key selects the calls that are
-// shown; the empty key shows all.
-func (e *env) failf(key, format string, args ...any) { e.fail(0, key, format, args...) }
-
-// fatalf is failf, and ends the case.
-func (e *env) fatalf(key, format string, args ...any) {
-	e.fail(0, key, format, args...)
-	panic(abort{})
-}
-
-// latef records that something came too late or ended too early, which is a
-// broken rule unless the machine stood still: the case is then repeated.
-func (e *env) latef(key, format string, args ...any) { e.fail(stallLeast, key, format, args...) }
-
-// lateFatalf is latef, and ends the case.
-func (e *env) lateFatalf(key, format string, args ...any) {
-	e.fail(stallLeast, key, format, args...)
-	panic(abort{})
-}
-
-// overduef records that something had not happened when a control timer with
-// slack fired. Only a long stall excuses that.
-func (e *env) overduef(key, format string, args ...any) { e.fail(stallLong, key, format, args...) }
-
-// overdueFatalf is overduef, and ends the case.
-func (e *env) overdueFatalf(key, format string, args ...any) {
-	e.fail(stallLong, key, format, args...)
-	panic(abort{})
-}
-
-// unexpected is failf for an error that should have been another one, or none.
-// A server that did not answer in time, and a lease that ran out, may be the
-// fault of a machine that stood still.
-func (e *env) unexpected(key string, err error, format string, args ...any) {
-	e.fail(slow(err), key, format, args...)
-}
-
-// unexpectedFatal is unexpected, and ends the case.
-func (e *env) unexpectedFatal(key string, err error, format string, args ...any) {
-	e.fail(slow(err), key, format, args...)
-	panic(abort{})
-}
-
-func slow(err error) time.Duration {
-	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, x) {
-			return stallLeast
-		}
-	}
-	return 0
-}
-
-func (e *env) fail(excuse time.Duration, key, format string, args ...any) {
-	e.addFailure(-1, failure{key: key, excuse: excuse}, format, args...)
-}
-
-// proofAt records a broken rule that nothing excuses, not even what went wrong
-// before, and shows the calls up to that time.
-func (e *env) proofAt(when time.Duration, key, format string, args ...any) {
-	e.addFailure(when, failure{key: key, proof: true}, format, args...)
-}
-
-func (e *env) addFailure(when time.Duration, f failure, format string, args ...any) {
-	f.text = fmt.Sprintf("at %s: %s", seconds(e.hist.now()), fmt.Sprintf(format, args...))
-	calls := e.hist.until(f.key, when)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sealed || len(e.failures) >= 3 {
-		return
-	}
-	e.failures = append(e.failures, f)
-	e.calls[f.key] = calls
-}
-
-// evidence is the failures, and after them the calls on the keys that they are
-// about. The mutex is held.
-func (e *env) evidence() string {
-	var parts []string
-	for _, f := range e.failures {
-		parts = append(parts, f.text)
-	}
-	shown := map[string]bool{}
-	for _, f := range e.failures {
-		if !shown[f.key] {
-			parts = append(parts, e.calls[f.key])
-		}
-		shown[f.key] = true
-	}
-	return strings.Join(parts, "\n")
 }
 
 // skipf ends the case without a verdict on the rule.
@@ -238,114 +117,6 @@ func (e *env) rounds(d time.Duration, least, most int) int {
 // window is how long a case that makes contention goes on.
 func (e *env) window() time.Duration {
 	return min(max(e.Budget/15, 300*time.Millisecond), 20*time.Second)
-}
-
-// pause waits, or ends the case with its context.
-func (e *env) pause(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-e.ctx.Done():
-		panic(abort{})
-	}
-}
-
-// within waits for the channel. It reports false when the control timer was
-// first, even after the machine stood still.
-func (e *env) within(d time.Duration, done <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-done:
-		return true
-	case <-t.C:
-	case <-e.ctx.Done():
-		panic(abort{})
-	}
-	// Both may have become ready while this process was not running.
-	grace := time.NewTimer(50 * time.Millisecond)
-	defer grace.Stop()
-	select {
-	case <-done:
-		return true
-	case <-grace.C:
-		return false
-	}
-}
-
-// together runs the functions at the same time and waits for all of them. When
-// one of them ends the case, together does.
-func (e *env) together(fs ...func()) { e.start(fs...)() }
-
-// each runs n functions together.
-func (e *env) each(n int, f func(i int)) {
-	fs := make([]func(), n)
-	for i := range fs {
-		fs[i] = func() { f(i) }
-	}
-	e.together(fs...)
-}
-
-// start runs the functions and returns the function that waits for them.
-func (e *env) start(fs ...func()) (wait func()) {
-	ended := make(chan any, len(fs))
-	for _, f := range fs {
-		go func() { ended <- e.guard(f) }()
-	}
-	return func() {
-		var first any
-		for range fs {
-			if end := <-ended; end != nil && first == nil {
-				first = end
-			}
-		}
-		if first != nil {
-			panic(first)
-		}
-	}
-}
-
-// guard runs f in a goroutine of its own, waits for it, and returns what ended it
-// early: abort, skipped or nil. A panic of the lock under test becomes a failure.
-// What ends one goroutine of a case for a reason ends the others too.
-func (e *env) guard(f func()) any {
-	ended := make(chan any, 1)
-	go func() {
-		returned := false
-		defer func() {
-			var end any
-			switch p := recover().(type) {
-			case nil:
-				if !returned {
-					e.fail(0, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
-					end = abort{}
-				}
-			case abort, skipped:
-				end = p
-			default:
-				e.fail(0, "", "panic: %v\n%s", p, stack())
-				end = abort{}
-			}
-			if end != nil {
-				e.seal()
-				e.cancel(errCaseOver)
-			}
-			ended <- end
-		}()
-		f()
-		returned = true
-	}()
-	return <-ended
-}
-
-var errCaseOver = errors.New("conformance: the case is over")
-
-// seal keeps what follows from the end of the context out of the evidence.
-func (e *env) seal() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sealed = true
 }
 
 // locker opens a new client of the store.
@@ -440,51 +211,4 @@ func (e *env) closeAll() {
 func (e *env) guardClose(f func() error) {
 	defer func() { _ = recover() }() // a case about Close reports it
 	_ = f()
-}
-
-// is fails the case unless the error matches all of the targets.
-func (e *env) is(key string, err error, what string, targets ...error) {
-	for _, t := range targets {
-		if !errors.Is(err, t) {
-			e.unexpected(key, err, "%s returned %s; expected an error that matches %s", what, outcome(err), errorName(t))
-			return
-		}
-	}
-}
-
-var errorNames = []struct {
-	err  error
-	name string
-}{
-	{lock.ErrExpired, "ErrExpired"}, {lock.ErrTakenOver, "ErrTakenOver"}, {lock.ErrSessionLost, "ErrSessionLost"},
-	{lock.ErrMaxHold, "ErrMaxHold"}, {lock.ErrLost, "ErrLost"}, {lock.ErrHeld, "ErrHeld"}, {lock.ErrNotHeld, "ErrNotHeld"},
-	{lock.ErrOutcomeUnknown, "ErrOutcomeUnknown"}, {lock.ErrUnavailable, "ErrUnavailable"}, {lock.ErrPermanent, "ErrPermanent"},
-	{lock.ErrInvalid, "ErrInvalid"}, {lock.ErrUnsupported, "ErrUnsupported"}, {lock.ErrClosed, "ErrClosed"},
-	{lock.ErrReleased, "ErrReleased"}, {lock.ErrTooManyHolds, "ErrTooManyHolds"}, {context.Canceled, "context.Canceled"}, {context.DeadlineExceeded, "context.DeadlineExceeded"},
-}
-
-func errorName(err error) string {
-	for _, n := range errorNames {
-		if err == n.err {
-			return n.name
-		}
-	}
-	return fmt.Sprintf("%q", err)
-}
-
-// outcome describes an error with the sentinels that it matches.
-func outcome(err error) string {
-	if err == nil {
-		return "ok"
-	}
-	var matched []string
-	for _, n := range errorNames {
-		if errors.Is(err, n.err) {
-			matched = append(matched, n.name)
-		}
-	}
-	if len(matched) == 0 {
-		return fmt.Sprintf("error %q (matches no error of package lock)", err)
-	}
-	return fmt.Sprintf("error %q (matches %s)", err, strings.Join(matched, ", "))
 }

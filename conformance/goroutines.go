@@ -1,0 +1,120 @@
+package conformance
+
+import (
+	"errors"
+	"time"
+)
+
+// abort ends the goroutines of a case. The reason is in the env.
+type abort struct{}
+
+// skipped ends a case that has nothing to test with.
+type skipped struct{ reason string }
+
+// pause waits, or ends the case with its context.
+func (e *env) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.ctx.Done():
+		panic(abort{})
+	}
+}
+
+// within waits for the channel. It reports false when the control timer was
+// first, even after the machine stood still.
+func (e *env) within(d time.Duration, done <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+	case <-e.ctx.Done():
+		panic(abort{})
+	}
+	// Both may have become ready while this process was not running.
+	grace := time.NewTimer(50 * time.Millisecond)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return true
+	case <-grace.C:
+		return false
+	}
+}
+
+// together runs the functions at the same time and waits for all of them. When
+// one of them ends the case, together does.
+func (e *env) together(fs ...func()) { e.start(fs...)() }
+
+// each runs n functions together.
+func (e *env) each(n int, f func(i int)) {
+	fs := make([]func(), n)
+	for i := range fs {
+		fs[i] = func() { f(i) }
+	}
+	e.together(fs...)
+}
+
+// start runs the functions and returns the function that waits for them.
+func (e *env) start(fs ...func()) (wait func()) {
+	ended := make(chan any, len(fs))
+	for _, f := range fs {
+		go func() { ended <- e.guard(f) }()
+	}
+	return func() {
+		var first any
+		for range fs {
+			if end := <-ended; end != nil && first == nil {
+				first = end
+			}
+		}
+		if first != nil {
+			panic(first)
+		}
+	}
+}
+
+// guard runs f in a goroutine of its own, waits for it, and returns what ended it
+// early: abort, skipped or nil. A panic of the lock under test becomes a failure.
+// What ends one goroutine of a case for a reason ends the others too.
+func (e *env) guard(f func()) any {
+	ended := make(chan any, 1)
+	go func() {
+		returned := false
+		defer func() {
+			var end any
+			switch p := recover().(type) {
+			case nil:
+				if !returned {
+					e.fail(0, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
+					end = abort{}
+				}
+			case abort, skipped:
+				end = p
+			default:
+				e.fail(0, "", "panic: %v\n%s", p, stack())
+				end = abort{}
+			}
+			if end != nil {
+				e.seal()
+				e.cancel(errCaseOver)
+			}
+			ended <- end
+		}()
+		f()
+		returned = true
+	}()
+	return <-ended
+}
+
+var errCaseOver = errors.New("conformance: the case is over")
+
+// seal keeps what follows from the end of the context out of the evidence.
+func (e *env) seal() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sealed = true
+}
