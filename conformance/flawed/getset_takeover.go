@@ -17,7 +17,7 @@ var z06 = Lock{
 	Instead: "Let the server expire the record: SET name id NX PX ttl. One clock decides.",
 	File:    "getset_takeover.go", Over: Redis,
 	Rule: "ServerOutlivesD",
-	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
+	Also: append([]string{"CrashBetweenSteps", "RenewKeeps", "RenewByHand", "HoldOutlivesAcquireCtx", "RenewTransient"}, takeovers...),
 	onRedis: func(s single) backend.Backend {
 		t := newTimestamps(s)
 		t.ahead = time.Duration(s.number) * skew
@@ -26,8 +26,8 @@ var z06 = Lock{
 }
 
 // skew is by how much the clock of each client is ahead of the last one's: what a
-// clock that runs 50 millionths too fast gains in half an hour.
-const skew = 100 * time.Millisecond
+// clock that runs 50 millionths too fast gains in a quarter of an hour.
+const skew = 50 * time.Millisecond
 
 // getsetTakeover keeps in the record the time at which it ends, by the clock of
 // its holder, and takes old records over with GETSET, so that of several clients
@@ -43,7 +43,7 @@ const skew = 100 * time.Millisecond
 // so it can neither renew nor release.
 //
 // Caught by ServerOutlivesD, since the suite's clients are given clocks that
-// differ by tenths of a second, as those of machines do.
+// differ by some hundredths of a second, as those of machines do.
 //
 // Instead: leave the expiry to the server. Its clock is the only one that all
 // clients share.

@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -13,7 +14,7 @@ var z18 = Lock{
 	Instead: "A fresh random id for every acquisition.",
 	File:    "owner_per_process.go", Over: Redis,
 	Rule:    "ReleaseOldLeaseSameClient",
-	Also:    append([]string{"TryIdempotent", "ReleaseByID"}, cleanUps...),
+	Also:    slices.Concat(takeovers, cleanUps, []string{"TryIdempotent", "ReleaseByID"}),
 	onRedis: func(s single) backend.Backend { return ownerPerProcess{s, backend.NewID()} },
 }
 
