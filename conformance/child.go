@@ -113,6 +113,7 @@ type answer struct {
 
 // The events of a command that has more than one answer.
 const (
+	eventHello     = "hello"
 	eventLooking   = "looking"
 	eventGranted   = "granted"
 	eventReleasing = "releasing"
@@ -156,7 +157,7 @@ type player struct {
 
 	sending sync.Mutex
 	out     *json.Encoder
-	told    time.Time // until when stalls have been told
+	told    int // how many stalls have been told
 
 	mu     sync.Mutex
 	l      lock.Locker
@@ -166,7 +167,7 @@ type player struct {
 
 // play does what the suite says until it has nothing more to say.
 func play(config func(string) Config) int {
-	p := &player{config: config, clock: newHostClock(), stalls: newStallMeter(), told: time.Now(), out: json.NewEncoder(os.Stdout)}
+	p := &player{config: config, clock: newHostClock(), stalls: newStallMeter(), out: json.NewEncoder(os.Stdout)}
 	os.Stdout = os.Stderr // what the lock prints is not meant for the suite
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	for {
@@ -207,26 +208,22 @@ func (p *player) leave() int {
 func (p *player) send(a answer) {
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	now := time.Now()
-	for _, s := range p.stalls.since(p.told) {
+	var stalls []stall
+	stalls, p.told = p.stalls.from(p.told)
+	for _, s := range stalls {
 		a.Stalls = append(a.Stalls, span{p.clock.at(s.at.Add(-s.length)), p.clock.at(s.at)})
 	}
-	p.told = now
 	if p.out.Encode(a) != nil {
 		os.Exit(1) // nobody is listening
 	}
 }
 
-// since is the stalls that ended after the given time.
-func (m *stallMeter) since(t time.Time) []stall {
+// from is the stalls from number n on, and how many there are.
+func (m *stallMeter) from(n int) ([]stall, int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, s := range m.stalls {
-		if s.at.After(t) {
-			return m.stalls[i:]
-		}
-	}
-	return nil
+	m.latencies(time.Now())
+	return m.stalls[n:], len(m.stalls)
 }
 
 func (a *answer) fail(err error) {
@@ -252,6 +249,7 @@ func (p *player) obey(c command) {
 	a.From = p.clock.now()
 	switch c.Op {
 	case opOpen:
+		p.send(answer{ID: c.ID, Event: eventHello})
 		a.fail(p.open(ctx, c))
 		a.To = p.clock.now()
 	case opTry, opAcquire:

@@ -56,7 +56,7 @@ type asked struct {
 var errKilled = errors.New("the process was killed meanwhile")
 
 const (
-	startLimit = 30 * time.Second
+	helloLimit = 10 * time.Second
 	leaveLimit = 3 * time.Second
 )
 
@@ -124,34 +124,45 @@ func (ps *processes) launch() *process {
 	return p
 }
 
-// open waits for the process to open its client, and so to say its first word.
+// open waits for the first word of the process, and then until it has opened its
+// client.
 func (p *process) open() {
 	e := p.e
 	ev := e.hist.begin(p.who, "Open", "")
-	q := p.ask(command{Op: opOpen, Child: e.Child, TTL: e.settings.ttl, Limit: openLimit}, nil)
-	limit := time.NewTimer(startLimit)
-	defer limit.Stop()
-	select {
-	case <-q.done:
-	case <-p.ended:
-	case <-limit.C:
-	case <-e.ctx.Done():
-		panic(abort{})
+	hello := make(chan struct{})
+	q := p.ask(command{Op: opOpen, Child: e.Child, TTL: e.settings.ttl, Limit: openLimit}, func(answer) { close(hello) })
+	if !e.within(helloLimit, either(hello, p.ended)) {
+		e.hist.end(ev, "no word")
+		e.overdueFatalf("", "a process that the suite started from this program said nothing for %s. %s%s", helloLimit, callChild, p.log.text())
 	}
 	select {
-	case <-q.done:
-		err := q.answer.error()
-		e.hist.end(ev, outcome(err))
-		if err != nil {
-			e.fatalf("", "a client could not be opened in another process: %v%s", err, p.log.text())
-		}
-	case <-p.ended:
-		e.hist.end(ev, "the process has ended")
-		e.fatalf("", "a process that the suite started from this program ended before it spoke (%v). Does every way through TestMain or main call conformance.Child before everything else?%s", p.err, p.log.text())
+	case <-hello:
 	default:
-		e.hist.end(ev, "no answer")
-		e.overdueFatalf("", "a process that the suite started from this program did not speak within %s. Does every way through TestMain or main call conformance.Child before everything else?%s", startLimit, p.log.text())
+		e.hist.end(ev, "the process has ended")
+		e.fatalf("", "a process that the suite started from this program ended without a word (%v). %s%s", p.err, callChild, p.log.text())
 	}
+	a, _ := p.wait(q)
+	err := a.error()
+	e.hist.end(ev, outcome(err))
+	if err != nil {
+		e.fatalf("", "a client could not be opened in another process: %v%s", err, p.log.text())
+	}
+}
+
+const callChild = "Does every way through TestMain or main call conformance.Child before everything else?"
+
+// either is closed when one of the channels is. The second is closed in any case,
+// some time.
+func either(a, b <-chan struct{}) <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		defer close(c)
+		select {
+		case <-a:
+		case <-b:
+		}
+	}()
+	return c
 }
 
 // listen takes what the process says until it has ended.
@@ -201,17 +212,18 @@ func (p *process) hear(a answer) {
 }
 
 // unpaused is the part of the span for which the process was not stopped on
-// purpose. The caller holds the mutex.
+// purpose. The meter of the process may notice a stop a little after its end. The
+// caller holds the mutex.
 func (p *process) unpaused(s span) time.Duration {
 	d := s.To - s.From
 	for _, x := range p.paused {
-		to := x.To
-		if to == 0 {
-			to = s.To
+		to := s.To
+		if x.To != 0 {
+			to = min(to, x.To+int64(stallRead+stallTick))
 		}
-		d -= max(min(to, s.To)-max(x.From, s.From), 0)
+		d -= max(to-max(x.From, s.From), 0)
 	}
-	return time.Duration(d)
+	return time.Duration(max(d, 0))
 }
 
 // ask sends a command.

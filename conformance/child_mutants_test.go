@@ -1,0 +1,160 @@
+//go:build unix
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock"
+)
+
+// farMutants are locks over files, each with one flaw that only several processes
+// bring to light.
+var farMutants = map[string]struct {
+	rules    string // that must fail
+	ownStore bool   // each process has a store of its own
+	change   func(m *lockerMutant, dir string)
+}{
+	"healthy": {},
+	"panics": {change: func(m *lockerMutant, _ string) {
+		m.try = func(context.Context, string, ...lock.Option) (lock.Lease, error) { panic("the lock broke") }
+	}},
+	"local": {rules: "ExclusiveAcrossProcesses", ownStore: true},
+	"never-lost": {rules: "PauseIsNoticed LostBeforeTakeoverAcrossProcesses", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			ctx, end := context.WithCancelCause(context.Background())
+			l.ctx = ctx
+			l.release = func(ctx context.Context) error {
+				end(lock.ErrReleased)
+				return l.Lease.Release(ctx)
+			}
+		}
+	}},
+	// The context ends by a timer, and Err does not look at the clock.
+	"timer-only": {rules: "PauseIsNoticed", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) { l.ctx, _ = follow(l.Lease.Context(), 0) }
+	}},
+	"lost-late": {rules: "LostBeforeTakeoverAcrossProcesses", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			ctx, end := follow(l.Lease.Context(), 150*time.Millisecond)
+			l.ctx = ctx
+			l.release = func(ctx context.Context) error {
+				end(lock.ErrReleased)
+				return l.Lease.Release(ctx)
+			}
+		}
+	}},
+	"one-token": {rules: "FencedRegister CrashFreesProcess CrashAtAnyMoment ExclusiveAcrossProcesses", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) { l.Lease = retokened{l.Lease, 7} }
+	}},
+	"no-token": {rules: "FencedRegister", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) { l.Lease = retokened{l.Lease, 0} }
+	}},
+	"falling-tokens": {rules: "FencedRegister", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) { l.Lease = retokened{l.Lease, 1<<62 - l.Lease.Token()} }
+	}},
+	// Each process counts by itself, as with a counter in the client's memory.
+	"tokens-per-process": {rules: "FencedRegister CrashAtAnyMoment", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) { l.Lease = retokened{l.Lease, ownTokens.Add(1)} }
+	}},
+	"outlives-its-process": {rules: "CrashFreesProcess CrashAtAnyMoment", change: func(m *lockerMutant, _ string) {
+		m.both(func(get getter) getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.TTL = time.Hour })...)
+			}
+		})
+	}},
+	"never-renews": {rules: "CrashFreesProcess ShortPauseIsNoLoss", change: func(m *lockerMutant, _ string) {
+		m.both(func(get getter) getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
+			}
+		})
+	}},
+	"any-pause-is-a-loss": {rules: "ShortPauseIsNoLoss", change: func(m *lockerMutant, _ string) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			ctx, end := context.WithCancelCause(l.Lease.Context())
+			l.ctx = ctx
+			go func() {
+				for last := time.Now(); ctx.Err() == nil; last = time.Now() {
+					time.Sleep(5 * time.Millisecond)
+					if time.Since(last) > 100*time.Millisecond {
+						end(lock.ErrLost)
+					}
+				}
+			}()
+		}
+	}},
+	"dead-waiters-keep-their-place": {rules: "WaiterKilledHarmless", change: func(m *lockerMutant, dir string) {
+		queue := filepath.Join(dir, "queue")
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			mine, err := takePlace(queue, filepath.Base(key))
+			if err != nil {
+				return nil, err
+			}
+			defer os.Remove(mine)
+			for {
+				if first, err := os.ReadDir(filepath.Dir(mine)); err == nil && first[0].Name() == filepath.Base(mine) {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if !errors.Is(err, lock.ErrHeld) {
+						return l, err
+					}
+				}
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		}
+	}},
+}
+
+var ownTokens atomic.Uint64
+
+// follow is a context that ends by itself some time after the other one.
+func follow(parent context.Context, late time.Duration) (context.Context, context.CancelCauseFunc) {
+	ctx, end := context.WithCancelCause(context.Background())
+	context.AfterFunc(parent, func() {
+		time.Sleep(late)
+		end(context.Cause(parent))
+	})
+	return ctx, end
+}
+
+type retokened struct {
+	lock.Lease
+	token uint64
+}
+
+func (r retokened) Token() uint64 { return r.token }
+
+// takePlace makes a file that names the place behind all others.
+func takePlace(queue, key string) (string, error) {
+	dir := filepath.Join(queue, key)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, fmt.Sprintf("%020d-%d", time.Now().UnixNano(), os.Getpid()))
+	return path, os.WriteFile(path, nil, 0o600)
+}
+
+func TestMutantsInProcesses(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range farMutants {
+		if c.rules == "" {
+			continue
+		}
+		atOnce(t, &all, name, func(t *testing.T) { mustFail(t, farConfig(name+" "+t.TempDir()), c.rules) })
+	}
+	all.Wait()
+}
