@@ -1,7 +1,8 @@
-package redislock_test
+package redislock
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,31 +11,55 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
-	redislock "github.com/mortiselock/lock/redis"
 )
 
 func TestConformance(t *testing.T) {
-	server := servertest.SharedRedis(t)
-	conformance.Run(t, conformance.Config{
-		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return backend.DefaultMux.Open(ctx, server.URL(), backend.OpenConfig{TTL: time.Second})
-		},
-		TTL:    time.Second,
-		Budget: 20 * time.Second,
-	})
+	conformance.Run(t, conformanceOfURL(servertest.SharedRedis(t).URL()))
 }
 
-// A client of the caller's, with the settings that go-redis has by default.
-func TestConformanceOfClient(t *testing.T) {
-	server := servertest.SharedRedis(t)
-	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: server.Password()})
-	t.Cleanup(func() { _ = client.Close() })
-	conformance.Run(t, conformance.Config{
-		Name: "redis, client of the caller",
+func conformanceOfURL(url string) conformance.Config {
+	return conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return redislock.NewBackend(ctx, client, nil)
+			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: time.Second})
 		},
+		Child:  url,
 		TTL:    time.Second,
 		Budget: 20 * time.Second,
-	})
+	}
+}
+
+func TestConformanceOfClient(t *testing.T) {
+	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
+	t.Cleanup(func() { _ = client.Close() })
+	conformance.Run(t, cfg)
+}
+
+// conformanceOfClient is about a client of the caller's, with the settings that
+// go-redis has by default.
+func conformanceOfClient(url string) (conformance.Config, *goredis.Client) {
+	opts, err := goredis.ParseURL(url)
+	if err != nil {
+		panic(err)
+	}
+	client := goredis.NewClient(opts)
+	return conformance.Config{
+		Name: "redis, client of the caller",
+		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+			return NewBackend(ctx, client, nil)
+		},
+		Child:  childOfClient + url,
+		TTL:    time.Second,
+		Budget: 20 * time.Second,
+	}, client
+}
+
+const childOfClient = "client "
+
+// childConformance makes the same Configs in the processes that the suite starts.
+func childConformance(child string) conformance.Config {
+	if url, ok := strings.CutPrefix(child, childOfClient); ok {
+		cfg, _ := conformanceOfClient(url)
+		return cfg
+	}
+	return conformanceOfURL(child)
 }

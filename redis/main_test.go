@@ -13,12 +13,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // The run fails if a goroutine is left when every test has closed what it
 // opened.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servertest.StopAfter(m)) }
+func TestMain(m *testing.M) {
+	conformance.Child(childConformance)
+	goleak.VerifyTestMain(servertest.StopAfter(m))
+}
 
 const ttl = 10 * time.Second
 

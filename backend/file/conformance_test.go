@@ -1,6 +1,6 @@
 //go:build unix
 
-package filelock_test
+package filelock
 
 import (
 	"context"
@@ -8,19 +8,21 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-	filelock "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/conformance"
 )
 
 // TestConformance runs the whole suite. Each client has open file descriptions of
-// its own, as if it were another process.
-func TestConformance(t *testing.T) {
-	dir := t.TempDir()
-	conformance.Run(t, conformance.Config{
+// its own, as if it were another process; where it matters, it is one.
+func TestConformance(t *testing.T) { conformance.Run(t, conformanceOf(t.TempDir())) }
+
+// conformanceOf is the suite's Config in the processes that it starts, too.
+func conformanceOf(dir string) conformance.Config {
+	return conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return filelock.NewBackend(ctx, dir, nil)
+			return NewBackend(ctx, dir, nil)
 		},
+		Child:  dir,
 		TTL:    time.Second,
 		Budget: 20 * time.Second,
-	})
+	}
 }

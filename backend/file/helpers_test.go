@@ -14,9 +14,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 )
 
 func TestMain(m *testing.M) {
+	conformance.Child(conformanceOf)
 	if role := os.Getenv(roleVar); role != "" {
 		os.Exit(runRole(role))
 	}
