@@ -1,17 +1,38 @@
 package backend
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Instant is a reading of a [Clock]: nanoseconds since a start that only that
 // clock knows; it may be negative. Only the difference of two readings of the same clock in the
 // same process has a meaning.
 type Instant int64
 
-// Add returns the instant d later.
-func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+// Add returns the instant d later, or the last instant there is.
+func (i Instant) Add(d time.Duration) Instant {
+	sum := i + Instant(d)
+	switch {
+	case d > 0 && sum < i:
+		return math.MaxInt64
+	case d < 0 && sum > i:
+		return math.MinInt64
+	}
+	return sum
+}
 
-// Sub returns how long after j the instant i is.
-func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+// Sub returns how long after j the instant i is, or the longest duration there is.
+func (i Instant) Sub(j Instant) time.Duration {
+	diff := i - j
+	switch {
+	case i > j && diff < 0:
+		return math.MaxInt64
+	case i < j && diff > 0:
+		return math.MinInt64
+	}
+	return time.Duration(diff)
+}
 
 // Before reports whether i is earlier than j.
 func (i Instant) Before(j Instant) bool { return i < j }
@@ -26,8 +47,9 @@ var base = time.Now()
 // SystemClock returns the clock that leases on servers are measured with. It
 // counts the time for which the machine was suspended: on Linux it is the larger
 // of the elapsed CLOCK_MONOTONIC (which stops in suspend) and CLOCK_BOOTTIME
-// (which does not), elsewhere the larger of the monotonic and the wall time, so
-// that a wall clock set forward ends leases early rather than late.
+// (which does not), elsewhere the monotonic time and every leap of the wall clock
+// ahead of it. A wall clock set forward ends leases early there, rather than late,
+// and one set back changes nothing.
 func SystemClock() Clock { return systemClock{} }
 
 type systemClock struct{}

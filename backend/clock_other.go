@@ -4,6 +4,14 @@ package backend
 
 import "time"
 
-var wallBase = time.Now().Round(0)
+var (
+	wallBase = base.Round(0)
+	wallTime wallLeaps
+)
 
-func suspendAware() Instant { return Instant(time.Now().Round(0).Sub(wallBase)) }
+func suspendAware() Instant {
+	return wallTime.now(func() (mono, wall time.Duration) {
+		t := time.Now()
+		return t.Sub(base), t.Round(0).Sub(wallBase)
+	})
+}

@@ -53,7 +53,9 @@
 // # Concurrency and contexts
 //
 // All methods are called from many goroutines at once. A method should return
-// soon after its context ends. The lock package does not depend on it (it stops
-// waiting by itself and cleans up when the method returns), but a method that
-// never returns leaks.
+// soon after its context ends. Where the caller of the lock package can cancel, the
+// lock package does not depend on it: it stops waiting by itself and cleans up when
+// the method returns. A call with a context that never ends, such as
+// context.Background, is made on the caller's goroutine and lasts until the method
+// returns. A method that never returns leaks.
 package backend

@@ -230,6 +230,9 @@ func (q *Query) Done() error {
 	sort.Strings(names)
 	for _, name := range names {
 		switch {
+		case !q.seen[name] && strings.ContainsAny(name, "@:/"):
+			// The rest of a password with an unescaped question mark ends up here.
+			errs = append(errs, "unknown parameter ("+accepts+"); write user and password with %-escapes")
 		case !q.seen[name]:
 			errs = append(errs, fmt.Sprintf("unknown parameter %q (%s)", name, accepts))
 		case len(q.values[name]) > 1:

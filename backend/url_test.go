@@ -86,6 +86,15 @@ func TestQueryRefusesWhatNobodyAskedFor(t *testing.T) {
 	}
 }
 
+func TestPasswordWithAQuestionMarkIsNotPrinted(t *testing.T) {
+	u, err := backend.ParseURL("redis://me:12?hunter2@h:6379/0")
+	if err == nil {
+		err = u.Query.Done()
+	}
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	assert.NotContains(t, err.Error(), "hunter2")
+}
+
 func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{"mem:", "redis://u:p@h1:1,h2/0?a=b", "file:///a%20b", "x://:@:,", "a:?=&;"} {
 		f.Add(s)
