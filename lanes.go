@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -34,6 +35,9 @@ type lane struct {
 	yield     int                 // releases to let pass, so that the other clients have their turn
 	took      time.Duration       // how long the server took to grant the last lease
 	last      *lease              // what the lane was granted last
+
+	watchFails int             // watches in a row that failed or broke
+	watchAt    backend.Instant // when the next watch may begin
 }
 
 // place is where one acquisition stands in a lane.
@@ -48,7 +52,7 @@ func (ls *lanes) enter(k laneKey) (*lane, *place) {
 	defer ls.mu.Unlock()
 	l := ls.m[k]
 	if l == nil {
-		l = &lane{key: k}
+		l = &lane{key: k, watchAt: math.MinInt64}
 		ls.m[k] = l
 		return l, &place{}
 	}

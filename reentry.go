@@ -3,8 +3,8 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
-	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -36,13 +36,16 @@ type ownerHolds struct {
 	// Guarded by reentry.mu.
 	server backend.Hold // the hold that the server knows; its ID is zero when there is none
 	until  backend.Validity
-	subs   map[backend.ID]subHold
+	subs   map[backend.ID]backend.Instant // the holds and their expiries
+
+	// ending is set when a release of the server's hold is sent. That hold is not
+	// entered again: a release that seemed to fail may reach the server later.
+	ending bool
 }
 
-type subHold struct {
-	ttl    time.Duration
-	expiry backend.Instant
-}
+// errOwnerHolds refuses a place in the queue to an owner that holds the key: it
+// would wait for itself.
+var errOwnerHolds = fmt.Errorf("%w: by the same owner", ErrHeld)
 
 func newReentry(b backend.Backend, clock backend.Clock) *reentry {
 	r := &reentry{Backend: b, clock: clock, owners: map[laneKey]*ownerHolds{}}
@@ -86,14 +89,14 @@ func (o *ownerHolds) clear() []backend.ID {
 	for id := range o.subs {
 		ids = append(ids, id)
 	}
-	o.server, o.subs = backend.Hold{}, nil
+	o.server, o.subs, o.ending = backend.Hold{}, nil, false
 	return ids
 }
 
 // prune drops the holds that have expired. The mutex is held.
 func (o *ownerHolds) prune(now backend.Instant) {
-	for id, s := range o.subs {
-		if now >= s.expiry {
+	for id, expiry := range o.subs {
+		if now >= expiry {
 			delete(o.subs, id)
 		}
 	}
@@ -145,56 +148,68 @@ func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 	defer r.leave(k, o)
 	r.mu.Lock()
 	o.prune(r.clock.Now())
-	server := o.server
+	server, ending := o.server, o.ending
 	_, again := o.subs[req.ID]
 	n := len(o.subs)
 	r.mu.Unlock()
-	if server.ID.IsZero() {
-		g, err := r.Backend.Try(ctx, req)
-		if err == nil {
-			r.begin(o, req, g)
+	switch {
+	case server.ID.IsZero():
+	case ending:
+		if err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) }); err != nil && !errors.Is(err, ErrNotHeld) {
+			return backend.Grant{}, err
 		}
-		return g, err
-	}
-	if n >= backend.MaxHolds && !again {
+	case n >= backend.MaxHolds && !again:
 		return backend.Grant{}, ErrTooManyHolds
-	}
-	server.TTL = max(server.TTL, req.TTL)
-	v, err := r.renewServer(ctx, o, server)
-	if errors.Is(err, ErrNotHeld) {
-		// The old holds are lost, and told so; this request starts anew.
-		g, err := r.Backend.Try(ctx, req)
-		if err == nil {
-			r.begin(o, req, g)
+	default:
+		server.TTL = max(server.TTL, req.TTL)
+		g, err := r.add(ctx, o, server, backend.HoldOf(req))
+		if !errors.Is(err, ErrNotHeld) {
+			return g, err
 		}
-		return g, err
+		// The old holds are lost, and told so; this request starts anew.
 	}
-	if err != nil {
-		return backend.Grant{}, err
+	g, err := r.Backend.Try(ctx, req)
+	if err == nil {
+		r.begin(o, req, g)
 	}
-	return r.add(o, req, v), nil
+	return g, err
 }
 
-// begin records the grant of the outermost hold.
+// begin records the grant of the outermost hold. What is known of an older one is
+// over, since the server has granted the key again.
 func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	delete(o.subs, req.ID)
+	ids := o.clear()
 	o.server = backend.HoldOf(req)
 	o.server.Token = g.Token
 	o.until = g.Validity
-	o.subs = map[backend.ID]subHold{req.ID: {req.TTL, g.Sent.Add(req.TTL)}}
+	o.subs = map[backend.ID]backend.Instant{req.ID: g.Sent.Add(req.TTL)}
+	r.mu.Unlock()
+	r.tell(ids, ErrTakenOver)
 }
 
-// add records one more hold beside the server's, which was just renewed.
-func (r *reentry) add(o *ownerHolds, req backend.Request, v backend.Validity) backend.Grant {
-	v.For = min(v.For, backend.ValidFor(req.TTL))
+// add renews the server's hold and records the hold beside it, which is a new one
+// or one that is renewed.
+func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.Hold) (backend.Grant, error) {
+	v, err := r.renewServer(ctx, o, server)
+	if err != nil {
+		return backend.Grant{}, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if o.subs == nil {
-		o.subs = map[backend.ID]subHold{}
+	if o.server.ID != server.ID {
+		return backend.Grant{}, ErrSessionLost // noticed meanwhile
 	}
-	o.subs[req.ID] = subHold{req.TTL, v.Sent.Add(req.TTL)}
-	return backend.Grant{Token: o.server.Token, Holds: len(o.subs), Validity: v}
+	o.server.TTL = server.TTL
+	if v.For > 0 {
+		o.until = v
+	} else {
+		v = o.until
+	}
+	v.For = min(v.For, backend.ValidFor(hold.TTL))
+	o.subs[hold.ID] = v.Sent.Add(hold.TTL)
+	return backend.Grant{Token: o.server.Token, Holds: len(o.subs), Validity: v}, nil
 }
 
 // renewServer renews the server's hold, and has all holds lost when it is gone.
@@ -210,16 +225,6 @@ func (r *reentry) renewServer(ctx context.Context, o *ownerHolds, server backend
 		r.mu.Unlock()
 		r.tell(ids, cause)
 		return v, err
-	}
-	if err == nil {
-		r.mu.Lock()
-		o.server.TTL = server.TTL
-		if v.For > 0 {
-			o.until = v
-		} else {
-			v = o.until
-		}
-		r.mu.Unlock()
 	}
 	return v, err
 }
@@ -239,22 +244,13 @@ func (r *reentry) Renew(ctx context.Context, hold backend.Hold) (backend.Validit
 	o.prune(r.clock.Now())
 	_, ok := o.subs[hold.ID]
 	server := o.server
+	ok = ok && !o.ending
 	r.mu.Unlock()
 	if !ok {
 		return backend.Validity{}, ErrNotHeld
 	}
-	v, err := r.renewServer(ctx, o, server)
-	if err != nil {
-		return backend.Validity{}, err
-	}
-	v.For = min(v.For, backend.ValidFor(hold.TTL))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, ok := o.subs[hold.ID]; !ok {
-		return backend.Validity{}, ErrNotHeld
-	}
-	o.subs[hold.ID] = subHold{hold.TTL, v.Sent.Add(hold.TTL)}
-	return v, nil
+	g, err := r.add(ctx, o, server, hold)
+	return g.Validity, err
 }
 
 // Release implements primitives. The server is told when the last hold ends.
@@ -274,26 +270,18 @@ func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
 		delete(o.subs, hold.ID)
 	}
 	o.prune(r.clock.Now())
-	rest, server := len(o.subs), o.server
+	server := o.server
 	_, last := o.subs[hold.ID]
+	others := len(o.subs) > 0 && !last
 	r.mu.Unlock()
 	switch {
-	case rest > 0 && !last:
-		// Others live on the server's hold.
-		if ok {
-			return nil
-		}
-		if server.ID == hold.ID {
-			return ErrNotHeld
-		}
-	case !server.ID.IsZero():
+	case others && ok:
+		return nil // they live on the server's hold
+	case others && server.ID == hold.ID:
+		return ErrNotHeld
+	case !others && !server.ID.IsZero():
 		// The last hold ends, or the last has expired and its server hold remains.
-		err := r.Backend.Release(ctx, server)
-		if err == nil || errors.Is(err, ErrNotHeld) {
-			r.mu.Lock()
-			o.clear()
-			r.mu.Unlock()
-		}
+		err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) })
 		if ok || server.ID == hold.ID {
 			return err
 		}
@@ -301,22 +289,53 @@ func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
 	return r.Backend.Release(ctx, hold)
 }
 
-// Enqueue implements backend.Queuer. The owner has asked with Try before, so it
-// holds nothing, or lost it since.
-func (r *reentry) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
-	t, err := r.queuer.Enqueue(ctx, req)
-	if err != nil || req.Owner == "" {
-		return t, err
+// end ends the server's hold, beside which nothing lives any more.
+func (r *reentry) end(ctx context.Context, o *ownerHolds, release func(context.Context) error) error {
+	r.mu.Lock()
+	o.ending = true
+	r.mu.Unlock()
+	err := release(ctx)
+	if err == nil || errors.Is(err, ErrNotHeld) {
+		r.mu.Lock()
+		o.clear()
+		r.mu.Unlock()
 	}
-	return &reentryTicket{t, r, req}, nil
+	return err
+}
+
+// Enqueue implements backend.Queuer. An owner that holds the key gets no place.
+func (r *reentry) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	if req.Owner == "" {
+		return r.queuer.Enqueue(ctx, req)
+	}
+	k := laneKey{req.Key, req.Owner}
+	o, err := r.enter(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	defer r.leave(k, o)
+	r.mu.Lock()
+	holds := !o.server.ID.IsZero()
+	r.mu.Unlock()
+	if holds {
+		return nil, errOwnerHolds
+	}
+	t, err := r.queuer.Enqueue(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &reentryTicket{Ticket: t, r: r, req: req}, nil
 }
 
 type reentryTicket struct {
 	backend.Ticket
 	r   *reentry
 	req backend.Request
+
+	withdrawn bool // guarded by the owner's turn
 }
 
+// Wait implements backend.Ticket.
 func (t *reentryTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	g, err := t.Ticket.Wait(ctx)
 	if err != nil {
@@ -328,18 +347,37 @@ func (t *reentryTicket) Wait(ctx context.Context) (backend.Grant, error) {
 		return backend.Grant{}, err
 	}
 	defer t.r.leave(k, o)
+	if t.withdrawn {
+		return backend.Grant{}, ErrNotHeld
+	}
 	t.r.begin(o, t.req, g)
 	return g, nil
 }
 
+// Withdraw implements backend.Ticket. A grant beside which the owner has entered
+// meanwhile stays for the others.
 func (t *reentryTicket) Withdraw(ctx context.Context) error {
-	if err := t.Ticket.Withdraw(ctx); err != nil {
+	r, id := t.r, t.req.ID
+	k := laneKey{t.req.Key, t.req.Owner}
+	o, err := r.enter(ctx, k)
+	if err != nil {
 		return err
 	}
-	t.r.mu.Lock()
-	defer t.r.mu.Unlock()
-	if o := t.r.owners[laneKey{t.req.Key, t.req.Owner}]; o != nil && o.server.ID == t.req.ID {
-		o.clear()
+	defer r.leave(k, o)
+	t.withdrawn = true
+	r.mu.Lock()
+	granted := o.server.ID == id
+	if granted {
+		delete(o.subs, id)
+		o.prune(r.clock.Now())
 	}
-	return nil
+	others := granted && len(o.subs) > 0
+	r.mu.Unlock()
+	switch {
+	case others:
+		return nil
+	case granted:
+		return r.end(ctx, o, t.Ticket.Withdraw)
+	}
+	return t.Ticket.Withdraw(ctx)
 }

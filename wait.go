@@ -40,7 +40,7 @@ func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
 // turn comes. It also reports whether there was a wait.
 func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	c := a.c
-	asked := false
+	refused := false
 	if a.req.Owner != "" {
 		// Re-entry comes before every place in a queue: those who wait there may be
 		// waiting for this very owner.
@@ -48,7 +48,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 		if err == nil || a.over(ctx, err) {
 			return l, false, err
 		}
-		asked = true
+		refused = errors.Is(err, ErrHeld)
 	}
 	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
 	defer c.lanes.leave(ln, p)
@@ -64,7 +64,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 			return nil, true, ErrClosed
 		}
 	}
-	w := waiter{a: a, lane: ln, asked: asked && p.turn == nil}
+	w := waiter{a: a, lane: ln, asked: refused && p.turn == nil}
 	var l *lease
 	var err error
 	if c.queuer != nil {
@@ -76,7 +76,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 		ln.last = l
 		ln.yield, ln.took = ln.watchers-1, a.took
 	}
-	return l, asked || p.turn != nil || w.slept, err
+	return l, refused || p.turn != nil || w.slept, err
 }
 
 // over reports whether an error ends the wait.
@@ -89,7 +89,7 @@ type waiter struct {
 	a     *acquisition
 	lane  *lane
 	asked bool // the server was asked just now and refused
-	slept bool
+	slept bool // there was a wait
 	timer *time.Timer
 	fails int // errors of the server in a row
 	polls int // refusals in a row without a watch
@@ -116,7 +116,7 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 			}
 		}
 		w.fails = 0
-		if c.watcher != nil && w.lane.hints == nil {
+		if c.watcher != nil && w.lane.hints == nil && c.clock.Now() >= w.lane.watchAt {
 			watching, err := w.watch(ctx)
 			if err != nil {
 				return nil, err
@@ -152,7 +152,7 @@ func (w *waiter) heldHere() bool {
 func (w *waiter) watch(ctx context.Context) (bool, error) {
 	c := w.a.c
 	life, stop := context.WithCancel(c.life)
-	limited, cancel := context.WithTimeout(ctx, closeLimit)
+	limited, cancel := context.WithTimeout(ctx, pollWatched)
 	defer cancel()
 	hints, err := whileOpen(limited, c, nil, func(context.Context) (<-chan backend.Hint, error) {
 		return c.watcher.Watch(life, w.lane.key.key)
@@ -163,10 +163,18 @@ func (w *waiter) watch(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		c.log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
+		w.watchFailed()
 		return false, nil
 	}
 	w.lane.hints, w.lane.stopWatch = hints, stop
 	return true, nil
+}
+
+// watchFailed has the lane poll for a while before the next watch.
+func (w *waiter) watchFailed() {
+	ln := w.lane
+	ln.watchFails++
+	ln.watchAt = w.a.c.clock.Now().Add(backoff(troubleFirst, troubleMost, ln.watchFails))
 }
 
 // interval is how long to sleep after a refusal: not longer than the holder's
@@ -229,7 +237,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 		}
 	}
 	if courtesy && err == nil {
-		return w.sleep(ctx, courtesyLeast+4*w.lane.took)
+		return w.sleep(ctx, min(courtesyLeast+4*w.lane.took, pollMost))
 	}
 	return nil, err
 }
@@ -240,12 +248,14 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 func (w *waiter) hinted(hint backend.Hint, ok bool) bool {
 	ln := w.lane
 	if !ok {
-		// The watch broke. Ask, and set up another one.
+		// The watch broke. Ask, and set up another one later.
 		ln.stopWatch()
 		ln.hints, ln.stopWatch = nil, nil
 		ln.watchers, ln.yield = 0, 0
+		w.watchFailed()
 		return false
 	}
+	ln.watchFails = 0
 	ln.watchers = hint.Watchers
 	ln.yield = min(ln.yield, hint.Watchers) - 1
 	return ln.yield >= 0
@@ -267,27 +277,44 @@ func backoff(first, most time.Duration, times int) time.Duration {
 }
 
 // queue waits in the queue of the server, and takes a new place when the old one
-// was lost.
+// was lost. An explicit owner asks before: it may hold the key by now, and must not
+// wait for itself.
 func (w *waiter) queue(ctx context.Context) (*lease, error) {
-	a, c := w.a, w.a.c
+	a := w.a
 	defer w.stop()
 	for {
-		l, err := a.inQueue(ctx)
-		if err == nil || a.over(ctx, err) || errors.Is(err, ErrClosed) {
-			return l, err
+		if a.req.Owner != "" && !w.asked {
+			l, err := a.try(ctx)
+			if err == nil || a.over(ctx, err) {
+				return l, err
+			}
+			w.asked = errors.Is(err, ErrHeld)
+		}
+		if a.req.Owner == "" || w.asked {
+			w.asked = false
+			if a.unknown {
+				a.rename()
+			}
+			l, err := w.inQueue(ctx)
+			if err == nil || a.over(ctx, err) {
+				return l, err
+			}
+			if err == errOwnerHolds {
+				continue
+			}
+			a.c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
+			a.rename()
 		}
 		w.fails++
-		c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
-		a.rename()
-		if _, err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); err != nil {
-			return nil, err
+		if l, err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); l != nil || err != nil {
+			return l, err
 		}
 	}
 }
 
 // inQueue takes one place in the server's queue and waits there.
-func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
-	c := a.c
+func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
+	a, c := w.a, w.a.c
 	c.notices.expect(a.req.ID)
 	start := c.clock.Now()
 	req := a.req
@@ -298,6 +325,9 @@ func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
 		}
 	}, func(ctx context.Context) (backend.Ticket, error) { return c.queuer.Enqueue(ctx, req) })
 	cancel()
+	if err == errOwnerHolds {
+		return nil, err
+	}
 	if err != nil {
 		_, err = a.answer(ctx, backend.Grant{}, err)
 		return nil, err
@@ -305,12 +335,22 @@ func (a *acquisition) inQueue(ctx context.Context) (*lease, error) {
 	if a.refusal == nil {
 		a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
 	}
-	g, err := whileOpen(ctx, c, func(backend.Grant, error) { c.withdraw(req, ticket) },
+	placed := c.clock.Now()
+	waiting, stop := context.WithCancel(ctx)
+	g, err := whileOpen(waiting, c, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
+	stop()
+	if c.clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
+		w.slept = true // longer than the answer of a server that grants at once
+	}
 	var l *lease
 	if err == nil {
 		l, err = a.granted(g)
 	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		if errors.Is(err, ErrNotHeld) {
+			// It was the place that was lost, and no hold.
+			err = fmt.Errorf("%w: the place in the queue was lost: %v", ErrUnavailable, err)
+		}
 		err = unknownUnlessKnown(err)
 		a.trouble = err
 	}

@@ -1,0 +1,233 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+func TestWaitersOfOneOwnerEnterTogether(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a := open()
+		first, err := a.Acquire(ctx, "k")
+		require.NoError(t, err)
+		leases := make(chan lock.Lease, 3)
+		for range 3 {
+			go func() {
+				l, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+				assert.NoError(t, err)
+				leases <- l
+			}()
+			synctest.Wait()
+		}
+		require.NoError(t, first.Release(ctx))
+		time.Sleep(5 * time.Second)
+		require.Len(t, leases, 3, "a waiter of the owner waits for its own owner")
+		token := uint64(0)
+		for range 3 {
+			l := <-leases
+			if token != 0 {
+				assert.Equal(t, token, l.Token())
+			}
+			token = l.Token()
+			require.NoError(t, l.Release(ctx))
+		}
+	})
+}
+
+func TestLostReplyOfAnOwnersAcquireIsCountedOnce(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		ctx := t.Context()
+		a, b := open(), open()
+		store.DropReplies(memlock.OpTry, 1)
+		start := time.Now()
+		lease, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), time.Second)
+		require.NoError(t, lease.Release(ctx))
+		synctest.Wait()
+		l, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, l.Release(ctx))
+	})
+}
+
+// counted is the memory backend with a queue, whose owners are counted by the
+// Locker, with hooks around its steps.
+type counted struct {
+	backend.Backend
+	backend.Queuer
+	notifier  backend.LossNotifier
+	onRenew   func()
+	onRelease func(release func()) error
+	afterWait func()
+}
+
+func newCounted(t *testing.T, store *memlock.Store) *counted {
+	b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store, Queue: true})
+	require.NoError(t, err)
+	return &counted{Backend: b, Queuer: b.(backend.Queuer), notifier: b.(backend.LossNotifier)}
+}
+
+func (c *counted) Clock() backend.Clock { return backend.RuntimeClock() }
+
+func (c *counted) NotifyLoss(lost func(id backend.ID, cause error)) { c.notifier.NotifyLoss(lost) }
+
+func (c *counted) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	v, err := c.Backend.Renew(ctx, h)
+	if f := c.onRenew; f != nil {
+		c.onRenew = nil
+		f()
+	}
+	return v, err
+}
+
+func (c *counted) Release(ctx context.Context, h backend.Hold) error {
+	if c.onRelease != nil {
+		return c.onRelease(func() { _ = c.Backend.Release(context.Background(), h) })
+	}
+	return c.Backend.Release(ctx, h)
+}
+
+func (c *counted) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	t, err := c.Queuer.Enqueue(ctx, req)
+	return countedTicket{t, c}, err
+}
+
+type countedTicket struct {
+	backend.Ticket
+	c *counted
+}
+
+func (t countedTicket) Wait(ctx context.Context) (backend.Grant, error) {
+	g, err := t.Ticket.Wait(ctx)
+	if err == nil && t.c.afterWait != nil {
+		t.c.afterWait()
+	}
+	return g, err
+}
+
+// TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner: a release is reported as
+// failed and reaches the server later, when the owner has come back.
+func TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		first, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		times := 0
+		c.onRelease = func(release func()) error {
+			times++
+			if times == 1 {
+				time.AfterFunc(time.Second, release)
+			}
+			if times <= 2 {
+				return errors.New("connection reset")
+			}
+			release()
+			return nil
+		}
+		require.ErrorIs(t, first.Release(t.Context()), lock.ErrOutcomeUnknown)
+		second, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		time.Sleep(1100 * time.Millisecond)
+		if _, err := other.TryAcquire(t.Context(), "k"); err == nil {
+			assert.Error(t, second.Context().Err(), "two holders at a time")
+		}
+		require.NoError(t, second.Release(t.Context()))
+		require.NoError(t, l.Close())
+		require.NoError(t, other.Close())
+	})
+}
+
+// TestLossWhileTheOwnerEnters: the session ends between the confirmation of the
+// hold and the entry.
+func TestLossWhileTheOwnerEnters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		first, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		c.onRenew = store.EndSession
+		second, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
+		require.Error(t, first.Context().Err())
+		if err == nil {
+			synctest.Wait()
+			if second.Context().Err() == nil {
+				assert.NotZero(t, second.Token())
+				_, err = l.TryAcquire(t.Context(), "k")
+				assert.ErrorIs(t, err, lock.ErrHeld, "two holders at a time")
+			}
+		}
+		require.NoError(t, l.Close())
+	})
+}
+
+// TestWithdrawalDoesNotEndAHoldBesideIt: a place is granted the key while its
+// caller gives up, the withdrawal takes a while, and the owner enters meanwhile.
+func TestWithdrawalDoesNotEndAHoldBesideIt(t *testing.T) {
+	for range 10 { // whether the grant arrives is left to chance
+		withdrawBesideAHold(t)
+	}
+}
+
+func withdrawBesideAHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		first, err := other.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		granted := make(chan struct{})
+		c.afterWait = func() { close(granted); time.Sleep(time.Second) }
+		ctx, cancel := context.WithCancel(t.Context())
+		waited := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(ctx, "k", lock.WithOwner("me"))
+			waited <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, first.Release(t.Context()))
+		<-granted
+		store.FailRequests(memlock.OpRelease, -1)
+		cancel()
+		require.ErrorIs(t, <-waited, context.Canceled)
+		time.Sleep(1010 * time.Millisecond)
+		second, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
+		store.FailRequests(memlock.OpRelease, 0)
+		if err != nil {
+			require.ErrorIs(t, err, lock.ErrHeld)
+		} else {
+			time.Sleep(1500 * time.Millisecond)
+			if _, err := other.TryAcquire(t.Context(), "k"); err == nil {
+				assert.Error(t, second.Context().Err(), "two holders at a time")
+			}
+			require.NoError(t, second.Release(t.Context()))
+		}
+		time.Sleep(2 * time.Second)
+		next, err := other.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.NoError(t, next.Release(t.Context()))
+		require.NoError(t, l.Close())
+		require.NoError(t, other.Close())
+	})
+}
