@@ -31,7 +31,7 @@ type acquisition struct {
 
 // answerLimit is how long an attempt waits for the server: a grant that takes
 // longer has less than a third of its TTL left and would not be used.
-func (a *acquisition) answerLimit() time.Duration { return a.req.TTL * 2 / 3 }
+func (a *acquisition) answerLimit() time.Duration { return a.req.TTL - a.req.TTL/3 }
 
 // try asks the server once.
 func (a *acquisition) try(ctx context.Context) (*lease, error) {
@@ -42,17 +42,22 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	}
 	req := a.req
 	c.notices.expect(req.ID)
-	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
 	var g backend.Grant
 	var err error
 	if direct(ctx) {
+		limited, cancel := context.WithTimeout(openContext{c.open, ctx}, a.answerLimit())
 		g, err = c.ops.Try(limited, req)
+		cancel()
+		if err != nil && c.open.Err() != nil && !isAny(err, known) {
+			err = ErrClosed
+		}
 	} else {
+		limited, cancel := context.WithTimeout(ctx, a.answerLimit())
 		g, err = whileOpen(limited, c,
 			func(_ backend.Grant, err error) { a.late(req, err) },
 			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
+		cancel()
 	}
-	cancel()
 	a.took = c.clock.Now().Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
@@ -116,6 +121,9 @@ func (a *acquisition) granted(g backend.Grant) (*lease, error) {
 	a.mu.Unlock()
 	if cause := c.notices.admit(l); cause != nil {
 		l.step(func(h *hold, now backend.Instant) action { return h.gone(now, cause) })
+	}
+	if l.ctx.Err() != nil {
+		c.notices.forget(l.hold.ID) // it may have ended before it was registered
 	}
 	return l, nil
 }

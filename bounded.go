@@ -10,10 +10,24 @@ import (
 )
 
 // direct reports whether a call may be made on the caller's own goroutine: its
-// context cannot be cancelled, so there is nothing to return early for, and the
-// backend's obedience to the deadline is enough. That saves two hand-overs between
-// goroutines, which a round trip on a local network notices.
+// context cannot be cancelled, so there is nothing but Close to return early for,
+// and the backend's obedience to its context is enough. That saves two hand-overs
+// between goroutines, which a round trip on a local network notices.
 func direct(caller context.Context) bool { return caller.Done() == nil }
+
+// openContext ends when the Locker begins to close, and has the values of a
+// caller's context that cannot be cancelled.
+type openContext struct {
+	context.Context
+	values context.Context
+}
+
+func (c openContext) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
 
 // errStopped is what bounded returns when it stopped waiting because of done.
 var errStopped = errors.New("lock: stopped waiting for the server")
@@ -21,15 +35,18 @@ var errStopped = errors.New("lock: stopped waiting for the server")
 // bounded calls f and returns when f does, when ctx ends, or when done is closed,
 // whichever is first. Client libraries often do not watch the context of a
 // request in flight; here is the one place that makes up for it. When bounded
-// gave up waiting, late (if not nil) is told what f returned in the end.
-func bounded[T any](ctx context.Context, done <-chan struct{}, late func(T, error), f func(context.Context) (T, error)) (T, error) {
+// gave up waiting, late (if not nil) is told what f returned in the end. Close
+// waits for f and late, so the caller is one that Close waits for too.
+func bounded[T any](ctx context.Context, c *client, done <-chan struct{}, late func(T, error), f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
 		err error
 	}
 	answers := make(chan answer, 1)
 	var settled atomic.Bool // by whoever is first: the answer, or the end of the wait
+	c.calls.follow()
 	go func() {
+		defer c.calls.done()
 		v, err := f(ctx)
 		if settled.CompareAndSwap(false, true) {
 			answers <- answer{v, err}
@@ -56,7 +73,7 @@ func bounded[T any](ctx context.Context, done <-chan struct{}, late func(T, erro
 
 // whileOpen is bounded for calls that end with ErrClosed when the Locker closes.
 func whileOpen[T any](ctx context.Context, c *client, late func(T, error), f func(context.Context) (T, error)) (T, error) {
-	v, err := bounded(ctx, c.done, late, f)
+	v, err := bounded(ctx, c, c.done, late, f)
 	if err == errStopped {
 		err = ErrClosed
 	}

@@ -74,7 +74,7 @@ func (cl *cleanup) attempt() {
 	c := cl.c
 	ctx, cancel := context.WithTimeout(c.life, min(closeLimit, max(cl.until.Sub(c.clock.Now()), time.Millisecond)))
 	defer cancel()
-	_, err := bounded(ctx, nil, nil, func(ctx context.Context) (struct{}, error) { return struct{}{}, cl.send(ctx) })
+	_, err := bounded(ctx, c, nil, nil, func(ctx context.Context) (struct{}, error) { return struct{}{}, cl.send(ctx) })
 	cl.once.Do(func() { close(cl.first) })
 	if err == nil || errors.Is(err, ErrNotHeld) || errors.Is(err, ErrUnsupported) {
 		c.calls.done()

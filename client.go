@@ -50,8 +50,10 @@ type client struct {
 
 	dueRenewals []*lease // guarded by the scheduler's mutex
 
-	calls  tracker         // calls and clean-ups under way
-	done   chan struct{}   // closed when Close begins
+	calls  tracker         // calls, requests and clean-ups under way
+	open   context.Context // ends when Close begins
+	shut   context.CancelFunc
+	done   <-chan struct{} // of open
 	life   context.Context // ends when Close has finished
 	kill   context.CancelFunc
 	closed sync.Once
@@ -74,7 +76,6 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 		observer:   o.Observer,
 		pid:        os.Getpid(),
 		clock:      backend.SystemClock(),
-		done:       make(chan struct{}),
 		renewers:   pool{limit: 32},
 		cleaners:   pool{limit: 32},
 	}
@@ -93,6 +94,8 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 		c.clock = clocked.Clock()
 	}
 	c.sched = newScheduler(c.clock)
+	c.open, c.shut = context.WithCancel(context.Background())
+	c.done = c.open.Done()
 	c.life, c.kill = context.WithCancel(context.Background())
 	c.lanes.m = map[laneKey]*lane{}
 	c.ops = b
@@ -257,16 +260,20 @@ func (c *client) Close() error {
 	var err error
 	c.closed.Do(func() {
 		c.calls.close()
-		close(c.done)
+		c.shut()
 		c.endLeases()
 		limit := time.NewTimer(closeLimit)
 		defer limit.Stop()
-		select {
-		case <-c.calls.idle():
-		case <-limit.C:
-			err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, closeLimit)
+		for stopped := false; !stopped; {
+			select {
+			case <-c.calls.idle():
+				// A lease that ended just now may have something to clean up.
+				stopped = c.sched.stopIf(c.calls.none)
+			case <-limit.C:
+				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, closeLimit)
+				stopped = c.sched.stopIf(func() bool { return true })
+			}
 		}
-		c.sched.stop()
 		c.kill()
 		if cerr := c.backend.Close(); cerr != nil && err == nil {
 			err = fmt.Errorf("lock: closing the backend: %w", cerr)

@@ -11,6 +11,7 @@ import (
 // offer is the readiness of a waiting acquisition to be granted the key by the
 // release of a lease of the same Locker, in the same round trip.
 type offer struct {
+	a       *acquisition
 	req     backend.Request
 	taken   chan handed // holds the one answer
 	settled atomic.Bool // by whoever is first: the answer, or the end of the wait for it
@@ -28,7 +29,7 @@ func (w *waiter) offer() *offer {
 	if w.a.c.handOver == nil || w.a.req.Owner != "" {
 		return nil
 	}
-	o := &offer{req: w.a.req, taken: make(chan handed, 1)}
+	o := &offer{a: w.a, req: w.a.req, taken: make(chan handed, 1)}
 	ls := &w.a.c.lanes
 	ls.mu.Lock()
 	w.lane.offer = o
@@ -113,12 +114,12 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}) (bool, error) {
 	c := l.c
 	start := c.clock.Now()
-	_, err := bounded(ctx, giveUp, nil, func(ctx context.Context) (struct{}, error) {
-		g, err := c.handOver.HandOver(ctx, l.hold, o.req)
-		g.Sent = min(g.Sent, start)
-		o.answer(c, handed{g, err})
-		return struct{}{}, err
-	})
+	g, err := bounded(ctx, c, giveUp,
+		func(_ backend.Grant, err error) { o.a.late(o.req, err) },
+		func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, l.hold, o.req) })
+	g.Sent = min(g.Sent, start)
+	// Without an answer the waiter asks the server, as the same acquisition.
+	o.answer(c, handed{g, err})
 	switch {
 	case err == nil, errors.Is(err, ErrHeld):
 		return true, nil

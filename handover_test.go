@@ -116,3 +116,25 @@ func TestHandOverThatNobodyWaitsForIsGivenBack(t *testing.T) {
 		})
 	}
 }
+
+func TestHandOverThatHangsDoesNotHoldTheWaiter(t *testing.T) {
+	onHanding(t, func(t *testing.T, h *handing, store *memlock.Store, l lock.Locker) {
+		h.before = time.Hour
+		first, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		got := make(chan lock.Lease, 1)
+		go func() {
+			lease, err := l.Acquire(t.Context(), "k")
+			assert.NoError(t, err)
+			got <- lease
+		}()
+		time.Sleep(time.Second)
+		start := time.Now()
+		require.ErrorIs(t, first.Release(t.Context()), lock.ErrOutcomeUnknown)
+		second := <-got
+		assert.Less(t, time.Since(start), 10*time.Second)
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, second.Context().Err())
+		require.NoError(t, second.Release(t.Context()))
+	})
+}

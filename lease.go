@@ -93,9 +93,13 @@ func (l *lease) step(event func(h *hold, now backend.Instant) action) (phase, er
 	return ph, cause
 }
 
-// expire ends a hold whose deadline or limit has passed.
+// expire ends a hold whose deadline or limit has passed. Where somebody else has
+// ended it just now, the context may not have followed yet.
 func (l *lease) expire() {
-	l.step(func(h *hold, now backend.Instant) action { return h.tick(now, rand.Float64()) })
+	ph, cause := l.step(func(h *hold, now backend.Instant) action { return h.tick(now, rand.Float64()) })
+	if ph != phaseHeld {
+		l.end(cause)
+	}
 }
 
 // Renew extends the hold now.
@@ -107,7 +111,14 @@ func (l *lease) Renew(ctx context.Context) error {
 	if err := l.ended(); err != nil {
 		return err
 	}
-	v, err := whileOpen(ctx, l.c, nil, func(ctx context.Context) (backend.Validity, error) {
+	if !l.c.calls.add() {
+		return &endedError{key: l.hold.Key, cause: ErrClosed}
+	}
+	defer l.c.calls.done()
+	// Without an answer the wait ends with the hold, Close included.
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v, err := bounded(limited, l.c, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
 		return l.c.ops.Renew(ctx, l.hold)
 	})
 	l.c.renewalEnded(ctx, l, v, err, start)

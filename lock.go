@@ -69,7 +69,7 @@ type Locker interface {
 
 	// Close ends every wait and every lease with ErrClosed and releases what is
 	// held, in at most five seconds. Without a reachable server what is left ends
-	// within its TTL. A second Close does nothing.
+	// within its TTL. A second Close waits for the first and does nothing.
 	Close() error
 }
 

@@ -6,8 +6,9 @@ import (
 )
 
 // Observer is told what happens in a Locker, for metrics and traces. It is
-// called from many goroutines at once, never while a mutex is held, and should
-// return quickly: an Acquire or Release waits for it. The context is that of the
+// called from many goroutines at once, never while a mutex is held. It must not
+// panic, and should return quickly: an Acquire, a renewal or a Release waits for
+// it. The context is that of the
 // call that caused the event, or one without values for events of renewal and
 // loss. Events contain no secret.
 type Observer func(ctx context.Context, e Event)

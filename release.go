@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -38,13 +37,14 @@ func (l *lease) release(ctx context.Context) error {
 			return fmt.Errorf("lock: releasing %q: another Release is still waiting for the server: %w: %w", l.hold.Key, ErrOutcomeUnknown, ctx.Err())
 		}
 	}
+	defer l.c.calls.done()
 	err := l.sendRelease(ctx)
 	return l.endRelease(err)
 }
 
 // beginRelease ends the hold on this side. It returns settled and the final
 // result when there is nothing to send, or the end of another release to wait
-// for, or nothing when the caller is the one to send.
+// for, or nothing when the caller is the one to send and owes a calls.done.
 func (l *lease) beginRelease() (settled bool, err error, turn <-chan struct{}) {
 	s := l.c.sched
 	s.mu.Lock()
@@ -57,9 +57,13 @@ func (l *lease) beginRelease() (settled bool, err error, turn <-chan struct{}) {
 	case phaseSettled:
 		settled, err = true, &endedError{key: l.hold.Key, cause: ErrReleased}
 	case phaseHeld, phaseReleasing:
-		if l.releasing != nil {
+		switch {
+		case l.releasing != nil:
 			turn = l.releasing
-		} else {
+		case s.stopped:
+			settled, err = true, fmt.Errorf("%w: releasing %q was not confirmed before; the lease ends within its TTL: %w", ErrOutcomeUnknown, l.hold.Key, ErrClosed)
+		default:
+			l.c.calls.follow()
 			l.releasing = make(chan struct{})
 		}
 	}
@@ -97,7 +101,7 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		if direct(ctx) {
 			_, err = send(detached)
 		} else {
-			_, err = bounded(detached, giveUp, nil, send)
+			_, err = bounded(detached, l.c, giveUp, nil, send)
 		}
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
@@ -141,8 +145,8 @@ func (l *lease) endRelease(err error) error {
 	}
 	if !repeated {
 		l.unsettled = true
-		ttl := max(l.state.deadline.Sub(s.clock.Now()), 0) + time.Millisecond
-		c.cleanUpLocked(l.hold.Key, ttl, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
+		// A renewal that was not confirmed may have lengthened the lease up to now.
+		c.cleanUpLocked(l.hold.Key, l.hold.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
 	}
 	return fmt.Errorf("%w: releasing %q was not confirmed; it is repeated in the background, and the lease ends within its TTL: %w",
 		backend.ErrOutcomeUnknown, l.hold.Key, err)

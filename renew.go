@@ -35,15 +35,16 @@ func (c *client) sendRenewals() {
 }
 
 // renewalContext bounds one renewal by a third of the TTL, so that at least two
-// can fail before the deadline.
+// can fail before the deadline, and like every request.
 func (c *client) renewalContext(ttl time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.life, ttl/3)
+	return context.WithTimeout(c.life, min(ttl/3, closeLimit))
 }
 
 func (c *client) renew(l *lease) {
-	if l.ctx.Err() != nil {
+	if l.ctx.Err() != nil || !c.calls.add() {
 		return
 	}
+	defer c.calls.done()
 	ctx, cancel := c.renewalContext(l.hold.TTL)
 	defer cancel()
 	start := c.clock.Now()
@@ -62,9 +63,10 @@ func (c *client) renewBatch(leases []*lease) {
 			live, holds, ttl = append(live, l), append(holds, l.hold), max(ttl, l.hold.TTL)
 		}
 	}
-	if len(live) == 0 {
+	if len(live) == 0 || !c.calls.add() {
 		return
 	}
+	defer c.calls.done()
 	ctx, cancel := c.renewalContext(ttl)
 	defer cancel()
 	start := c.clock.Now()

@@ -103,20 +103,23 @@ func (s *scheduler) run() {
 	}
 }
 
-// stop ends the timer for good and returns the entries that were left.
-func (s *scheduler) stop() []entry {
+// stopIf ends the timer for good and drops the entries that are left, if the
+// condition holds while the mutex is held.
+func (s *scheduler) stopIf(condition func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !condition() {
+		return false
+	}
 	s.stopped = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	left := s.entries
-	s.entries = nil
-	for _, e := range left {
+	for _, e := range s.entries {
 		e.slot().index = 0
 	}
-	return left
+	s.entries = nil
+	return true
 }
 
 // entryHeap is a heap of entries by wake, for container/heap.

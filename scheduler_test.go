@@ -64,7 +64,7 @@ func TestSchedulerCallsEveryEntryInTime(t *testing.T) {
 			s.mu.Unlock()
 			time.Sleep(20 * time.Second)
 			synctest.Wait()
-			s.stop()
+			s.stopIf(func() bool { return true })
 			for i, a := range alarms {
 				if len(a.called) != len(want[i]) {
 					t.Fatalf("entry %d was called at %v, not at %v", i, a.called, want[i])

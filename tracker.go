@@ -1,6 +1,9 @@
 package lock
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // tracker counts what is under way, so that Close can wait for it. Unlike
 // sync.WaitGroup it refuses new calls once closed, and the wait can be bounded.
@@ -22,7 +25,9 @@ func (t *tracker) add() bool {
 	return true
 }
 
-// follow counts work that a counted call, or Close itself, leaves behind.
+// follow counts work that a counted call, or Close itself, leaves behind. After
+// close it is for those who are counted, and under the scheduler's mutex until the
+// scheduler is stopped: that is what Close relies on.
 func (t *tracker) follow() {
 	t.mu.Lock()
 	t.n++
@@ -59,15 +64,26 @@ func (t *tracker) idle() <-chan struct{} {
 	return ch
 }
 
+// none reports whether nothing is under way.
+func (t *tracker) none() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n == 0
+}
+
 // pool runs functions on at most limit goroutines, which end when there is
-// nothing to do.
+// nothing to do. A function that hangs does not count after a while, so that
+// requests to a part of the server that does not answer cannot keep others waiting.
 type pool struct {
 	limit int
 
 	mu      sync.Mutex
 	queue   []func()
-	running int
+	running int // goroutines that count
 }
+
+// poolPatience is how long a function of a pool counts against its limit.
+const poolPatience = 250 * time.Millisecond
 
 func (p *pool) run(f func()) {
 	p.mu.Lock()
@@ -82,18 +98,32 @@ func (p *pool) run(f func()) {
 }
 
 func (p *pool) work(f func()) {
-	for {
+	for f != nil {
+		hangs := time.AfterFunc(poolPatience, func() {
+			if next := p.next(); next != nil {
+				p.work(next)
+			}
+		})
 		f()
-		p.mu.Lock()
-		if len(p.queue) == 0 {
-			p.queue = nil
-			p.running--
-			p.mu.Unlock()
-			return
+		if !hangs.Stop() {
+			return // another goroutine has taken the place
 		}
-		f = p.queue[0]
-		p.queue[0] = nil
-		p.queue = p.queue[1:]
-		p.mu.Unlock()
+		f = p.next()
 	}
+}
+
+// next takes a function from the queue, for a goroutine that has a place. Without
+// one the place is given up.
+func (p *pool) next() func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		p.queue = nil
+		p.running--
+		return nil
+	}
+	f := p.queue[0]
+	p.queue[0] = nil
+	p.queue = p.queue[1:]
+	return f
 }
