@@ -168,7 +168,7 @@ func TestChildrenDieWithTheSuite(t *testing.T) {
 		one(t, farConfig("healthy "+t.TempDir()), &rule{run: acrossProcesses(func(e *env, ps *processes) {
 			all := ps.start(2)
 			if runtime.GOOS == "linux" {
-				all[1].stop()
+				all[1].stop("")
 			}
 			fmt.Println("\nchildren:", all[0].cmd.Process.Pid, all[1].cmd.Process.Pid)
 			<-e.ctx.Done()
@@ -244,13 +244,13 @@ func TestProcessesTell(t *testing.T) {
 		assert.NoError(t, h.renew())
 		renewed, _ := h.told()
 		assert.Greater(t, renewed, d)
-		p.stop()
+		p.stop(key)
 		begun := e.start(func() {
 			assert.ErrorIs(t, h.look(), lock.ErrExpired)
 			assert.ErrorIs(t, h.release(e.ctx), lock.ErrLost)
 		})
 		held := b.wins(key, e.takeover(e.ttl), 10*ms, "its holder stands still")
-		assert.Greater(t, p.goOn(), e.ttl/2)
+		assert.Greater(t, p.goOn(key), e.ttl/2)
 		begun()
 		assert.Less(t, e.hist.slowest(), e.ttl/2, "a call during a stop was not slow")
 

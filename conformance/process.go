@@ -266,27 +266,28 @@ func (p *process) wait(q *asked) (answer, bool) {
 	return answer{}, false
 }
 
-// stop stops the process with SIGSTOP and returns when it stands still.
-func (p *process) stop() {
+// stop stops the process with SIGSTOP and returns when it stands still. The key,
+// if any, is the one whose calls the evidence shows it among.
+func (p *process) stop(key string) {
 	p.mu.Lock()
 	p.paused = append(p.paused, span{From: p.ps.clock.now()})
 	p.mu.Unlock()
 	if err := stopProcess(p.cmd.Process); err != nil {
-		p.e.lateFatalf("", "%s cannot be stopped: %v", p.who, err)
+		p.e.lateFatalf(key, "%s cannot be stopped: %v", p.who, err)
 	}
-	p.e.hist.note(p.who, "", "has been stopped with SIGSTOP")
+	p.e.hist.note(p.who, key, "has been stopped with SIGSTOP")
 }
 
 // goOn continues the process with SIGCONT and returns how long it stood still.
-func (p *process) goOn() time.Duration {
+func (p *process) goOn(key string) time.Duration {
 	p.mu.Lock()
 	x := &p.paused[len(p.paused)-1]
 	x.To = p.ps.clock.now()
 	stood := time.Duration(x.To - x.From)
 	p.mu.Unlock()
-	p.e.hist.note(p.who, "", fmt.Sprintf("goes on with SIGCONT, after %s", stood.Round(time.Millisecond)))
+	p.e.hist.note(p.who, key, fmt.Sprintf("goes on with SIGCONT, after %s", stood.Round(time.Millisecond)))
 	if err := continueProcess(p.cmd.Process); err != nil {
-		p.e.fatalf("", "%s cannot be continued: %v", p.who, err)
+		p.e.fatalf(key, "%s cannot be continued: %v", p.who, err)
 	}
 	return stood
 }
