@@ -5,6 +5,10 @@ ROUNDS ?= 10
 FUZZTIME ?= 30s
 GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
+# One package at a time: the suites look for races and bound some times, and another
+# suite on the same cores is the machine standing still, as far as they can tell.
+GOTEST = LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -p 1
+
 .DEFAULT_GOAL := help
 .PHONY: help test test-long fuzz lint bench
 
@@ -13,11 +17,13 @@ help: ## List the targets
 
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
-	LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -timeout 20m ./...
+	@CGO_ENABLED=1 $(GO) build -race ./...
+	$(GOTEST) -timeout 20m ./...
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
-	LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -timeout 180m -count $(ROUNDS) ./...
+	@CGO_ENABLED=1 $(GO) build -race ./...
+	$(GOTEST) -timeout 180m -count $(ROUNDS) ./...
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
