@@ -21,12 +21,12 @@ var z24 = Lock{
 
 // tokenDeleted tidies up: with the last release the counter is deleted too.
 //
-//	A: acquires, token 7; stands still; its lease runs out
-//	B: acquires, token 8; works, releases; the counter goes
-//	C: acquires, token 1; its write is refused, since the store has seen 8
-//	A: wakes up, and its write with token 7 is refused, for the moment
-//	...and the store that lost patience with refusals and forgot its 8 takes A's 7
-//	after C's 1
+//	A: acquires, token 1; stands still; its lease runs out
+//	B: acquires, token 2; finds nothing to do, releases; the counter goes
+//	C: acquires, token 1 again; writes
+//	A: wakes up and writes with its token 1, which is not smaller than C's
+//
+// And had B written, the store would refuse C, who holds the key.
 //
 // A fencing token is worth something only if it never goes back. Caught by
 // TokenIncreases.
