@@ -20,6 +20,7 @@ type Fault struct {
 	kind  kind
 	delay time.Duration
 	err   error
+	deaf  bool // does not end with its context
 }
 
 type kind uint8
@@ -114,6 +115,21 @@ func (f Fault) WithError(err error) Fault {
 	return f
 }
 
+// IgnoringContext returns the fault so that it lasts although its context has ended,
+// as in client libraries that don't look at the context of a request in flight: the
+// request is sent, and the answer given, to a caller who may be gone. It is for
+// DelayBefore, DelayAfter, HangBefore and HangAfter, and panics for others. An
+// OpWatch ends with its context all the same.
+func (f Fault) IgnoringContext() Fault {
+	switch f.kind {
+	case delayBefore, delayAfter, hangBefore, hangAfter:
+	default:
+		panic(fmt.Sprintf("faultlock: %s does not wait for anything", f))
+	}
+	f.deaf = true
+	return f
+}
+
 // promisesNothing reports whether a backend that returns the error says that the
 // request was not applied.
 func promisesNothing(err error) bool {
@@ -137,6 +153,9 @@ func (f Fault) String() string {
 	name := f.name()
 	if f.takesTime() {
 		name += fmt.Sprintf(" (%s)", f.delay)
+	}
+	if f.deaf {
+		name += " ignoring the context"
 	}
 	if f.err != nil {
 		name += fmt.Sprintf(" with %q", f.err)

@@ -18,8 +18,8 @@ import (
 // the order of goroutines. The same seed gives the same faults to a program that
 // makes the same calls on the same keys.
 //
-// A hang is drawn only for calls whose context has a deadline, so that every call
-// returns.
+// A hang is drawn only for calls whose context has a deadline, and never one that
+// ignores it, so that every call returns.
 type Random struct {
 	// Seed is where the faults come from. Zero takes a random one. The log of the
 	// Faults begins with it.
@@ -110,7 +110,7 @@ func (d *draw) roll(what string, op Op, f Fault, key string, call int) float64 {
 // fault is what the call meets. bounded tells whether its context has a deadline.
 func (d *draw) fault(op Op, key string, call int, bounded bool) Fault {
 	for _, f := range d.active[op] {
-		if f.hangs() && !bounded || d.roll("fire", op, f, key, call) >= d.Chance {
+		if f.hangs() && (!bounded || f.deaf) || d.roll("fire", op, f, key, call) >= d.Chance {
 			continue
 		}
 		if f.takesTime() && f.delay == 0 {

@@ -91,6 +91,7 @@ func TestMistakesOfATestPanic(t *testing.T) {
 		"another lie":       func() { faultlock.ApplyLate(1).WithError(backend.ErrNotHeld) },
 		"no error":          func() { faultlock.Drop().WithError(nil) },
 		"a fault without":   func() { faultlock.HangAfter().WithError(errors.New("x")) },
+		"nothing to ignore": func() { faultlock.FailAfter().IgnoringContext() },
 		"not a loss":        func() { f.Lose("k", errors.New("x")) },
 		"probability":       func() { faultlock.New(silent{}, &faultlock.Options{Random: &faultlock.Random{Chance: 2}}) },
 		"unknown to draw at": func() {

@@ -108,6 +108,11 @@ func meeting[T any](ctx context.Context, s *seam, d decision, orphan func(T), do
 	if s.f.life.Err() != nil {
 		return none, backend.ErrClosed
 	}
+	if d.deaf && d.op != OpWatch {
+		var cancel context.CancelFunc
+		ctx, cancel = s.detached(ctx)
+		defer cancel()
+	}
 	switch d.kind {
 	case failBefore, drop:
 		return none, d.failure(d.op, d.key)

@@ -125,6 +125,8 @@ func TestEachFault(t *testing.T) {
 			{faultlock.Duplicate(), 0, ok, 0, true, true, true},
 			{faultlock.ApplyLate(2 * time.Second), 0, unknown, 0, false, false, true},
 			{faultlock.ApplyLate(time.Second), 10 * time.Millisecond, unknown, 0, false, false, true},
+			{faultlock.DelayBefore(2 * time.Second).IgnoringContext(), time.Second, ok, 2 * time.Second, false, true, true},
+			{faultlock.DelayAfter(2 * time.Second).IgnoringContext(), time.Second, ok, 2 * time.Second, true, true, true},
 			{faultlock.HangBefore(), time.Second, timeout, time.Second, false, false, false},
 			{faultlock.HangAfter(), time.Second, timeout, time.Second, true, true, true},
 		} {

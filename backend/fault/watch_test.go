@@ -103,6 +103,13 @@ func TestWatchFaults(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		synctest.Wait()
 		require.Equal(t, 0, x.store.Len())
+
+		x.faults.Next(1, faultlock.DelayBefore(time.Second).IgnoringContext(), faultlock.OpWatch)
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		s := x.signals(ctx, "k")
+		x.freed("k")
+		assert.EqualValues(t, 1, s.n.Load(), "the watch goes on after the delay")
 	})
 }
 
