@@ -69,7 +69,8 @@ const (
 // leases how many keys were held, and lost-leases how many leases ended although
 // nobody released them, which should be zero. A lock whose store is in this process
 // pays for its records in B/lease too. With less than a few thousand leases B/lease is
-// rough, since it is a difference of all that the program has in memory. ns/op has no meaning and is left out.
+// rough, since it is a difference of all that the program has in memory. ns/op has no
+// meaning and is left out.
 //
 // Of the Config, Bench uses Open, OpenBackend (wrapped with lock.New, unless Open is
 // given too), Guarantees, TTL, Budget and KeyPrefix. Budget bounds the length of a

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
 // The rules of this file disturb the requests between the Locker of the lock
@@ -36,17 +37,17 @@ func atSeam(rules ...*rule) []*rule {
 
 func lostWhenCutOff(e *env) {
 	rounds := e.rounds(3*e.ttl, 1, 10)
-	for name, f := range map[string]fault{"hanging": hangs, "refused": refused} {
+	for name, f := range map[string]faultlock.Fault{"hanging": faultlock.HangBefore(), "refused": faultlock.FailBefore()} {
 		defer e.start(func() {
 			a, c := e.faulty()
-			defer c.heal()
+			defer c.Heal()
 			b := e.locker()
 			for round := range rounds {
 				key := e.key("%s-%d", name, round)
 				h := a.mustTryFor(key, e.ttl)
 				e.pause(e.randomly(e.ttl))
 				h.mustLive("it is renewed automatically")
-				c.disturb(f, -1, "Renew", "Release")
+				c.All(f, faultlock.OpRenew, faultlock.OpRelease)
 				e.hist.note("suite", key, "cut the requests of "+a.who)
 				next := b.wins(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server")
 				if !h.lost() {
@@ -54,7 +55,7 @@ func lostWhenCutOff(e *env) {
 				} else {
 					e.is(key, h.cause(), "context.Cause of a lease whose holder was cut off", lock.ErrLost)
 				}
-				c.heal()
+				c.Heal()
 				_ = next.release(e.ctx)
 			}
 		})()
@@ -62,7 +63,7 @@ func lostWhenCutOff(e *env) {
 }
 
 func renewTransient(e *env) {
-	for name, f := range map[string]fault{"refused": refused, "lost": replyLost} {
+	for name, f := range map[string]faultlock.Fault{"refused": faultlock.FailBefore(), "lost": faultlock.FailAfter()} {
 		defer e.start(func() {
 			a, c := e.faulty()
 			b := e.locker()
@@ -70,15 +71,15 @@ func renewTransient(e *env) {
 			h := a.mustTryFor(key, e.ttl)
 			for range 3 {
 				// The deadline is at least two thirds of the TTL away.
-				c.disturb(f, -1, "Renew")
+				c.All(f, faultlock.OpRenew)
 				e.pause(e.ttl * 2 / 5)
-				c.heal()
+				c.Heal()
 				h.mustLive("its renewals failed for less than the time to its deadline")
 				e.pause(e.ttl / 2)
 				h.mustLive("its renewals succeed again")
 				b.mustRefuse(key, "its holder has renewed it again")
 			}
-			if c.disturbed() == 0 {
+			if len(c.Injected()) == 0 {
 				e.latef(key, "no renewal was sent while renewals were disturbed")
 			}
 			if err := h.release(e.ctx); err != nil {
@@ -97,11 +98,11 @@ func ownGrantRecognised(e *env) {
 	a, c := e.faulty()
 	for i := range 5 {
 		key := e.key("acquire-%d", i)
-		c.disturb(replyLost, 1+i%3, "Try")
+		c.Next(1+i%3, faultlock.FailAfter(), faultlock.OpTry)
 		ctx, cancel := context.WithTimeout(e.ctx, e.waitBound())
 		h, err := a.acquire(ctx, key)
 		cancel()
-		c.heal()
+		c.Heal()
 		switch {
 		case err == nil:
 			h.mustRelease()
@@ -114,9 +115,9 @@ func ownGrantRecognised(e *env) {
 	}
 	for i := range 5 {
 		key := e.key("try-%d", i)
-		c.disturb(replyLost, 1, "Try")
+		c.Next(1, faultlock.FailAfter(), faultlock.OpTry)
 		h, err := a.try(key)
-		c.heal()
+		c.Heal()
 		switch {
 		case err == nil:
 			h.mustRelease()
@@ -134,10 +135,7 @@ func grantWithinValidity(e *env) {
 	b := e.locker()
 	for i, delay := range []time.Duration{e.ttl * 4 / 5, e.ttl * 3 / 2} {
 		key := e.key("%d", i)
-		c.mu.Lock()
-		c.delay = delay
-		c.mu.Unlock()
-		c.disturb(replyDelayed, 1, "Try")
+		c.Next(1, faultlock.DelayAfter(delay).IgnoringContext(), faultlock.OpTry)
 		h, err := a.tryFor(e.ctx, key, e.ttl, e.unrenewed()...)
 		if err == nil {
 			if time.Now().After(h.until()) || h.lost() {
@@ -160,7 +158,7 @@ func releaseUnknown(e *env) {
 	for i := range 4 {
 		key := e.key("%d", i)
 		h := a.mustTry(key)
-		c.disturb(replyLost, 1+i%2, "Release")
+		c.Next(1+i%2, faultlock.FailAfter(), faultlock.OpRelease)
 		err := h.release(e.ctx)
 		if err != nil {
 			e.is(key, err, "Release whose reply was lost", lock.ErrOutcomeUnknown)
@@ -174,7 +172,7 @@ func releaseUnknown(e *env) {
 			e.failf(key, "the second Release, after one of unknown outcome, returned %s; expected no error, ErrNotHeld or ErrOutcomeUnknown", outcome(again))
 		}
 		e.pause(e.ttl / 4) // repeats in the background
-		c.heal()
+		c.Heal()
 		d.mustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
 		next.mustRelease()
 	}
@@ -184,7 +182,7 @@ func unavailableIsTold(e *env) {
 	a, c := e.faulty()
 	b := e.locker()
 	key := e.key("a")
-	c.disturb(refused, -1, "Try")
+	c.All(faultlock.FailBefore(), faultlock.OpTry)
 	begun := time.Now()
 	_, err := a.try(key)
 	e.only(key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
@@ -200,17 +198,17 @@ func unavailableIsTold(e *env) {
 	e.is(key, err, "Acquire whose context ran out, with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable)
 	w := a.acquiring(key)
 	e.settle()
-	c.heal()
+	c.Heal()
 	w.mustGet(e, key, e.waitBound(), "the server can be reached again").mustRelease()
 	b.mustTry(key).mustRelease()
 }
 
 func callsAreBounded(e *env) {
 	a, c := e.faulty()
-	defer c.heal()
+	defer c.Heal()
 	key := e.key("a")
 	h := a.mustTry(key)
-	c.disturb(hangs, -1, "Try", "Renew", "Release")
+	c.All(faultlock.HangBefore(), faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease)
 	bounded := func(what string, limit time.Duration, f func()) {
 		done := make(chan struct{})
 		wait := e.start(func() { f(); close(done) })
