@@ -88,7 +88,7 @@ func TestLockerThatAlwaysRenews(t *testing.T) {
 func TestFixedTTLAndNoClaims(t *testing.T) {
 	t.Parallel()
 	store := memlock.NewStore(nil)
-	ttl := 400 * time.Millisecond
+	ttl := time.Second
 	rep := check(t, conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})

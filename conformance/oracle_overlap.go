@@ -61,6 +61,16 @@ func (r *record) releasing(now time.Duration) {
 	}
 }
 
+// gone is when the server has certainly ended the hold, if it was never renewed:
+// it began before the call returned.
+func (r *record) gone(e *env) time.Duration {
+	ttl := r.ttl
+	if ttl == 0 {
+		ttl = e.ttl
+	}
+	return r.granted + ttl + e.g.TakeoverLag + ttl/10
+}
+
 // end is until when the holder may believe that it holds the key, and why then:
 // the earliest of the call of Release or Close, the deadline, the maximum hold
 // and the removal by force. It is never later than the truth, so that the

@@ -136,9 +136,12 @@ func TestStallMeter(t *testing.T) {
 	m.close()
 	hour := time.Now().Add(time.Hour)
 	m.stalls = []stall{{hour, 80 * ms}, {hour.Add(time.Hour), 60 * ms}}
-	assert.Equal(t, 80*ms, m.worst(hour.Add(-time.Second)))
-	assert.Equal(t, 60*ms, m.worst(hour.Add(time.Second)))
-	assert.Zero(t, m.worst(hour.Add(2*time.Hour)))
+	worst, total := m.since(hour.Add(-time.Second))
+	assert.Equal(t, []time.Duration{80 * ms, 140 * ms}, []time.Duration{worst, total})
+	_, total = m.since(hour.Add(time.Second))
+	assert.Equal(t, 60*ms, total)
+	_, total = m.since(hour.Add(2 * time.Hour))
+	assert.Zero(t, total)
 	assert.NotEmpty(t, m.counts, "the runtime's histogram of waiting goroutines is gone")
 	// A goroutine that had to wait: the histogram has grown in a late bucket.
 	h := m.sample[0].Value.Float64Histogram()
@@ -148,7 +151,8 @@ func TestStallMeter(t *testing.T) {
 			break
 		}
 	}
-	assert.Greater(t, m.worst(time.Now().Add(-time.Second)), time.Second)
+	worst, _ = m.since(time.Now().Add(-time.Second))
+	assert.Greater(t, worst, time.Second)
 }
 
 func TestHistoryKeepsWhatMatters(t *testing.T) {

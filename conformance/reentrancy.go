@@ -124,7 +124,7 @@ func reentrantExtends(e *env) {
 		e.latef(key, "the deadline of the outer hold moved back from %s to %s when its owner entered again with a TTL of %s",
 			seconds(e.hist.at(before)), seconds(e.hist.at(after)), e.ttl)
 	}
-	for end := inner.until().Add(e.g.TakeoverLag + e.ttl/4); time.Now().Before(end); {
+	for e.hist.now() < inner.gone(e) {
 		b.mustRefuse(key, fmt.Sprintf("its owner holds it with a TTL of %s, and entering again with %s must not shorten that", longer, e.ttl))
 		e.pause(e.ttl / 10)
 	}
@@ -132,7 +132,7 @@ func reentrantExtends(e *env) {
 		e.latef(key, "Release of the outer hold returned %s; expected no error", outcome(err))
 	}
 	_ = inner.release(e.ctx)
-	b.mustTry(key).mustRelease()
+	b.soon(key, "both holds of its owner were released").mustRelease()
 }
 
 func reentrantOtherLocker(e *env) {
@@ -173,7 +173,7 @@ func reentrantAfterLoss(e *env) {
 		inner := a.mustTryFor(key, e.ttl, owner, lock.WithoutRenewal())
 		e.awaitLapse(outer)
 		e.awaitLapse(inner)
-		e.pause(e.ttl/4 + e.g.TakeoverLag)
+		e.expire(outer, inner)
 		again := a.mustTry(key, owner)
 		if claimTokens.made(e.settings) && again.token <= outer.token {
 			e.failf(key, "the token after the loss is %d; expected more than that of the lost hold, %d", again.token, outer.token)

@@ -77,9 +77,12 @@ func renewByHand(e *env) {
 	})
 }
 
-// expire waits, by a control timer, until the hold has certainly expired.
-func (e *env) expire(g grip) {
-	e.pause(time.Until(g.until()) + e.ttl/20 + e.g.TakeoverLag + e.ttl/4)
+// expire waits until the server has certainly ended the holds, none of which was
+// renewed.
+func (e *env) expire(gs ...grip) {
+	for _, g := range gs {
+		e.pause(g.gone(e) - e.hist.now())
+	}
 }
 
 func renewNeverResurrects(e *env) {

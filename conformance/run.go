@@ -192,7 +192,9 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 		if !retry || n == attempts || ctx.Err() != nil {
 			break
 		}
-		r.s.Logf("%s: trying again when it is calmer, since this process or the server stood still meanwhile (%s)", rule.Name, r.s.stalls.worst(begun).Round(time.Millisecond))
+		worst, total := r.s.stalls.since(begun)
+		r.s.Logf("%s: trying again when it is calmer, since this process or the server stood still meanwhile (for up to %s, %s in all)",
+			rule.Name, worst.Round(time.Millisecond), total.Round(time.Millisecond))
 		if n == 1 {
 			leave()
 			r.calmly(ctx)
@@ -244,12 +246,8 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		}
 		ended <- end
 	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	var end any
-	select {
-	case end = <-ended:
-	case <-timer.C:
+	end, inTime := r.await(e, ended, limit)
+	if !inTime {
 		hanging := e.hist.hanging()
 		if hanging == "" {
 			hanging = "none; it was waiting for something that did not happen"
@@ -266,9 +264,26 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		patience.Stop()
 	}
 	e.cancel(errCaseOver)
-	worst, slowest := r.s.stalls.worst(e.hist.base), e.hist.slowest()
+	worst, total := r.s.stalls.since(e.hist.base)
 	e.closeAll()
-	return e.judge(end, max(worst, slowest), worst)
+	return e.judge(end, max(total, e.hist.slowest()), worst)
+}
+
+// await waits for the end of the case until its limit. A machine that stood still
+// for a good part of the time makes the limit longer.
+func (r *runner) await(e *env, ended <-chan any, limit time.Duration) (end any, inTime bool) {
+	for n := 1; ; n++ {
+		timer := time.NewTimer(limit)
+		select {
+		case end = <-ended:
+			timer.Stop()
+			return end, true
+		case <-timer.C:
+		}
+		if _, total := r.s.stalls.since(e.hist.base); n == 4 || total < time.Duration(n)*limit/8 {
+			return nil, false
+		}
+	}
 }
 
 func (e *env) judge(end any, stalled, worst time.Duration) (res Result, retry bool) {

@@ -155,6 +155,7 @@ type grip interface {
 	until() time.Time // the earliest end without another renewal
 	fence() uint64
 	isReleased() bool
+	gone(e *env) time.Duration // when the server has certainly ended it, if it was never renewed
 }
 
 func (h *hold) fence() uint64 { return h.token }

@@ -28,8 +28,9 @@ type stall struct {
 const (
 	stallTick  = 10 * time.Millisecond
 	stallRead  = 200 * time.Millisecond
-	stallLeast = 50 * time.Millisecond  // may make a lease run out that should not
-	stallLong  = 500 * time.Millisecond // may use up the slack of a control timer
+	stallNoted = 20 * time.Millisecond  // shorter ones are normal
+	stallLeast = 50 * time.Millisecond  // in all, may make a lease run out that should not
+	stallLong  = 500 * time.Millisecond // in all, may use up the slack of a control timer
 )
 
 func newStallMeter() *stallMeter {
@@ -52,7 +53,7 @@ func (m *stallMeter) run() {
 		case <-t.C:
 		}
 		now := time.Now()
-		if gap := now.Sub(last) - stallTick; gap >= stallLeast {
+		if gap := now.Sub(last) - stallTick; gap >= stallNoted {
 			m.mu.Lock()
 			m.stalls = append(m.stalls, stall{now, gap})
 			m.mu.Unlock()
@@ -83,7 +84,7 @@ func (m *stallMeter) latencies(now time.Time) {
 		}
 	}
 	m.counts = append(m.counts[:0], h.Counts...)
-	if d := time.Duration(longest * float64(time.Second)); d >= stallLeast {
+	if d := time.Duration(longest * float64(time.Second)); d >= stallNoted {
 		m.stalls = append(m.stalls, stall{now, d})
 	}
 }
@@ -94,17 +95,17 @@ func (m *stallMeter) close() {
 	<-m.done
 }
 
-// worst is the longest stall since the given time, or zero when none was worth
-// noticing.
-func (m *stallMeter) worst(since time.Time) time.Duration {
+// since says for how long this process stood still after the given time, at worst
+// and in all.
+func (m *stallMeter) since(t time.Time) (worst, total time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.latencies(time.Now())
-	var d time.Duration
 	for _, s := range m.stalls {
-		if s.at.After(since) {
-			d = max(d, s.length)
+		if s.at.After(t) {
+			worst = max(worst, s.length)
+			total += s.length
 		}
 	}
-	return d
+	return worst, total
 }
