@@ -22,7 +22,9 @@ const (
 	OpRenew Op = "renew"
 
 	// OpRelease is Backend.Release: the release of a lease, and also the clean-up
-	// after an acquisition that failed and after a loss.
+	// after an acquisition that failed and after a loss. Where the backend can hand
+	// over and somebody waits in the same Locker, a release is an OpHandOver, and an
+	// OpRelease only if that fails.
 	OpRelease Op = "release"
 
 	// OpEnqueue is Queuer.Enqueue. A backend leaves no place behind when Enqueue
@@ -45,7 +47,8 @@ const (
 	// that come meanwhile coalesce.
 	OpHint Op = "hint"
 
-	// OpHandOver is HandOverer.HandOver, from one hold to another of the same key.
+	// OpHandOver is HandOverer.HandOver: the release of a hold and the grant to a
+	// waiter of the same Locker, in one request.
 	OpHandOver Op = "hand over"
 
 	// OpInspect is Inspector.Inspect.
