@@ -78,25 +78,26 @@ func (l *lease) due(now backend.Instant) func() {
 
 // step applies an event to the hold under the mutex, moves the lease in the
 // schedule, and carries out what the event asks for.
-func (l *lease) step(event func(h *hold, now backend.Instant) action) (phase, error) {
+func (l *lease) step(event func(h *hold, now backend.Instant) action) {
 	s := l.c.sched
 	s.mu.Lock()
 	act := event(&l.state, s.clock.Now())
 	l.until.Store(int64(min(l.state.deadline, l.state.limit)))
 	s.set(l, l.state.wake())
-	ph, cause := l.state.phase, l.state.cause
 	f := l.c.act(l, act)
 	s.mu.Unlock()
 	if f != nil {
 		f()
 	}
-	return ph, cause
 }
 
 // expire ends a hold whose deadline or limit has passed. Where somebody else has
 // ended it just now, the context may not have followed yet.
 func (l *lease) expire() {
-	ph, cause := l.step(func(h *hold, now backend.Instant) action { return h.tick(now, rand.Float64()) })
+	l.step(func(h *hold, now backend.Instant) action { return h.tick(now, rand.Float64()) })
+	l.c.sched.mu.Lock()
+	ph, cause := l.state.phase, l.state.cause
+	l.c.sched.mu.Unlock()
 	if ph != phaseHeld {
 		l.end(cause)
 	}

@@ -23,7 +23,7 @@ func (l *lease) Release(ctx context.Context) error {
 
 func (l *lease) release(ctx context.Context) error {
 	for {
-		settled, err, turn := l.beginRelease()
+		turn, settled, err := l.beginRelease()
 		if settled {
 			return err
 		}
@@ -42,10 +42,10 @@ func (l *lease) release(ctx context.Context) error {
 	return l.endRelease(err)
 }
 
-// beginRelease ends the hold on this side. It returns settled and the final
-// result when there is nothing to send, or the end of another release to wait
-// for, or nothing when the caller is the one to send and owes a calls.done.
-func (l *lease) beginRelease() (settled bool, err error, turn <-chan struct{}) {
+// beginRelease ends the hold on this side. It returns the end of another release
+// to wait for, or settled and the final result when there is nothing to send, or
+// nothing when the caller is the one to send and owes a calls.done.
+func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 	s := l.c.sched
 	s.mu.Lock()
 	act := l.state.release(s.clock.Now())
@@ -71,7 +71,7 @@ func (l *lease) beginRelease() (settled bool, err error, turn <-chan struct{}) {
 	if f != nil {
 		f()
 	}
-	return settled, err, turn
+	return turn, settled, err
 }
 
 // sendRelease tells the server, on a context that the caller's cancellation does

@@ -101,9 +101,7 @@ func TestClusterPermissions(t *testing.T) {
 	for _, addr := range addrs {
 		c := goredis.NewClient(&goredis.Options{Addr: addr})
 		args := []any{"acl", "setuser", "locks", "on", ">pass"}
-		for _, rule := range documentedRules(t) {
-			args = append(args, rule)
-		}
+		args = append(args, documentedRules(t)...)
 		require.NoError(t, c.Do(t.Context(), append(args, "+cluster|slots", "+command")...).Err())
 		require.NoError(t, c.Close())
 	}

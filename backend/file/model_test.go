@@ -4,7 +4,6 @@ package filelock
 
 import (
 	"context"
-	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -133,7 +132,7 @@ func TestModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				rec, err := backends[rapid.IntRange(0, 1).Draw(t, "backend")].Inspect(ctx, "key")
 				if m.live() == 0 {
-					require.True(t, errors.Is(err, backend.ErrNotHeld))
+					require.ErrorIs(t, err, backend.ErrNotHeld)
 					return
 				}
 				require.NoError(t, err)

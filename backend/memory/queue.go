@@ -148,7 +148,7 @@ func (b *queueBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	}
 	switch {
 	case q == nil:
-		q, n = s.append(b, req, now)
+		_, n = s.append(b, req, now)
 	case n == nil:
 		return backend.Grant{}, q.refuse(req.Key, now)
 	case !n.granted:
