@@ -29,7 +29,6 @@ type player struct {
 
 	mu     sync.Mutex
 	l      lock.Locker
-	fixed  bool
 	leases []lock.Lease // number n is at n-1
 }
 

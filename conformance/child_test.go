@@ -282,7 +282,7 @@ func TestStopsAreNoStalls(t *testing.T) {
 	t.Parallel()
 	sec := int64(time.Second)
 	p := &process{paused: []span{{1 * sec, 2 * sec}, {4 * sec, 5 * sec}, {8 * sec, 0}}}
-	read := time.Duration(stallRead + stallTick)
+	read := stallRead + stallTick
 	for s, want := range map[span]time.Duration{
 		{0, sec / 2}:               500 * ms,
 		{0, 3 * sec / 2}:           time.Second,

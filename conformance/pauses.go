@@ -89,7 +89,7 @@ func (e *env) meanwhile(c *client, key string) (*hold, error) {
 		switch {
 		case errors.Is(err, lock.ErrUnavailable):
 			out = err
-			return nil, nil
+			return nil, nil //nolint:nilnil // the end of the polling; the error is told beside it
 		case err != nil:
 			return nil, err
 		}
