@@ -33,6 +33,13 @@
 // something to work with, such as a way to remove a record by force, is
 // [Skipped] and says what is missing.
 //
+// # Processes
+//
+// Some rules kill a client with its whole process, or stop it for longer than its
+// lease. They need [Child] at the start of TestMain or main, and [Config.Child];
+// without them, on systems without SIGSTOP, and where the lock reaches one process
+// only, they are skipped and say so.
+//
 // # What a run does to the store
 //
 // Every case uses fresh keys under [Config.KeyPrefix] and clients of its own,
