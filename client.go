@@ -223,12 +223,18 @@ func (c *client) act(l *lease, a action) func() {
 	if a&actEnd == 0 {
 		return renewals
 	}
-	if a&actCleanUp != 0 {
-		c.cleanUpLocked(l.hold.Key, l.hold.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
+	cleanUp := a&actCleanUp != 0
+	if cleanUp {
+		c.calls.follow() // Close waits until the clean-up is scheduled, and then for itself
 	}
 	cause := l.state.cause
 	return func() {
 		l.end(cause)
+		if cleanUp {
+			// Not before: the clean-up lets others have the key.
+			c.cleanUp(l.hold.Key, l.hold.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
+			c.calls.done()
+		}
 		if c.notices != nil {
 			c.notices.forget(l.hold.ID)
 		}
