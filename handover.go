@@ -17,6 +17,11 @@ type offer struct {
 	settled atomic.Bool // by whoever is first: the answer, or the end of the wait for it
 }
 
+// mostHandOvers bounds how often in a row a Locker hands the key over to waiters of
+// its own. A hand-over tells no other client, so after each of those who wait here
+// has had one turn, the key is released, and the other clients have theirs.
+const mostHandOvers = 16
+
 // handed is what became of an offer that was taken.
 type handed struct {
 	grant backend.Grant
@@ -63,6 +68,13 @@ func (l *lease) takeOffer() *offer {
 	if ln == nil || ln.offer == nil {
 		return nil
 	}
+	if ln.handed == 0 {
+		ln.batch = min(1+len(ln.waiting), mostHandOvers)
+	}
+	if ln.handed >= ln.batch {
+		return nil
+	}
+	ln.handed++
 	o := ln.offer
 	ln.offer = nil
 	return o
@@ -99,6 +111,7 @@ func (o *offer) answer(c *client, h handed) {
 func (w *waiter) handed(h handed) (l *lease, left bool) {
 	switch {
 	case h.err == nil:
+		w.handedOver = true
 		l, _ = w.a.granted(h.grant) // a grant that comes too late is asked for again
 	case errors.Is(h.err, ErrHeld):
 		left = true

@@ -27,6 +27,8 @@ type lane struct {
 	key     laneKey
 	waiting []*place // behind the head; guarded by lanes.mu
 	offer   *offer   // of the head, to be handed the key; guarded by lanes.mu
+	handed  int      // hand-overs since the server was last asked; guarded by lanes.mu
+	batch   int      // how many there may be, before other clients have their turn; guarded by lanes.mu
 
 	// Only the head uses the rest.
 	hints     <-chan backend.Hint // the watch, or nil
@@ -59,6 +61,13 @@ func (ls *lanes) enter(k laneKey) (*lane, *place) {
 	p := &place{turn: make(chan struct{})}
 	l.waiting = append(l.waiting, p)
 	return l, p
+}
+
+// asked notes that the server has granted the key to a lane that asked for it.
+func (ls *lanes) asked(l *lane) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.handed = 0
 }
 
 // leave gives the place up; the next in line becomes the head. The last to leave

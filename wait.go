@@ -74,7 +74,10 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	}
 	if l != nil {
 		ln.last = l
-		ln.yield, ln.took = ln.watchers-1, a.took
+		if !w.handedOver {
+			ln.yield, ln.took = ln.watchers-1, a.took
+			c.lanes.asked(ln)
+		}
 	}
 	return l, refused || p.turn != nil || w.slept, err
 }
@@ -90,6 +93,9 @@ type waiter struct {
 	lane  *lane
 	asked bool // the server was asked just now and refused
 	slept bool // there was a wait
+	// handedOver: a release of this Locker has granted the lease.
+	handedOver bool
+
 	timer *time.Timer
 	fails int // errors of the server in a row
 	polls int // refusals in a row without a watch

@@ -43,11 +43,9 @@ func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	case foreignRecord:
 		return backend.Grant{}, foreignError(n)
 	case -2:
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the Redis key %q is not a token counter of ours, and is left as it is; remove it, or choose another prefix",
-			req.Key, backend.ErrPermanent, n.counter())
+		return backend.Grant{}, foreignCounter(n)
 	case -3:
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the tokens are used up: the counter %q has reached 2^53; only another prefix starts afresh, with smaller tokens",
-			req.Key, backend.ErrPermanent, n.counter())
+		return backend.Grant{}, tokensUsedUp(n)
 	case -4:
 		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
 	}
@@ -231,4 +229,14 @@ func decodeHolder(details, since string) backend.Holder {
 		h.Since = time.UnixMilli(ms).UTC()
 	}
 	return h
+}
+
+func foreignCounter(n names) error {
+	return fmt.Errorf("redislock: key %q: %w: the Redis key %q is not a token counter of ours, and is left as it is; remove it, or choose another prefix",
+		n.key, backend.ErrPermanent, n.counter())
+}
+
+func tokensUsedUp(n names) error {
+	return fmt.Errorf("redislock: key %q: %w: the tokens are used up: the counter %q has reached 2^53; only another prefix starts afresh, with smaller tokens",
+		n.key, backend.ErrPermanent, n.counter())
 }

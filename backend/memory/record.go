@@ -133,8 +133,7 @@ func (b recordBackend) Release(ctx context.Context, h backend.Hold) error {
 	return s.after(OpRelease)
 }
 
-// HandOver implements backend.HandOverer. While other clients watch the key it is
-// only released, so that they are not passed over.
+// HandOver implements backend.HandOverer.
 func (b recordBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, err
@@ -155,10 +154,6 @@ func (b recordBackend) HandOver(ctx context.Context, from backend.Hold, to backe
 		return backend.Grant{}, r.refuse(from.Key, now)
 	}
 	delete(s.records, from.Key)
-	if len(s.watches[from.Key]) > 1 {
-		s.signal(from.Key)
-		return backend.Grant{}, &backend.HeldError{Key: from.Key, Holder: backend.Holder{Label: "left to the other clients that wait"}}
-	}
 	g := s.grant(to, now)
 	if err := s.after(OpRelease); err != nil {
 		return backend.Grant{}, err
