@@ -124,12 +124,18 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 // releaseTo releases the hold and grants the key to a waiter of this Locker in one
 // step. It returns false when that was not possible or its outcome is unknown, and
 // a plain release has to follow.
-func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}) (bool, error) {
+func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, direct bool) (bool, error) {
 	c := l.c
 	start := c.clock.Now()
-	g, err := bounded(ctx, c, giveUp,
-		func(_ backend.Grant, err error) { o.a.late(o.req, err) },
-		func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, l.hold, o.req) })
+	var g backend.Grant
+	var err error
+	if direct {
+		g, err = c.handOver.HandOver(ctx, l.hold, o.req)
+	} else {
+		g, err = bounded(ctx, c, giveUp,
+			func(_ backend.Grant, err error) { o.a.late(o.req, err) },
+			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, l.hold, o.req) })
+	}
 	g.Sent = min(g.Sent, start)
 	// Without an answer the waiter asks the server, as the same acquisition.
 	o.answer(c, handed{g, err})

@@ -86,7 +86,7 @@ func (l *lease) sendRelease(ctx context.Context) error {
 	}
 	repeated := false
 	if o := l.takeOffer(); o != nil {
-		done, err := l.releaseTo(detached, o, giveUp)
+		done, err := l.releaseTo(detached, o, giveUp, direct(ctx))
 		if done {
 			return err
 		}
