@@ -69,10 +69,12 @@ type Renewal struct {
 // HandOverer is implemented by backends that can release a hold and grant the
 // key to the next local waiter in one round trip.
 type HandOverer interface {
-	// HandOver releases from and grants to, in one atomic step. An error that
-	// matches ErrNotHeld means that from no longer existed; one that matches
-	// ErrHeld means that from was released and that somebody else is due first.
-	// In both cases nothing was granted.
+	// HandOver releases from, which is the only hold of the key, and grants to, in
+	// one atomic step, with a token of its own. The lock package sees to it that
+	// other clients are not passed over for long. An error that matches ErrNotHeld
+	// means that from no longer existed; one that matches ErrHeld means that from
+	// was released and that somebody else is due first, in the queue of a server
+	// that has one. In both cases nothing was granted.
 	HandOver(ctx context.Context, from Hold, to Request) (Grant, error)
 }
 
