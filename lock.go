@@ -182,7 +182,9 @@ func WithMux(m *backend.Mux) OpenOption { return func(s *openSettings) { s.mux =
 func Open(ctx context.Context, url string, opts ...OpenOption) (Locker, error) {
 	s := openSettings{mux: backend.DefaultMux}
 	for _, o := range opts {
-		o(&s)
+		if o != nil {
+			o(&s)
+		}
 	}
 	if s.TTL < 0 {
 		return nil, fmt.Errorf("%w: the default TTL must be positive", ErrInvalid)

@@ -82,13 +82,15 @@ func (s *Settings) fail(err error) {
 	}
 }
 
-// ResolveOptions applies the options and checks them, with errors matching
+// ResolveOptions applies the options, nil ones excepted, and checks them, with errors matching
 // ErrInvalid. A Locker that cannot honour a setting must refuse it with
 // ErrUnsupported, never ignore it.
 func ResolveOptions(opts ...Option) (Settings, error) {
 	var s Settings
 	for _, o := range opts {
-		o(&s)
+		if o != nil {
+			o(&s)
+		}
 	}
 	if s.err != nil {
 		return Settings{}, s.err

@@ -31,7 +31,9 @@ func ParseURL(raw string) (*URL, error) {
 		return nil, fmt.Errorf("%w: the URL has no scheme; it looks like redis://localhost:6379 or file:/var/lock/app", ErrInvalid)
 	}
 	u := &URL{Scheme: strings.ToLower(scheme)}
-	rest, _, _ = strings.Cut(rest, "#")
+	if strings.Contains(rest, "#") {
+		return nil, fmt.Errorf("%w: the %s URL has a fragment; write a # in a user, a password, a path or a parameter as %%23", ErrInvalid, u.Scheme)
+	}
 	rest, rawQuery, _ := strings.Cut(rest, "?")
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		authority, path := after, ""

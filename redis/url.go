@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,13 @@ import (
 // The client is the backend's own. It obeys the deadlines of contexts, and gives
 // up on a silent server well before a third of the default TTL.
 func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
+	// The times of the client come from the TTL, so a TTL that cannot be kept would
+	// look like a server that does not answer.
+	if cfg.TTL != 0 {
+		if err := guarantees(false).CheckTTL(cfg.TTL); err != nil {
+			return nil, err
+		}
+	}
 	opts, prefix, err := clientOptions(u, cfg.TTL)
 	if err != nil {
 		return nil, err
@@ -64,7 +72,7 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		SentinelUsername: q.String("sentinel_user", ""),
 		SentinelPassword: q.String("sentinel_password", ""),
 		IsClusterMode:    q.Bool("cluster", false),
-		PoolSize:         q.Int("pool_size", 0),
+		PoolSize:         q.Int("pool_size", 10*runtime.GOMAXPROCS(0)), // the default of go-redis
 		DialTimeout:      q.Duration("dial_timeout", requestTimeout(ttl)),
 		DialerRetries:    1,
 		MaxRetries:       -1, // of what is not a script; those are sent again by this package
@@ -109,7 +117,7 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		err = invalidURL("several hosts need master=NAME (they are sentinels) or cluster=true (they are members of one Cluster)")
 	case opts.IsClusterMode && opts.DB != 0:
 		err = invalidURL("a Cluster has database 0 only")
-	case opts.PoolSize < 0:
+	case opts.PoolSize <= 0:
 		err = invalidURL("pool_size must be positive")
 	case opts.DialTimeout <= 0:
 		err = invalidURL("dial_timeout must be positive")
