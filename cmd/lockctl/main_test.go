@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/mortiselock/lock/internal/servertest"
@@ -16,7 +18,19 @@ var binary string
 
 func TestMain(m *testing.M) {
 	runHelper() // tests in this process start them too
+	unignoreSignals()
 	os.Exit(testMain(m))
+}
+
+// unignoreSignals makes the tests independent of who runs them: under nohup, or in
+// the background of a script, signals are ignored from the start, and lockctl would
+// honour that. A signal that is caught here is back at its default in children.
+func unignoreSignals() {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 }
 
 func testMain(m *testing.M) int {
