@@ -12,7 +12,9 @@ import (
 // cleanup is a release that the server still has to confirm, after a lost hold,
 // an acquisition of unknown outcome, or a release without an answer. It is
 // repeated, detached from every caller's context, until the server confirms it or
-// the TTL has passed and the server has ended the hold by itself.
+// the TTL has passed and the server has ended the hold by itself. Where only the end
+// of a session that others share would end the hold, it is repeated until the
+// server confirms it or the Locker closes.
 type cleanup struct {
 	c       *client
 	key     string
@@ -55,7 +57,11 @@ func (c *client) cleanUpLocked(key string, ttl time.Duration, send func(ctx cont
 	}
 	now := c.clock.Now()
 	c.calls.follow()
-	cl := &cleanup{c: c, key: key, send: send, until: now.Add(ttl), backoff: 20 * time.Millisecond, first: make(chan struct{})}
+	until := now.Add(ttl)
+	if c.guarantees.EndsWithSession {
+		until = never
+	}
+	cl := &cleanup{c: c, key: key, send: send, until: until, backoff: 20 * time.Millisecond, first: make(chan struct{})}
 	c.sched.set(cl, now)
 	return cl
 }

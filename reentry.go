@@ -53,6 +53,18 @@ func newReentry(b backend.Backend, clock backend.Clock) *reentry {
 	return r
 }
 
+// serverHold returns the hold on the server that the owner's hold lives on.
+func (r *reentry) serverHold(hold backend.Hold) (backend.Hold, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.owners[laneKey{hold.Key, hold.Owner}]
+	if o == nil {
+		return backend.Hold{}, false
+	}
+	_, ok := o.subs[hold.ID]
+	return o.server, ok && !o.ending && o.server.Token == hold.Token
+}
+
 // NotifyLoss implements backend.LossNotifier: a loss of the server's hold is a
 // loss of all holds beside it.
 func (r *reentry) NotifyLoss(lost func(id backend.ID, cause error)) {

@@ -33,6 +33,12 @@ type Guarantees struct {
 	// others out.
 	TakeoverLag time.Duration `json:"takeover_lag"`
 
+	// EndsWithSession: a hold has no expiry of its own on the server. It ends with
+	// its release or with the session of its client, which all holds of the client
+	// share. The lock package then repeats a release that was not confirmed for as
+	// long as the Locker is open, and not only until the TTL has passed.
+	EndsWithSession bool `json:"ends_with_session"`
+
 	// Token says where fencing tokens come from, and TokenSurvives after which
 	// events they still increase. Release and expiry are always survived by a
 	// backend that has tokens.

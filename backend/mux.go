@@ -68,10 +68,15 @@ func (m *Mux) Schemes() []string {
 
 // importOf names the package that registers a scheme of this project.
 var importOf = map[string]string{
-	"mem":    "github.com/mortiselock/lock/backend/memory",
-	"file":   "github.com/mortiselock/lock/backend/file",
-	"redis":  "github.com/mortiselock/lock/redis",
-	"rediss": "github.com/mortiselock/lock/redis",
+	"mem":     "github.com/mortiselock/lock/backend/memory",
+	"file":    "github.com/mortiselock/lock/backend/file",
+	"redis":   "github.com/mortiselock/lock/redis",
+	"rediss":  "github.com/mortiselock/lock/redis",
+	"redlock": "github.com/mortiselock/lock/redis",
+	"mysql":   "github.com/mortiselock/lock/mysql",
+	"etcd":    "github.com/mortiselock/lock/etcd",
+	"etcds":   "github.com/mortiselock/lock/etcd",
+	"zk":      "github.com/mortiselock/lock/zookeeper",
 }
 
 // Open parses the URL and calls the opener of its scheme. An unknown scheme is

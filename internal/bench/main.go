@@ -1,11 +1,12 @@
 // Command bench measures the library beside the bare commands it is made of, in
 // one run, and prints ratios: single numbers of a shared machine say little.
 //
-//	go run ./internal/bench            # everything, on a Redis that it finds or starts
-//	go run ./internal/bench -only uncontended,leases,contended
+//	go run ./internal/bench                            # everything
+//	go run ./internal/bench -only uncontended,leases   # some of it
+//	go run ./internal/bench -list                      # what there is
 //
 // Each comparison takes the median of several rounds that alternate between the
-// sides.
+// sides. The servers are found or started when the first measurement asks for them.
 package main
 
 import (
@@ -21,38 +22,58 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
+// measurement is one comparison. Its run prints a table.
+type measurement struct {
+	name string
+	run  func(b *bench) error
+}
+
+var measurements = []measurement{
+	{"uncontended", (*bench).uncontended},
+	{"leases", (*bench).leases},
+	{"contended", (*bench).contended},
+}
+
+// bench is what every measurement has.
 type bench struct {
 	ctx    context.Context
 	rounds int
-	redis  *servertest.Server
+	host   *host
 }
 
+// redis is one Redis server for all measurements.
+func (b *bench) redis() *servertest.Server { return servertest.SharedRedis(b.host) }
+
 func (b *bench) client() *goredis.Client {
-	return goredis.NewClient(&goredis.Options{Addr: b.redis.Addr(), Password: b.redis.Password()})
+	return goredis.NewClient(&goredis.Options{Addr: b.redis().Addr(), Password: b.redis().Password()})
 }
 
 func main() {
 	rounds := flag.Int("rounds", 7, "interleaved rounds of each side")
-	only := flag.String("only", "uncontended,leases,contended", "which measurements, with commas")
+	only := flag.String("only", "", "which measurements, with commas (default all)")
+	list := flag.Bool("list", false, "list the measurements")
 	flag.Parse()
 	host := &host{}
+	host.Cleanup(func() { _ = servertest.StopShared() })
 	defer host.cleanUp()
-	b := &bench{ctx: context.Background(), rounds: *rounds, redis: servertest.Redis(host)}
-	fmt.Printf("server: %s, rounds: %d\n", b.redis, b.rounds)
+	b := &bench{ctx: context.Background(), rounds: *rounds, host: host}
 	wanted := strings.Split(*only, ",")
-	for _, m := range []struct {
-		name string
-		run  func() error
-	}{
-		{"uncontended", b.uncontended},
-		{"leases", b.leases},
-		{"contended", b.contended},
-	} {
-		if !slices.Contains(wanted, m.name) {
+	for _, name := range wanted {
+		known := func(m measurement) bool { return m.name == name }
+		if *only != "" && !slices.ContainsFunc(measurements, known) {
+			host.Fatalf("no measurement is called %q; see -list", name)
+		}
+	}
+	for _, m := range measurements {
+		switch {
+		case *list:
+			fmt.Println(m.name)
+			continue
+		case *only != "" && !slices.Contains(wanted, m.name):
 			continue
 		}
-		fmt.Printf("\n%s\n", m.name)
-		if err := m.run(); err != nil {
+		fmt.Printf("\n%s, %d rounds\n", m.name, b.rounds)
+		if err := m.run(b); err != nil {
 			host.Fatalf("%s: %v", m.name, err)
 		}
 	}
