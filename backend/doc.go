@@ -12,7 +12,7 @@
 //
 // What only some servers can do is an optional interface of one method
 // ([Watcher], [Queuer], [LossNotifier], [BatchRenewer], [HandOverer],
-// [Inspector], [ForceReleaser], [Clocked]). A backend that lacks one still
+// [Inspector], [ForceReleaser], [Revoker], [Lister], [Clocked]). A backend that lacks one still
 // works; the fall-back is written once, in the lock package.
 //
 // # Records and holds

@@ -94,6 +94,26 @@ type ForceReleaser interface {
 	ForceRelease(ctx context.Context, key string, token uint64) error
 }
 
+// Revoker is implemented by backends that can end somebody else's hold without
+// letting anybody in before it would have expired.
+type Revoker interface {
+	// Revoke takes the key's record with this token from its owner, in one atomic
+	// step: it is not renewed or entered again, and keeps others out until the
+	// expiry that it has now, or until its holder has learned of it, which is at
+	// its next renewal. It returns an error matching ErrNotHeld when the key is free
+	// or has another token, so that a newer holder is never hit.
+	Revoke(ctx context.Context, key string, token uint64) error
+}
+
+// Lister is implemented by backends that can find the keys that are held.
+type Lister interface {
+	// List calls visit with the record of each held key that begins with prefix, in
+	// no particular order, until visit returns false. A key that is taken or
+	// released meanwhile may be missing or shown; no key is shown twice. It changes
+	// nothing, and costs the server a look at every key of this backend's prefix.
+	List(ctx context.Context, prefix string, visit func(Record) bool) error
+}
+
 // Clocked is implemented by backends whose grants are not read from
 // [SystemClock], such as the in-memory backend in tests with virtual time.
 type Clocked interface {

@@ -87,8 +87,8 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	return b, nil
 }
 
-// redisBackend implements backend.Backend, Watcher, BatchRenewer, Inspector and
-// ForceReleaser.
+// redisBackend implements backend.Backend, Watcher, BatchRenewer, HandOverer,
+// Inspector, ForceReleaser, Revoker and Lister.
 type redisBackend struct {
 	client     goredis.UniversalClient
 	closesIt   bool
@@ -106,6 +106,8 @@ var (
 	_ backend.BatchRenewer  = (*redisBackend)(nil)
 	_ backend.Inspector     = (*redisBackend)(nil)
 	_ backend.ForceReleaser = (*redisBackend)(nil)
+	_ backend.Revoker       = (*redisBackend)(nil)
+	_ backend.Lister        = (*redisBackend)(nil)
 )
 
 func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, error) {

@@ -27,12 +27,16 @@ var inspectText string
 //go:embed force.lua
 var forceText string
 
+//go:embed revoke.lua
+var revokeText string
+
 var (
 	tryScript     = newScript(tryText)
 	renewScript   = newScript(renewText)
 	releaseScript = newScript(releaseText)
 	inspectScript = newScript(inspectText)
 	forceScript   = newScript(forceText)
+	revokeScript  = newScript(revokeText)
 )
 
 // script is sent by its SHA-1, under which Redis caches it, and as text when

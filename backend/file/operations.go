@@ -221,3 +221,24 @@ func (b *files) ForceRelease(ctx context.Context, key string, token uint64) erro
 		return b.remove(g, p)
 	})
 }
+
+// Revoke makes the record that of nobody, until it runs out.
+func (b *files) Revoke(ctx context.Context, key string, token uint64) error {
+	p := b.placeOf(key)
+	return b.guarded(ctx, p, func(g *guard) error {
+		r, _, err := b.load(p)
+		if err != nil {
+			return err
+		}
+		live := r.live(b.boot.id, b.boot.now())
+		if len(live) == 0 || r.Token != token {
+			return fmt.Errorf("%w: filelock: nobody holds %q with this token", backend.ErrNotHeld, key)
+		}
+		nobody := hold{ID: idHash(backend.NewID())}
+		for _, h := range live {
+			nobody.Expires = max(nobody.Expires, h.Expires)
+		}
+		r.Owner, r.Holds = "", []hold{nobody}
+		return b.save(g, p, r)
+	})
+}

@@ -357,3 +357,24 @@ func (b *queueBackend) ForceRelease(ctx context.Context, key string, token uint6
 	s.advance(key, q, now)
 	return nil
 }
+
+// Revoke implements backend.Revoker.
+func (b *queueBackend) Revoke(ctx context.Context, key string, token uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.liveQueue(key, s.clock.Now())
+	if q == nil || q.token != token {
+		return backend.ErrNotHeld
+	}
+	q.nodes[0].id = backend.NewID() // one that nobody knows
+	return nil
+}
+
+// List implements backend.Lister.
+func (b *queueBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.queues) }, b.Inspect, visit)
+}

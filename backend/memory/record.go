@@ -205,3 +205,27 @@ func (b recordBackend) ForceRelease(ctx context.Context, key string, token uint6
 	s.signal(key)
 	return nil
 }
+
+// Revoke implements backend.Revoker.
+func (b recordBackend) Revoke(ctx context.Context, key string, token uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := b.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	r := s.live(key, now)
+	if r == nil || r.token != token {
+		return backend.ErrNotHeld
+	}
+	nobody := backend.NewID()
+	r.owner = nobody.Hex()
+	r.holds = map[backend.ID]backend.Instant{nobody: now.Add(r.remaining(now))}
+	return nil
+}
+
+// List implements backend.Lister.
+func (b recordBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.records) }, b.Inspect, visit)
+}

@@ -1,6 +1,11 @@
 package memlock
 
 import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -135,3 +140,28 @@ func (s *Store) Len() int {
 	}
 	return n + len(s.watches)
 }
+
+// list visits the records of the keys, without the mutex, so that visit may use
+// the store.
+func (s *Store) list(ctx context.Context, prefix string, keys func(*Store) []string, inspect func(context.Context, string) (backend.Record, error), visit func(backend.Record) bool) error {
+	s.mu.Lock()
+	found := keys(s)
+	s.mu.Unlock()
+	for _, key := range found {
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
+		rec, err := inspect(ctx, key)
+		switch {
+		case errors.Is(err, backend.ErrNotHeld):
+			continue // since a moment ago
+		case err != nil:
+			return err
+		case !visit(rec):
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+func keysOf[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// operated is what the rules about operators need of a backend.
+type operated interface {
+	backend.Backend
+	backend.Clocked
+	backend.Inspector
+	backend.ForceReleaser
+	backend.Revoker
+	backend.Lister
+}
+
+// operateMutant breaks what operators use.
+type operateMutant struct {
+	operated
+	revoke func(ctx context.Context, key string, token uint64) error
+	list   func(ctx context.Context, prefix string, visit func(backend.Record) bool) error
+	renew  func(ctx context.Context, hold backend.Hold) (backend.Validity, error)
+}
+
+func (m operateMutant) Revoke(ctx context.Context, key string, token uint64) error {
+	if m.revoke != nil {
+		return m.revoke(ctx, key, token)
+	}
+	return m.operated.Revoke(ctx, key, token)
+}
+
+func (m operateMutant) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	if m.list != nil {
+		return m.list(ctx, prefix, visit)
+	}
+	return m.operated.List(ctx, prefix, visit)
+}
+
+func (m operateMutant) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if m.renew != nil {
+		return m.renew(ctx, hold)
+	}
+	return m.operated.Renew(ctx, hold)
+}
+
+func TestMutantsOfOperating(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rule   string
+		change func(m *operateMutant)
+	}{
+		"nothing is wrong": {"", func(*operateMutant) {}},
+		"revoke does nothing": {"RevokeByToken", func(m *operateMutant) {
+			m.revoke = func(context.Context, string, uint64) error { return nil }
+		}},
+		"revoke without looking at the token": {"RevokeByToken", func(m *operateMutant) {
+			m.revoke = func(ctx context.Context, key string, _ uint64) error {
+				rec, err := m.Inspect(ctx, key)
+				if err != nil {
+					return err
+				}
+				return m.operated.Revoke(ctx, key, rec.Token)
+			}
+		}},
+		"revoke lets others in at once": {"RevokeByToken", func(m *operateMutant) { m.revoke = m.ForceRelease }},
+		"a revoked hold is renewed": {"RevokeByToken", func(m *operateMutant) {
+			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+				v, err := m.operated.Renew(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) {
+					v, err = backend.Validity{Sent: m.Clock().Now(), For: time.Second}, nil
+				}
+				return v, err
+			}
+		}},
+		"list ignores the prefix": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, _ string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, "", visit)
+			}
+		}},
+		"list shows keys twice": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { return visit(r) && visit(r) })
+			}
+		}},
+		"list does not stop": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { visit(r); return true })
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store := memlock.NewStore(nil)
+			cfg := Config{TTL: 300 * time.Millisecond, Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+				if err != nil {
+					return nil, err
+				}
+				m := &operateMutant{operated: b.(operated)}
+				c.change(m)
+				return m, nil
+			}}
+			if c.rule != "" {
+				mustFail(t, cfg, c.rule)
+				return
+			}
+			cfg.Only = []string{"RevokeByToken", "ListShowsHeldKeys"}
+			rep, err := Check(t.Context(), cfg)
+			if err != nil || rep.Counts().Pass != 2 {
+				t.Fatalf("%v\n%s", err, rep)
+			}
+		})
+	}
+	all.Wait()
+}
