@@ -1,0 +1,228 @@
+// Package config opens Lockers by name from a file, so that a program changes its
+// backend without being built again:
+//
+//	lockers:
+//	  jobs:
+//	    url: redis://:${REDIS_PASSWORD}@cache:6379
+//	    ttl: 30s
+//	  reports:
+//	    url: file:/var/lib/app/locks
+//
+// The file is YAML, of which JSON is a part. Every field is known and checked: an
+// unknown one is refused with its line, since a typing error must not turn a
+// setting off. Errors match lock.ErrInvalid and contain no value of the file, since
+// a URL may hold a password.
+//
+// # Variables
+//
+// ${NAME} in a URL is replaced by the environment variable, which must be set and
+// not be empty; $${ stands for ${ itself. In the user, the password and the
+// parameters of the URL the value is percent-encoded, so that any password will do;
+// elsewhere it is taken as it is.
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/mortiselock/lock"
+)
+
+// File is a configuration that has been read and checked. It is not changed
+// afterwards and is safe for concurrent use.
+type File struct {
+	name    string
+	lockers map[string]Locker
+}
+
+// Locker is how to open one Locker. Printing it shows no secret.
+type Locker struct {
+	// TTL is the default time to live of its leases; zero means the default of the
+	// backend.
+	TTL time.Duration
+
+	url string
+}
+
+// URL is the address of the backend, with its variables replaced. It may hold a
+// password: don't print it.
+func (l Locker) URL() string { return l.url }
+
+// String names the scheme and nothing that could be a secret.
+func (l Locker) String() string {
+	scheme, _, _ := strings.Cut(l.url, ":")
+	if l.TTL > 0 {
+		return fmt.Sprintf("%s: with a TTL of %s", scheme, l.TTL)
+	}
+	return scheme + ":"
+}
+
+// GoString is String, for %#v.
+func (l Locker) GoString() string { return l.String() }
+
+// Load reads the file. A file that cannot be read is an error of package os.
+func Load(path string) (*File, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return parse(path, data, os.LookupEnv)
+}
+
+// Parse reads what a file contains; name stands for it in errors.
+func Parse(name string, data []byte) (*File, error) { return parse(name, data, os.LookupEnv) }
+
+// document is the form of the file.
+type document struct {
+	Lockers map[string]entry `yaml:"lockers"`
+}
+
+type entry struct {
+	URL string  `yaml:"url"`
+	TTL *string `yaml:"ttl"`
+}
+
+func parse(name string, data []byte, env func(string) (string, bool)) (*File, error) {
+	var doc document
+	d := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, malformed(name, err)
+	}
+	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, invalid(name, 0, "there is more than one document; remove the line with ---")
+	}
+	if len(doc.Lockers) == 0 {
+		return nil, invalid(name, 0, "there are no lockers; it looks like\nlockers:\n  jobs:\n    url: redis://localhost:6379")
+	}
+	f := &File{name: name, lockers: map[string]Locker{}}
+	for _, locker := range slices.Sorted(maps.Keys(doc.Lockers)) {
+		e := doc.Lockers[locker]
+		at := func(field string) int { return lineOf(data, locker, field) }
+		switch {
+		case locker == "":
+			return nil, invalid(name, at(""), "a locker has an empty name")
+		case e.URL == "":
+			return nil, invalid(name, at(""), "locker %q has no url", locker)
+		}
+		url, err := expand(e.URL, env)
+		if err != nil {
+			return nil, invalid(name, at("url"), "the url of locker %q: %v", locker, err)
+		}
+		l := Locker{url: url}
+		if e.TTL != nil {
+			if l.TTL, err = time.ParseDuration(*e.TTL); err != nil || l.TTL <= 0 {
+				return nil, invalid(name, at("ttl"), "the ttl of locker %q must be a positive duration such as 30s", locker)
+			}
+		}
+		f.lockers[locker] = l
+	}
+	return f, nil
+}
+
+// Names lists the lockers of the file in alphabetical order.
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.lockers)) }
+
+// Locker returns the entry of that name. The empty name stands for the only locker
+// of a file that has one.
+func (f *File) Locker(name string) (Locker, error) {
+	names := f.Names()
+	if name == "" && len(names) == 1 {
+		name = names[0]
+	}
+	l, ok := f.lockers[name]
+	switch {
+	case ok:
+		return l, nil
+	case name == "":
+		return Locker{}, invalid(f.name, 0, "it has several lockers; name one of: %s", strings.Join(names, ", "))
+	}
+	return Locker{}, invalid(f.name, 0, "it has no locker %q; it has: %s", name, strings.Join(names, ", "))
+}
+
+// Open opens the locker of that name with lock.Open. The TTL of the file is the
+// default TTL; options that are given here come after it. The package of the
+// backend must be imported.
+func (f *File) Open(ctx context.Context, name string, opts ...lock.OpenOption) (lock.Locker, error) {
+	l, err := f.Locker(name)
+	if err != nil {
+		return nil, err
+	}
+	if l.TTL > 0 {
+		opts = append([]lock.OpenOption{lock.WithDefaultTTL(l.TTL)}, opts...)
+	}
+	opened, err := lock.Open(ctx, l.url, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("config: %s: locker %q: %w", f.name, name, err)
+	}
+	return opened, nil
+}
+
+// invalid is an error about a line of the file; 0 stands for the whole file.
+func invalid(name string, line int, format string, args ...any) error {
+	where := name
+	if line > 0 {
+		where = fmt.Sprintf("%s:%d", name, line)
+	}
+	return fmt.Errorf("config: %s: %s (%w)", where, fmt.Sprintf(format, args...), lock.ErrInvalid)
+}
+
+// malformed leaves out the excerpt of the file that the YAML library would show,
+// and values it may quote.
+func malformed(name string, err error) error {
+	var e yaml.Error
+	if !errors.As(err, &e) || e.GetToken() == nil {
+		return invalid(name, 0, "it is not YAML of the expected form")
+	}
+	var (
+		unknown *yaml.UnknownFieldError
+		kind    *yaml.TypeError
+		syntax  *yaml.SyntaxError
+	)
+	at := e.GetToken()
+	line := 0
+	if at.Position != nil {
+		line = at.Position.Line
+	}
+	switch {
+	case errors.As(err, &unknown):
+		return invalid(name, line, "unknown field %q; a file has lockers, and a locker has url and ttl", at.Value)
+	case errors.As(err, &kind):
+		return invalid(name, line, "a value of another type is expected here; a ttl looks like 30s, a url is text")
+	case errors.As(err, &syntax) && strings.Contains(syntax.Message, "already defined"):
+		return invalid(name, line, "%q is there twice", at.Value)
+	case errors.As(err, &syntax) && strings.Contains(syntax.Message, "'\t'"):
+		return invalid(name, line, "the line is indented with a tab; YAML wants spaces")
+	}
+	return invalid(name, line, "it is not YAML of the expected form; look at the indentation, and put a url with special characters into quotes")
+}
+
+// lineOf finds the line of a field of a locker, or of the locker itself.
+func lineOf(data []byte, locker, field string) int {
+	b := (&yaml.PathBuilder{}).Root().Child("lockers").Child(locker)
+	if field != "" {
+		b = b.Child(field)
+	}
+	node, err := b.Build().ReadNode(bytes.NewReader(data))
+	if err != nil {
+		return 0
+	}
+	return firstLine(node)
+}
+
+func firstLine(node ast.Node) int {
+	if t := node.GetToken(); t != nil && t.Position != nil {
+		return t.Position.Line
+	}
+	return 0
+}
