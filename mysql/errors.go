@@ -1,0 +1,249 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Numbers of server errors that mean something of their own to this package.
+// MySQL and MariaDB share the numbers below 1900.
+const (
+	codeTooManyConnections = 1040
+	codeDatabaseDenied     = 1044
+	codeAccessDenied       = 1045
+	codeUnknownDatabase    = 1049
+	codeTableExists        = 1050
+	codeUnknownColumn      = 1054
+	codeDuplicate          = 1062
+	codeTableDenied        = 1142
+	codeColumnDenied       = 1143
+	codeNoSuchTable        = 1146
+	codeLockWaitTimeout    = 1205
+	codeDeadlock           = 1213
+	codeReadOnlyOption     = 1290
+	codeInterrupted        = 1317
+	codeReadOnlyTx         = 1792
+	codeReadOnlyMode       = 1836
+	codeLockNowait         = 3572 // MySQL only; MariaDB answers NOWAIT with 1205
+	codeInactivity         = 4031
+)
+
+// transientCodes are refusals that time can cure. The statement had no effect,
+// and its transaction has not been committed.
+var transientCodes = codes(
+	codeTooManyConnections, 1203, 1226, // connections and resources of the account
+	codeLockWaitTimeout, codeDeadlock, codeLockNowait,
+	codeReadOnlyOption, codeReadOnlyTx, codeReadOnlyMode, 1036, 1223,
+	codeInterrupted, 1969, 3024, // KILL QUERY and limits on the time of a statement
+	codeInactivity,
+	1020, 1412, // somebody else changed the row or the table at the same time
+	1021, 1028, 1037, 1038, 1041, 1114, 1135, 1206, 1637, // disk, memory, threads, locks, transactions
+	1047, 3101, // Galera: not ready; group replication: rolled back
+	1053, 1129, 3032, 3168, // shutting down, host blocked, offline, not available
+)
+
+// permanentCodes are refusals that waiting does not cure.
+var permanentCodes = codes(
+	codeDatabaseDenied, codeAccessDenied, codeUnknownDatabase, codeUnknownColumn,
+	codeTableDenied, codeColumnDenied, codeNoSuchTable,
+	1046,                         // no database selected
+	1064, 1136, 1235, 1305, 1193, // not understood
+	1130, 1227, 1251, 1524, 1698, 1820, 1862, 3118, 3159, 4151, // the account
+	1103, 1288, 1347, 1364, // a table or a view that is not ours
+	1264, 1366, 1406, 1690, // values that don't fit their columns
+	1286, 1665, // engine, binary log
+	1231, 1232, // variables
+)
+
+func codes(list ...uint16) map[uint16]bool {
+	m := make(map[uint16]bool, len(list))
+	for _, c := range list {
+		m[c] = true
+	}
+	return m
+}
+
+// permanentErrors are the driver's own refusals to go on.
+var permanentErrors = []error{
+	mysql.ErrNoTLS, mysql.ErrCleartextPassword, mysql.ErrNativePassword, mysql.ErrOldPassword,
+	mysql.ErrUnknownPlugin, mysql.ErrOldProtocol, mysql.ErrPktTooLarge,
+}
+
+// codeOf is the number of the server's error, or 0 when it is none.
+func codeOf(err error) uint16 {
+	var refusal *mysql.MySQLError
+	if errors.As(err, &refusal) {
+		return refusal.Number
+	}
+	return 0
+}
+
+// worthRepeating reports that the whole transaction was rolled back, or did
+// nothing, because of what others did at the same time: the same step can be
+// taken again. After 1205 the transaction must be rolled back first.
+func worthRepeating(err error) bool {
+	switch codeOf(err) {
+	case codeDeadlock, codeLockWaitTimeout, 1020, 1412, 3101:
+		return true
+	}
+	return false
+}
+
+// unsent marks an error that came before anything was sent.
+type unsent struct{ err error }
+
+func (u unsent) Error() string { return u.err.Error() }
+func (u unsent) Unwrap() error { return u.err }
+
+// sentinelFor returns ErrUnavailable or ErrPermanent for an error that promises
+// that nothing was changed, and nil for every other.
+func sentinelFor(err error) error {
+	if code := codeOf(err); code != 0 {
+		switch {
+		case transientCodes[code]:
+			return backend.ErrUnavailable
+		case permanentCodes[code]:
+			return backend.ErrPermanent
+		}
+		return unsentSentinel(err)
+	}
+	for _, p := range permanentErrors {
+		if errors.Is(err, p) {
+			return backend.ErrPermanent
+		}
+	}
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &certificate), databaseClosed(err):
+		return backend.ErrPermanent
+	// The driver and database/sql return ErrBadConn only for what was not sent.
+	case errors.Is(err, driver.ErrBadConn), dialFailed(err):
+		return backend.ErrUnavailable
+	}
+	return unsentSentinel(err)
+}
+
+func unsentSentinel(err error) error {
+	var u unsent
+	if errors.As(err, &u) {
+		return backend.ErrUnavailable
+	}
+	return nil
+}
+
+// databaseClosed reports that the pool was closed by its owner. database/sql does
+// not export that error.
+func databaseClosed(err error) bool {
+	return errors.Is(err, sql.ErrConnDone) || strings.Contains(err.Error(), "sql: database is closed")
+}
+
+// dialFailed reports that there was no connection to send anything on.
+func dialFailed(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// connectionBroke reports that the connection ended before the answer: the
+// statement may have been applied.
+func connectionBroke(err error) bool {
+	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || isNetwork(err)
+}
+
+func isNetwork(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op)
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// keyError is the error of an operation on a key.
+func keyError(ctx context.Context, key string, err error) error {
+	return fmt.Errorf("mysqllock: key %q: %w", key, describe(ctx, err))
+}
+
+// openError is the error of a request of the opening. None of them changes
+// anything that matters, so that what is not a refusal for good is "unavailable".
+func openError(ctx context.Context, err error) error {
+	err = describe(ctx, err)
+	for _, known := range []error{backend.ErrPermanent, backend.ErrUnavailable, backend.ErrInvalid, backend.ErrUnsupported} {
+		if errors.Is(err, known) {
+			return fmt.Errorf("mysqllock: open: %w", err)
+		}
+	}
+	return fmt.Errorf("mysqllock: open: %w: %w; check that a MySQL or MariaDB server answers at this address", backend.ErrUnavailable, err)
+}
+
+// notHeld says that there is no such hold.
+func notHeld(key string) error {
+	return fmt.Errorf("mysqllock: key %q: %w", key, backend.ErrNotHeld)
+}
+
+// describe marks the error with its sentinel, adds what to do about it, and makes
+// a timeout match the context that caused it. Errors that are marked already stay
+// as they are.
+func describe(ctx context.Context, err error) error {
+	if !errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable) {
+		if sentinel := sentinelFor(err); sentinel != nil {
+			err = fmt.Errorf("%w: %w%s", sentinel, err, hintFor(err))
+		}
+	}
+	if isTimeout(err) && !errors.Is(err, context.DeadlineExceeded) && deadlinePassed(ctx) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// deadlinePassed is true a moment before ctx.Err when the timer is late.
+func deadlinePassed(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
+}
+
+func hintFor(err error) string {
+	switch codeOf(err) {
+	case codeAccessDenied, 1698:
+		return "; check user and password"
+	case codeDatabaseDenied, codeUnknownDatabase:
+		return "; check the name of the database and the rights of the user: the locks need an existing database"
+	case 1046:
+		return "; name a database, as in mysql://user:password@host/database"
+	case codeTableDenied, codeColumnDenied:
+		return "; the user needs SELECT, INSERT and UPDATE on the table (DELETE for Cleanup)"
+	case codeNoSuchTable, codeUnknownColumn, 1364:
+		return "; the table was dropped or altered: open the Locker again to create it or to see its DDL"
+	case codeReadOnlyOption, codeReadOnlyTx, codeReadOnlyMode:
+		return "; the server, or the session, is read-only: use the address of the primary"
+	case codeTooManyConnections, 1203:
+		return "; raise max_connections or make the pools smaller"
+	case codeLockWaitTimeout, codeDeadlock:
+		return "; somebody else has locked the row for long"
+	case 0:
+	default:
+		return ""
+	}
+	var u unsent
+	switch {
+	case databaseClosed(err):
+		return "; the pool was closed before the Locker"
+	case errors.As(err, &u) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+		return "; no connection came free or could be made in time: make the pool larger (pool_size, or SetMaxOpenConns) or check the address"
+	}
+	return ""
+}
