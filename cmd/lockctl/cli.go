@@ -15,7 +15,8 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-const rootHelp = `lockctl runs commands under locks that several machines share.
+const rootHelp = `lockctl runs commands under locks that several machines share, and shows who holds
+them.
 
 The backend is a URL: file: for the processes of one machine (the default, no
 server needed), redis://host:6379 for several machines.`
@@ -27,7 +28,8 @@ LOCK_KEY and LOCK_TOKEN in its environment. The token grows with every grant of
 the key: pass it to whatever the command changes, and let that refuse a token
 smaller than one it has seen.
 
-The backend is the URL of --url, else of LOCK_URL (prefer it for URLs with a
+The backend is the URL of --url, else the locker that --config and --locker name,
+else the URL of LOCK_URL (prefer it for URLs with a
 password, since other users can read command lines), else file:, which is for
 the processes of this user on this machine.
 
@@ -45,6 +47,7 @@ const runExample = `  lockctl run nightly -- ./report.sh --full
 const exitHelp = `
 Exit status:
   the command's own, and:
+    1    nobody holds the key (inspect, unlock)
    64    wrong usage, key, URL or TTL; nothing was started
    69    the backend cannot be reached, or refuses for good
    75    somebody else holds the key
@@ -68,20 +71,22 @@ func newRootCommand(p *printer) *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.DisableSuggestions = true
-	root.AddCommand(newRunCommand(p), newVersionCommand())
+	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),
+		newVersionCommand())
 	root.SetUsageTemplate(root.UsageTemplate() + exitHelp)
 	return root
 }
 
 // runConfig is what lockctl run was asked to do.
 type runConfig struct {
-	url   string
-	ttl   time.Duration // zero: the default of the backend
-	wait  time.Duration // negative: without limit; zero: ask once
-	grace time.Duration
-	label string
-	key   string
-	argv  []string // the command and its arguments
+	source source
+	url    string
+	ttl    time.Duration // zero: the default of the backend
+	wait   time.Duration // negative: without limit; zero: ask once
+	grace  time.Duration
+	label  string
+	key    string
+	argv   []string // the command and its arguments
 }
 
 func newRunCommand(p *printer) *cobra.Command {
@@ -111,17 +116,14 @@ func newRunCommand(p *printer) *cobra.Command {
 				return usageError("--ttl %s; it must be positive, for example 15s", cfg.ttl)
 			case cfg.grace < 0:
 				return usageError("--grace %s is negative", cfg.grace)
-			case flags.Changed("url") && cfg.url == "":
-				return usageError("--url is empty; leave it out for LOCK_URL or file:, or write for example --url redis://localhost:6379")
 			}
-			if cfg.url == "" {
-				cfg.url = os.Getenv("LOCK_URL")
+			from, err := cfg.source.resolve(p)
+			if err != nil {
+				return err
 			}
-			if cfg.url == "" {
-				cfg.url = "file:"
-			}
+			cfg.url = from.url
 			if !flags.Changed("ttl") {
-				cfg.ttl = 0
+				cfg.ttl = from.ttl
 			}
 			if !flags.Changed("label") {
 				cfg.label = defaultLabel(cfg.argv[0])
@@ -131,7 +133,7 @@ func newRunCommand(p *printer) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.url, "url", "", "`url` of the backend (default $LOCK_URL, else file:)")
+	cfg.source.register(cmd)
 	f.DurationVar(&cfg.ttl, "ttl", lock.DefaultTTL, "how long others wait when lockctl and its machine die")
 	f.DurationVar(&cfg.wait, "wait", 0, "how long to wait for the key; 0 asks once (default without limit)")
 	f.BoolVar(&noWait, "no-wait", false, "give up at once when somebody else holds the key")

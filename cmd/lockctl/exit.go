@@ -14,6 +14,7 @@ import (
 // sysexits.h, 126 and 127 from the shell; 128+n means signal n.
 const (
 	exitOK          = 0
+	exitFree        = 1   // inspect, unlock: nobody holds the key
 	exitUsage       = 64  // EX_USAGE
 	exitUnavailable = 69  // EX_UNAVAILABLE
 	exitInternal    = 70  // EX_SOFTWARE

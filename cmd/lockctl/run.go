@@ -38,9 +38,6 @@ func (t *tool) run(cfg runConfig) error {
 	if _, err := lock.ResolveOptions(lock.WithLabel(cfg.label)); err != nil {
 		return usageError("%s", plain(err))
 	}
-	if err := t.checkURL(cfg.url); err != nil {
-		return err
-	}
 	// Before the key is taken, so that a mistyped command does not hold it.
 	path, err := lookCommand(cfg.argv[0])
 	if err != nil {
@@ -254,16 +251,16 @@ func effectiveTTL(asked time.Duration, l lock.Locker) time.Duration {
 
 // checkURL refuses unknown schemes in words for users of the tool, and keeps the
 // password of the URL out of everything that is printed.
-func (t *tool) checkURL(raw string) error {
+func checkURL(p *printer, raw string) error {
 	u, err := backend.ParseURL(raw)
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	t.printer.hide(u.Password, url.PathEscape(u.Password), url.QueryEscape(u.Password))
+	p.hide(u.Password, url.PathEscape(u.Password), url.QueryEscape(u.Password))
 	if rest, ok := strings.CutPrefix(raw[len(u.Scheme):], "://"); ok && u.HasPassword {
 		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 			_, escaped, _ := strings.Cut(rest[:i], ":")
-			t.printer.hide(escaped)
+			p.hide(escaped)
 		}
 	}
 	known := backend.DefaultMux.Schemes()

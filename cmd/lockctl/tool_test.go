@@ -33,7 +33,7 @@ func fakeTool(l *fakeLocker) (*tool, *bytes.Buffer) {
 	}, &stderr
 }
 
-func config(argv ...string) runConfig {
+func jobFor(argv ...string) runConfig {
 	return runConfig{url: "file:", wait: -1, grace: time.Second, key: "k", argv: argv, ttl: time.Hour}
 }
 
@@ -54,13 +54,13 @@ func TestReleasedAndClosedAfterTheCommand(t *testing.T) {
 	lease := newFakeLease(time.Hour)
 	l := granting(lease)
 	tool, _ := fakeTool(l)
-	require.NoError(t, tool.run(config("true")))
+	require.NoError(t, tool.run(jobFor("true")))
 	require.True(t, lease.isReleased())
 	require.True(t, l.isClosed())
 
 	lease = newFakeLease(time.Hour)
 	tool, _ = fakeTool(granting(lease))
-	requireExit(t, 3, tool.run(config("sh", "-c", "exit 3")))
+	requireExit(t, 3, tool.run(jobFor("sh", "-c", "exit 3")))
 	require.True(t, lease.isReleased())
 }
 
@@ -70,7 +70,7 @@ func TestReleaseThatFindsTheHoldGone(t *testing.T) {
 		lease := newFakeLease(time.Hour)
 		lease.releaseErr = fmt.Errorf("lock: %w", lock.ErrTakenOver)
 		tool, _ := fakeTool(granting(lease))
-		e := requireExit(t, exitLost, tool.run(config("sh", "-c", script)))
+		e := requireExit(t, exitLost, tool.run(jobFor("sh", "-c", script)))
 		require.Contains(t, e.message, "removed or taken over")
 	}
 }
@@ -80,7 +80,7 @@ func TestReleaseThatIsNotConfirmed(t *testing.T) {
 	lease := newFakeLease(time.Hour)
 	lease.releaseErr = fmt.Errorf("%w: no answer", lock.ErrOutcomeUnknown)
 	tool, stderr := fakeTool(granting(lease))
-	requireExit(t, 3, tool.run(config("sh", "-c", "exit 3")))
+	requireExit(t, 3, tool.run(jobFor("sh", "-c", "exit 3")))
 	tool.printer.close()
 	require.Contains(t, stderr.String(), "lockctl: warning: the release of \"k\" was not confirmed")
 	require.Contains(t, stderr.String(), "up to 1h0m0s")
@@ -91,7 +91,7 @@ func TestLostHoldIsReleasedOnceTheCommandIsGone(t *testing.T) {
 	lease := newFakeLease(time.Hour)
 	lease.end(lock.ErrSessionLost)
 	tool, _ := fakeTool(granting(lease))
-	e := requireExit(t, exitLost, tool.run(config("sleep", "1000")))
+	e := requireExit(t, exitLost, tool.run(jobFor("sleep", "1000")))
 	require.Contains(t, e.message, "session")
 	require.Contains(t, e.message, "sleep was ")
 	require.True(t, lease.isReleased())
@@ -102,7 +102,7 @@ func TestCommandDoesNotStartUnderAnExpiredHold(t *testing.T) {
 	lease := newFakeLease(-time.Second)
 	tool, _ := fakeTool(granting(lease))
 	file := filepath.Join(t.TempDir(), "started")
-	requireExit(t, exitLost, tool.run(config("touch", file)))
+	requireExit(t, exitLost, tool.run(jobFor("touch", file)))
 	require.NoFileExists(t, file)
 }
 
@@ -120,7 +120,7 @@ func TestInterruptWhileWaiting(t *testing.T) {
 		tool.signals <- syscall.SIGUSR1
 		tool.signals <- syscall.SIGHUP
 	}()
-	e := requireExit(t, 128+int(syscall.SIGHUP), tool.run(config("true")))
+	e := requireExit(t, 128+int(syscall.SIGHUP), tool.run(jobFor("true")))
 	require.Contains(t, e.message, "hangup while waiting")
 	require.True(t, l.isClosed())
 }
@@ -139,7 +139,7 @@ func TestInterruptThatCrossesTheGrant(t *testing.T) {
 		<-waiting
 		tool.signals <- syscall.SIGINT
 	}()
-	requireExit(t, 128+int(syscall.SIGINT), tool.run(config("false")))
+	requireExit(t, 128+int(syscall.SIGINT), tool.run(jobFor("false")))
 	require.True(t, lease.isReleased())
 }
 
@@ -158,7 +158,7 @@ func TestSecondInterruptDoesNotWait(t *testing.T) {
 		tool.signals <- syscall.SIGINT
 		tool.signals <- syscall.SIGTERM
 	}()
-	requireExit(t, 128+int(syscall.SIGTERM), tool.run(config("true")))
+	requireExit(t, 128+int(syscall.SIGTERM), tool.run(jobFor("true")))
 }
 
 func TestStatusOfErrors(t *testing.T) {
@@ -203,7 +203,7 @@ func TestPrinterHidesPasswords(t *testing.T) {
 	var out bytes.Buffer
 	p := newPrinter(&out)
 	tool := &tool{printer: p}
-	require.NoError(t, tool.checkURL("redis://u:pass%2Fw%c3%b6rd@h"))
+	require.NoError(t, checkURL(tool.printer, "redis://u:pass%2Fw%c3%b6rd@h"))
 	log := p.logger().With("url", "redis://u:pass%2Fw%c3%b6rd@h")
 	log.Info("not for people")
 	log.Warn("lock renewal failed", "error", errors.New("AUTH pass/wörd refused"))

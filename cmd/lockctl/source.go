@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/config"
+)
+
+// source is where the flags say that the locks are: a URL, or a name in a file.
+type source struct {
+	url    string
+	config string
+	locker string
+
+	flags *pflag.FlagSet
+}
+
+// address is a source once it is known.
+type address struct {
+	url string
+	ttl time.Duration // of the file; zero: none is given
+}
+
+// register adds the flags.
+func (s *source) register(cmd *cobra.Command) {
+	s.flags = cmd.Flags()
+	s.flags.StringVar(&s.url, "url", "", "`url` of the backend (default $LOCK_URL, else file:)")
+	s.flags.StringVar(&s.config, "config", "", "YAML or JSON `file` that names lockers, instead of --url")
+	s.flags.StringVar(&s.locker, "locker", "", "`name` of the locker in the file; may be left out when there is one only")
+	cmd.MarkFlagsMutuallyExclusive("url", "config")
+	cmd.MarkFlagsMutuallyExclusive("url", "locker")
+}
+
+// resolve finds the address and checks its scheme.
+func (s *source) resolve(p *printer) (address, error) {
+	a := address{url: s.url}
+	switch {
+	case s.flags.Changed("url") && s.url == "":
+		return a, usageError("--url is empty; leave it out for LOCK_URL or file:, or write for example --url redis://localhost:6379")
+	case s.flags.Changed("locker") && s.config == "":
+		return a, usageError("--locker names a locker of a file; give the file with --config")
+	case s.config != "":
+		f, err := config.Load(s.config)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			return a, usageError("%s cannot be read: %v", s.config, cause(err))
+		}
+		if err != nil {
+			return a, usageError("%s", plain(err))
+		}
+		l, err := f.Locker(s.locker)
+		if err != nil {
+			return a, usageError("%s", plain(err))
+		}
+		a.url, a.ttl = l.URL(), l.TTL
+	}
+	if a.url == "" {
+		a.url = os.Getenv("LOCK_URL")
+	}
+	if a.url == "" {
+		a.url = "file:"
+	}
+	return a, checkURL(p, a.url)
+}
+
+// openBackend opens the backend for a look from outside. It is for short work:
+// what is done with it ends with ctx.
+func openBackend(ctx context.Context, p *printer, a address) (backend.Backend, error) {
+	opening, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	ttl := a.ttl
+	if ttl == 0 {
+		ttl = lock.DefaultTTL
+	}
+	b, err := backend.DefaultMux.Open(opening, a.url, backend.OpenConfig{TTL: ttl, Logger: p.logger()})
+	if err != nil {
+		return nil, operateError(err, "")
+	}
+	if b.Guarantees().Reach == backend.ReachProcess {
+		_ = b.Close()
+		return nil, usageError("%s holds nothing outside this process; use file: or a server such as redis://localhost:6379", b.Guarantees().Name)
+	}
+	return b, nil
+}
+
+// operateError says why a look or a forced release failed.
+func operateError(err error, key string) *exitError {
+	switch {
+	case errors.Is(err, lock.ErrInvalid), errors.Is(err, lock.ErrUnsupported):
+		return usageError("%s", plain(err))
+	case errors.Is(err, lock.ErrPermanent):
+		return exitWith(exitUnavailable, "the backend refuses: %s", plain(err))
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, lock.ErrUnavailable):
+		return exitWith(exitUnavailable, "no answer from the backend in time; check --url or LOCK_URL and the server")
+	case errors.Is(err, lock.ErrUnavailable):
+		return exitWith(exitUnavailable, "the backend is not available: %s; check --url or LOCK_URL, and the server or directory", plain(err))
+	case key != "":
+		return exitWith(exitUnavailable, "no clear answer about %q: %s; look again with lockctl inspect", key, plain(err))
+	}
+	return exitWith(exitUnavailable, "%s", plain(err))
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+func newWaitCommand(p *printer) *cobra.Command {
+	var timeout time.Duration
+	cmd := operate(p, &cobra.Command{
+		Use:   "wait [flags] KEY",
+		Short: "Wait until nobody holds a key, without taking it",
+		Long: `Wait until nobody holds KEY. It is not taken, so somebody else may have it a moment
+later: to do something while it is yours, use lockctl run.
+
+The exit status is 0 when the key is free and 75 when --timeout has passed.`,
+		Example: `  lockctl wait nightly && echo "the nightly job has ended"
+  lockctl wait --timeout 10m deploy`,
+		Args: oneKey,
+	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
+		if o.flags.Changed("timeout") {
+			if timeout < 0 {
+				return usageError("--timeout %s is negative", timeout)
+			}
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		return o.wait(ctx, b, args[0], timeout)
+	})
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 looks once (default without limit)")
+	return cmd
+}
+
+// pollEvery is how often a key is looked at, beside what a watch tells.
+const pollEvery = time.Second
+
+func (o *operation) wait(ctx context.Context, b backend.Backend, key string, timeout time.Duration) error {
+	in, err := ability[backend.Inspector](b, "show who holds a key")
+	if err != nil {
+		return err
+	}
+	hints := make(<-chan backend.Hint) // silent, without a watch
+	if w, ok := b.(backend.Watcher); ok {
+		if watched, err := w.Watch(ctx, key); err == nil {
+			hints = watched
+		}
+	}
+	var last backend.Record
+	for {
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), operateLimit)
+		rec, err := in.Inspect(look, key)
+		cancel()
+		switch {
+		case errors.Is(err, lock.ErrNotHeld):
+			if o.json {
+				return printJSON(o.out, shown{Key: key})
+			}
+			return nil
+		case err == nil:
+			last = rec
+		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+			return operateError(err, key)
+		case ctx.Err() != nil:
+			return operateError(err, key)
+		}
+		next := time.NewTimer(min(pollEvery, max(last.Remaining, 20*time.Millisecond)) + rand.N(pollEvery/10))
+		select {
+		case _, open := <-hints:
+			if !open {
+				hints = nil // the polling goes on
+			}
+		case <-next.C:
+		case <-ctx.Done():
+		}
+		next.Stop()
+		if err := ctx.Err(); errors.Is(err, context.Canceled) {
+			return exitWith(exitSignal+2, "interrupted while waiting for %q", key)
+		} else if err != nil && last.Key != "" {
+			return exitWith(exitHeld, "%q is still held by %s after %s", key, last.Holder, timeout)
+		}
+	}
+}
