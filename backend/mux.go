@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -28,8 +29,17 @@ type OpenConfig struct {
 // Mux finds the opener for a URL by its scheme. The zero value is ready to use.
 // It is safe for concurrent use.
 type Mux struct {
-	mu      sync.RWMutex
-	openers map[string]Opener
+	mu       sync.RWMutex
+	openers  map[string]Opener
+	declared []Declaration
+}
+
+// Declaration is what a form of a backend promises when its server is set up as
+// the page of the backend says.
+type Declaration struct {
+	// URL is the least that a URL of that form has, such as "mysql://?mode=row".
+	URL        string     `json:"url"`
+	Guarantees Guarantees `json:"guarantees"`
 }
 
 // DefaultMux is the mux of lock.Open. Importing a backend package registers its
@@ -52,6 +62,21 @@ func (m *Mux) Register(scheme string, open Opener) {
 		m.openers = map[string]Opener{}
 	}
 	m.openers[scheme] = open
+}
+
+// Declare makes known what a form of a backend promises, without opening one. It is
+// called beside Register, once for each form.
+func (m *Mux) Declare(url string, g Guarantees) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.declared = append(m.declared, Declaration{url, g})
+}
+
+// Declared lists what was declared, in the order of the URLs.
+func (m *Mux) Declared() []Declaration {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.SortedFunc(slices.Values(m.declared), func(a, b Declaration) int { return strings.Compare(a.URL, b.URL) })
 }
 
 // Schemes lists the registered schemes in alphabetical order.

@@ -20,6 +20,7 @@ import (
 
 func init() {
 	backend.DefaultMux.Register("mysql", Opener)
+	backend.DefaultMux.Declare("mysql://", tableGuarantees(true))
 }
 
 // Opener opens the backend of a URL; it is registered for the scheme mysql.

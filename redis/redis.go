@@ -18,6 +18,7 @@ import (
 func init() {
 	backend.DefaultMux.Register("redis", Opener)
 	backend.DefaultMux.Register("rediss", Opener)
+	backend.DefaultMux.Declare("redis://", guarantees(true))
 }
 
 // Options are the settings of a Redis backend. The zero value of each field, and

@@ -28,7 +28,10 @@ import (
 // host and no parameters.
 const Scheme = "file"
 
-func init() { backend.DefaultMux.Register(Scheme, Opener) }
+func init() {
+	backend.DefaultMux.Register(Scheme, Opener)
+	backend.DefaultMux.Declare("file:", (&files{}).Guarantees())
+}
 
 // Options are the settings of [New] and [NewBackend]. A nil pointer means the
 // default of each.

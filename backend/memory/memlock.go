@@ -68,7 +68,11 @@ func NewBackend(ctx context.Context, opts *Options) (backend.Backend, error) {
 	return newRecordBackend(store)
 }
 
-func init() { backend.DefaultMux.Register(Scheme, Opener) }
+func init() {
+	backend.DefaultMux.Register(Scheme, Opener)
+	backend.DefaultMux.Declare("mem:", recordBackend{}.Guarantees())
+	backend.DefaultMux.Declare("mem:?mode=queue", (&queueBackend{}).Guarantees())
+}
 
 // Scheme is the URL scheme of this package.
 const Scheme = "mem"
