@@ -31,6 +31,13 @@ type Config struct {
 	// where a rule is about backends.
 	OpenBackend func(ctx context.Context) (backend.Backend, error)
 
+	// Wrap makes a Locker of a backend, with a default TTL; Close of the Locker
+	// closes the backend. Default: lock.New. It is for testing another policy over
+	// the primitives of package backend, with the rules that disturb its requests:
+	// the backend that it is given may be one of OpenBackend behind faults, without
+	// its optional interfaces. It needs OpenBackend.
+	Wrap func(b backend.Backend, ttl time.Duration) (lock.Locker, error)
+
 	// Guarantees are the claims to be held against what is seen. Default: what
 	// the backend or the Locker says. A Locker that does not say, without this
 	// field, claims the four subjects and lock.WithoutRenewal (unless Kill is
@@ -115,6 +122,8 @@ func prepare(ctx context.Context, cfg Config) (*settings, error) {
 		return nil, errInChild
 	case cfg.Open == nil && cfg.OpenBackend == nil:
 		return nil, errors.New("conformance: Config needs Open or OpenBackend")
+	case cfg.Wrap != nil && cfg.OpenBackend == nil:
+		return nil, errors.New("conformance: Config.Wrap needs OpenBackend, for backends to wrap")
 	case cfg.TTL < 0 || cfg.Budget < 0 || cfg.Parallel < 0:
 		return nil, errors.New("conformance: Config.TTL, Budget and Parallel must not be negative")
 	case len(cfg.KeyPrefix) > 64:
@@ -295,7 +304,7 @@ func (s *settings) openLocker(ctx context.Context) (lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wrap(b, s.ttl)
+	return s.wrap(b, s.ttl)
 }
 
 func (s *settings) openBackend(ctx context.Context) (backend.Backend, error) {
@@ -307,8 +316,17 @@ func (s *settings) openBackend(ctx context.Context) (backend.Backend, error) {
 }
 
 // wrap makes a Locker of a backend.
-func wrap(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-	l, err := lock.New(b, &lock.Options{TTL: ttl})
+func (s *settings) wrap(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+	wrap := s.Wrap
+	if wrap == nil {
+		wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+			return lock.New(b, &lock.Options{TTL: ttl})
+		}
+	}
+	l, err := wrap(b, ttl)
+	if err == nil && l == nil {
+		err = errors.New("conformance: Config.Wrap returned neither a Locker nor an error")
+	}
 	if err != nil {
 		_ = b.Close()
 		return nil, err

@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -21,6 +22,8 @@ var expiryRules = subject("expiry",
 		run: ttlRange},
 	&rule{Rule: Rule{Name: "TTLGrain", Statement: "A TTL that is not a multiple of the grain is refused with ErrInvalid, never rounded."},
 		run: ttlGrain},
+	&rule{Rule: Rule{Name: "EveryTTLLasts", Statement: "A lease lasts for its own TTL, whichever was accepted: none is cut to a whole number of something coarser, let alone to nothing."},
+		run: everyTTLLasts},
 	&rule{Rule: Rule{Name: "DeadlineFromSend", Statement: "The deadline of a lease is counted from before the request was sent: it is never later than the start of the call plus the TTL."},
 		claims: []claim{claimDeadline}, run: deadlineFromSend},
 	&rule{Rule: Rule{Name: "GrantIsUsable", Statement: "A lease has at least a third of its TTL left when it is returned."},
@@ -238,6 +241,40 @@ func ttlGrain(e *env) {
 		}
 		e.is(key, err, "TryAcquire with a TTL of "+ttl.String(), lock.ErrInvalid)
 	}
+}
+
+// uneven are TTLs between the usual ones, as far as the guarantees accept them.
+func (e *env) uneven() []time.Duration {
+	var out []time.Duration
+	grain := max(e.g.TTLGrain, 1)
+	for _, ttl := range []time.Duration{max(e.ttl/4, minTTL), e.ttl * 3 / 2, e.ttl*2 - 1} {
+		ttl -= ttl % grain
+		if e.g.CheckTTL(ttl) == nil && !slices.Contains(out, ttl) {
+			out = append(out, ttl)
+		}
+	}
+	return out
+}
+
+func everyTTLLasts(e *env) {
+	if e.fixed {
+		e.skipf("needs several TTLs, and only %s can be had", e.ttl)
+	}
+	ttls := e.uneven()
+	e.eachKind(func(k kind) {
+		a, b := k.open(), k.open()
+		e.each(len(ttls), func(i int) {
+			key := e.key("%s-%s", k.name, ttls[i])
+			old := e.mustTake(a, key, ttls[i])
+			deadline := old.until()
+			next := e.takeOver(b, key, e.long, e.takeover(ttls[i]), 5*time.Millisecond, "its holder did not renew it")
+			if now := time.Now(); now.Before(deadline) {
+				e.failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s", deadline.Sub(now), ttls[i])
+			}
+			_ = next.release(e.ctx)
+		})
+	})
+	e.notef("TTLs of %s", ttls)
 }
 
 // deadlineFromSend compares with the start of the call. The request may be sent a

@@ -214,6 +214,15 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"cuts the TTL to whole steps": {"EveryTTLLasts", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				ttl := req.TTL
+				req.TTL = ttl.Truncate(300 * time.Millisecond)
+				g, err := m.Backend.Try(ctx, req)
+				g.For = backend.ValidFor(ttl)
+				return g, err
+			}
+		}},
 		"refusals lengthen the lease": {"CrashFrees HoldersTTLCounts", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)

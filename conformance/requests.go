@@ -1,0 +1,133 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+)
+
+// The rules of this file look at the requests that a Locker sends: how many they
+// are, when they must stop, and whether they come without being called for.
+var requestRules = atSeam(slices.Concat(
+	subject("release",
+		&rule{Rule: Rule{Name: "ReleaseEndsRequests", Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it."},
+			run: releaseEndsRequests}),
+	subject("waiting",
+		&rule{Rule: Rule{Name: "WaitIsCalm", Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", calmPerSecond)},
+			run: waitIsCalm},
+		&rule{Rule: Rule{Name: "WaiterPolls", Statement: "A waiter gets the key soon after its release though every signal of the server was lost."},
+			run: waiterPolls}),
+)...)
+
+// calmPerSecond is how often a waiter may ask. Polling every 15 ms at first, or
+// every 20 ms for good, is well below; a loop without a pause is far above.
+const calmPerSecond = 100
+
+// tapped is a fault that changes nothing, for the log that it leaves of each call.
+func tapped() faultlock.Fault { return faultlock.DelayBefore(1) }
+
+// requests are the calls in the log that carry a request for the key.
+func requests(f *faultlock.Faults, key string, ops ...faultlock.Op) []faultlock.Injection {
+	return slices.DeleteFunc(f.Injected(), func(i faultlock.Injection) bool {
+		return i.Key != key || i.Landed || i.Op == faultlock.OpHint || len(ops) > 0 && !slices.Contains(ops, i.Op)
+	})
+}
+
+func releaseEndsRequests(e *env) {
+	e.each(2, func(i int) {
+		a, c := e.faulty()
+		c.All(tapped())
+		key, what, ops := e.key("released"), "release", []faultlock.Op(nil)
+		if i == 1 {
+			// A hold that ended by itself is cleaned up, and may still send releases.
+			key, what, ops = e.key("max-hold"), "maximum hold", []faultlock.Op{faultlock.OpRenew, faultlock.OpTry}
+		}
+		var more []lock.Option
+		if i == 1 {
+			more = append(more, lock.WithMaxHold(e.ttl/2))
+		}
+		h, err := a.tryFor(e.ctx, key, e.ttl, more...)
+		switch {
+		case i == 1 && errors.Is(err, lock.ErrUnsupported):
+			return
+		case err != nil:
+			e.unexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", outcome(err))
+		}
+		if i == 1 {
+			if !e.within(e.ttl/2+e.slack(), h.lease.Context().Done()) {
+				e.overdueFatalf(key, "the lease had not ended %s after its maximum hold", e.slack())
+			}
+		} else {
+			e.pause(e.ttl * 3 / 4) // for two renewals
+			h.mustRelease()
+		}
+		e.pause(e.ttl / 10) // what was under way
+		before := len(requests(c, key, ops...))
+		e.hist.note("suite", key, fmt.Sprintf("from here on no request for the key is expected; there were %d", before))
+		e.pause(e.ttl + e.ttl/4)
+		if late := requests(c, key, ops...)[before:]; len(late) > 0 {
+			e.latef(key, "%d requests were sent for the key more than %s after the end of its lease by its %s, the first of them a %s; its TTL was %s",
+				len(late), e.ttl/10, what, late[0].Op, e.ttl)
+		}
+	})
+}
+
+func waitIsCalm(e *env) {
+	const window = time.Second
+	holder := e.locker()
+	e.together(
+		func() {
+			a, c := e.faulty()
+			e.countWait(a, c, holder, "polling", tapped(), "somebody held the key, and nothing told of its release", window)
+		},
+		func() {
+			a, c := e.disturbed()
+			e.countWait(a, c, holder, "waiting", tapped(), "somebody held the key", window)
+		},
+		func() {
+			a, c := e.faulty()
+			e.countWait(a, c, holder, "unreachable", faultlock.FailBefore(), "the server refused connections", window)
+		},
+	)
+}
+
+// countWait has a wait for a held key, and counts its requests.
+func (e *env) countWait(a *client, c *faultlock.Faults, holder *client, name string, f faultlock.Fault, why string, window time.Duration) {
+	key := e.key("%s", name)
+	h := holder.mustTry(key)
+	c.All(f)
+	w := a.acquiring(key)
+	<-w.begun
+	begun := time.Now()
+	e.pause(window)
+	n := len(requests(c, key))
+	if most := calmPerSecond * time.Since(begun).Seconds(); float64(n) > most {
+		e.failf(key, "a waiter sent %d requests in %s, while %s; expected at most %.0f", n, time.Since(begun).Round(time.Millisecond), why, most)
+	}
+	c.Heal()
+	h.mustRelease()
+	w.mustGet(e, key, e.waitBound(), "the key was released").mustRelease()
+}
+
+func waiterPolls(e *env) {
+	optional[backend.Watcher](e.backend(), "Watcher")
+	holder := e.locker()
+	e.each(2, func(i int) {
+		a, c := e.disturbed()
+		key := e.key("%d", i)
+		c.All(faultlock.Drop(), faultlock.OpHint)
+		h := holder.mustTry(key)
+		w := a.acquiring(key)
+		e.settle()
+		h.mustRelease()
+		w.mustGet(e, key, e.waitBound(), "the key was released; the signal of it was lost on its way, as signals may be").mustRelease()
+		if len(c.Injected()) == 0 {
+			e.notef("inconclusive: no signal came that could be lost")
+		}
+	})
+}
