@@ -21,9 +21,13 @@
 //	LOCK_TEST_REDIS           host:port of a Redis server that tests may use
 //	LOCK_TEST_REDIS_PASSWORD  its password
 //	LOCK_TEST_REDIS_IMAGE     container image instead of redis:7
-//	LOCK_TEST_REQUIRE         all, or kinds with commas (redis): a missing
+//	LOCK_TEST_REQUIRE         all, or kinds with commas (redis,etcd): a missing
 //	                          server is a failure and not a skip
 //	LOCK_TEST_SOURCE          env, binary or container: look there only
+//
+// The first three exist for MARIADB, MYSQL, ETCD and ZOOKEEPER too. A MariaDB or
+// MySQL server from the environment has a database and a user named mortise, who
+// may do everything in it, and root, both with the password that is given here.
 //
 // A server from the environment belongs to somebody else. It is never stopped,
 // and a test that needs options or control (WithControl) passes over it.

@@ -1,6 +1,7 @@
 package servertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,9 +54,18 @@ func missing(format string, args ...any) error {
 // find returns a server that answers. Its error is a *missingError if there is
 // none to be had.
 func (f *finder) find(k *kind, c config) (*Server, error) {
+	found, err := f.findCluster(k, c, 1)
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// findCluster is find for n servers that know of each other.
+func (f *finder) findCluster(k *kind, c config, n int) ([]*Server, error) {
 	ways := []struct {
 		source string
-		open   func(*kind, config) (*Server, error)
+		open   func(*kind, config, int) ([]*Server, error)
 	}{
 		{sourceEnv, f.fromEnv},
 		{sourceBinary, f.fromBinary},
@@ -67,6 +77,11 @@ func (f *finder) find(k *kind, c config) (*Server, error) {
 	default:
 		return nil, fmt.Errorf("servertest: LOCK_TEST_SOURCE is %q; it takes env, binary or container", only)
 	}
+	if k.refuse != nil {
+		if err := k.refuse(c); err != nil {
+			return nil, fmt.Errorf("servertest: %s: %w", k.title, err)
+		}
+	}
 	var reasons []string
 	if only != "" {
 		reasons = append(reasons, "LOCK_TEST_SOURCE="+only+" rules out the other ways")
@@ -75,7 +90,7 @@ func (f *finder) find(k *kind, c config) (*Server, error) {
 		if only != "" && only != way.source {
 			continue
 		}
-		s, err := way.open(k, c)
+		s, err := way.open(k, c, n)
 		if m := (*missingError)(nil); errors.As(err, &m) {
 			reasons = append(reasons, m.reason)
 			continue
@@ -115,28 +130,52 @@ func (f *finder) report(t TB, k *kind, err error) {
 // private returns a server for one test and stops it at the test's cleanup.
 func private(t TB, f *finder, k *kind, opts []Option) *Server {
 	t.Helper()
-	s, err := f.find(k, newConfig(opts))
+	servers := cluster(t, f, k, 1, opts)
+	if servers == nil {
+		return nil
+	}
+	return servers[0]
+}
+
+// cluster returns n servers for one test, which know of each other, and stops
+// them at the test's cleanup.
+func cluster(t TB, f *finder, k *kind, n int, opts []Option) []*Server {
+	t.Helper()
+	servers, err := f.findCluster(k, newConfig(opts), n)
 	if err != nil {
 		f.report(t, k, err)
 		return nil
 	}
 	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
+		if err := stopAll(servers); err != nil {
 			t.Logf("servertest: %s: cannot clean up: %v", k.title, err)
 		}
 	})
-	t.Logf("servertest: %v", s)
-	return s
+	for _, s := range servers {
+		t.Logf("servertest: %v", s)
+	}
+	return servers
+}
+
+func stopAll(servers []*Server) error {
+	var failed []error
+	for _, s := range servers {
+		failed = append(failed, s.stop())
+	}
+	return errors.Join(failed...)
 }
 
 // answered remembers which servers from the environment answered, or did not,
 // so that a dead address costs the bound once and not once per test.
 var answered memo[string]
 
-func (f *finder) fromEnv(k *kind, c config) (*Server, error) {
+func (f *finder) fromEnv(k *kind, c config, n int) ([]*Server, error) {
 	addr := f.getenv(k.env)
 	if addr == "" {
 		return nil, missing("%s is not set", k.env)
+	}
+	if n > 1 {
+		return nil, missing("this test needs %d servers that know of each other, and %s=%s is one", n, k.env, addr)
 	}
 	if c.own() {
 		return nil, missing("this test needs a server of its own, with options or control, which the one at %s=%s is not", k.env, addr)
@@ -155,23 +194,40 @@ func (f *finder) fromEnv(k *kind, c config) (*Server, error) {
 		return nil, fmt.Errorf("%s=%s: %w", k.env, addr, err)
 	}
 	s.version = version
-	return s, nil
+	return []*Server{s}, nil
 }
 
-func (f *finder) fromBinary(k *kind, c config) (*Server, error) {
-	for _, name := range k.binaries {
-		path, err := f.lookPath(name)
-		if err != nil {
-			continue
-		}
-		return f.launch(k, c, sourceBinary, "127.0.0.1", func(port int) (instance, error) {
-			return newProcess(k, launch{config: c, binary: path, host: "127.0.0.1", port: port})
-		})
+func (f *finder) fromBinary(k *kind, c config, n int) ([]*Server, error) {
+	path, err := f.program(k)
+	if err != nil {
+		return nil, err
 	}
-	return nil, missing("no %s on PATH", strings.Join(k.binaries, " or "))
+	c.password = cmp.Or(c.password, k.password)
+	return f.launch(k, c, sourceBinary, "127.0.0.1", n, func(member int, members []ports) (instance, error) {
+		return newProcess(k, launch{
+			config: c, binary: path, host: "127.0.0.1",
+			port: members[member].client, member: member, members: members,
+		})
+	})
 }
 
-func (f *finder) fromContainer(k *kind, c config) (*Server, error) {
+// program returns the path of the kind's program.
+func (f *finder) program(k *kind) (string, error) {
+	if k.program != nil {
+		return k.program(f)
+	}
+	for _, name := range k.binaries {
+		if path, err := f.lookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", missing("no %s on PATH", strings.Join(k.binaries, " or "))
+}
+
+func (f *finder) fromContainer(k *kind, c config, n int) ([]*Server, error) {
+	if n > 1 {
+		return nil, missing("%d servers that know of each other are started from a program only", n)
+	}
 	e, err := f.engine()
 	if err != nil {
 		return nil, missing("no Docker engine: %v", err)
@@ -180,8 +236,9 @@ func (f *finder) fromContainer(k *kind, c config) (*Server, error) {
 	if err := e.ensureImage(image); err != nil {
 		return nil, missing("no container image %s: %v", image, err)
 	}
-	return f.launch(k, c, sourceContainer, e.host, func(port int) (instance, error) {
-		return newContainer(e, k, c, image, port), nil
+	c.password = cmp.Or(c.password, k.password)
+	return f.launch(k, c, sourceContainer, e.host, 1, func(_ int, at []ports) (instance, error) {
+		return newContainer(e, k, c, image, at[0].client), nil
 	})
 }
 

@@ -1,11 +1,13 @@
 package servertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // kind describes one sort of server: all that the common mechanism needs to
@@ -17,6 +19,21 @@ type kind struct {
 
 	binaries []string // programs, the first one found is used; a path with a slash is looked up as it is
 	install  string   // how to get a program: "apt-get install redis-server"
+
+	// program finds the program in place of binaries, for kinds of which the name
+	// alone does not tell. Its error is made with missing if there is none. May be
+	// nil.
+	program func(f *finder) (path string, err error)
+
+	extraPorts int           // ports beside the one for clients: of peers, for elections
+	password   string        // of servers started here for tests that did not choose one
+	patience   time.Duration // for a started server to answer; 0 stands for readyBound
+
+	// keepsData: a member of a cluster can't come back without its data.
+	keepsData bool
+
+	// refuse says why a server can't be started with this configuration. May be nil.
+	refuse func(c config) error
 
 	image         string                  // default container image, with its tag
 	containerPort int                     // TCP port inside the container
@@ -46,11 +63,21 @@ type kind struct {
 // launch is what a command line is made from.
 type launch struct {
 	config
-	binary string // path of the program; empty in a container
-	host   string // address to listen on
-	port   int    // port to listen on
-	dir    string // data directory
+	binary  string  // path of the program; empty in a container
+	host    string  // address to listen on
+	dir     string  // data directory
+	port    int     // port to listen on, as in members[member]
+	member  int     // which of the members this is
+	members []ports // of the whole cluster; one for a server that stands alone
 }
+
+// ports are the TCP ports of one server.
+type ports struct {
+	client int   // where it listens for clients
+	extra  []int // as many as the kind's extraPorts
+}
+
+func (k *kind) bound() time.Duration { return cmp.Or(k.patience, readyBound) }
 
 // target is a server as its clients see it.
 type target struct {

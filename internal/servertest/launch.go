@@ -34,33 +34,21 @@ type instance interface {
 	String() string
 }
 
-// launch starts a server on a port that is free, trying another port if
-// somebody takes it in the meantime.
-func (f *finder) launch(k *kind, c config, source, host string, make func(port int) (instance, error)) (*Server, error) {
+// launch starts n servers on ports that are free, trying other ports if somebody
+// takes one in the meantime.
+func (f *finder) launch(k *kind, c config, source, host string, n int, make func(member int, members []ports) (instance, error)) ([]*Server, error) {
 	var last error
 	for range maxPorts {
-		port, err := f.freePort()
+		members, err := f.freePorts(n, 1+k.extraPorts)
 		if err != nil {
 			return nil, err
 		}
-		inst, err := make(port)
-		if err != nil {
-			return nil, err
+		servers, err := launchAt(k, c, source, host, members, make)
+		if err == nil {
+			return servers, nil
 		}
-		s := &Server{
-			kind:     k,
-			source:   source,
-			addr:     net.JoinHostPort(host, strconv.Itoa(port)),
-			password: c.password,
-			inst:     inst,
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), readyBound)
-		last = s.up(ctx)
-		cancel()
-		if last == nil {
-			return s, nil
-		}
-		if err := inst.remove(); err != nil {
+		last = err
+		if err := stopAll(servers); err != nil {
 			return nil, errors.Join(last, err)
 		}
 		if !errors.Is(last, errPortTaken) {
@@ -70,12 +58,50 @@ func (f *finder) launch(k *kind, c config, source, host string, make func(port i
 	return nil, fmt.Errorf("no free port in %d attempts: %w", maxPorts, last)
 }
 
+// launchAt starts all members, none of which may serve before the others are
+// there, and then waits for each. It returns those it made, on failure too.
+func launchAt(k *kind, c config, source, host string, members []ports, make func(int, []ports) (instance, error)) ([]*Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), k.bound())
+	defer cancel()
+	var servers []*Server
+	for i := range members {
+		inst, err := make(i, members)
+		if err != nil {
+			return servers, err
+		}
+		s := &Server{
+			kind:      k,
+			source:    source,
+			addr:      net.JoinHostPort(host, strconv.Itoa(members[i].client)),
+			password:  c.password,
+			inst:      inst,
+			clustered: len(members) > 1,
+		}
+		servers = append(servers, s)
+		if err := s.start(); err != nil {
+			return servers, err
+		}
+	}
+	for _, s := range servers {
+		if err := s.await(ctx); err != nil {
+			return servers, err
+		}
+	}
+	return servers, nil
+}
+
+// start starts the instance without waiting until it serves.
+func (s *Server) start() error {
+	err := s.inst.start()
+	if err != nil && portTaken(err.Error()) {
+		return fmt.Errorf("%w: %w", errPortTaken, err)
+	}
+	return err
+}
+
 // up starts the instance and waits until it serves.
 func (s *Server) up(ctx context.Context) error {
-	if err := s.inst.start(); err != nil {
-		if portTaken(err.Error()) {
-			return fmt.Errorf("%w: %w", errPortTaken, err)
-		}
+	if err := s.start(); err != nil {
 		return err
 	}
 	return s.await(ctx)
@@ -89,6 +115,9 @@ func (s *Server) await(ctx context.Context) error {
 		attempt, cancel := context.WithTimeout(ctx, bound)
 		version, err := s.kind.probe(attempt, s.target())
 		cancel()
+		if err == nil {
+			err = listens(s.Pid(), s.addr)
+		}
 		// Who answers on the port of a server that has exited is somebody else.
 		exited := s.inst != nil && !s.inst.running()
 		if err == nil && !exited {
@@ -123,6 +152,28 @@ func (s *Server) await(ctx context.Context) error {
 func portTaken(text string) bool {
 	text = strings.ToLower(text)
 	return strings.Contains(text, "address already in use") || strings.Contains(text, "port is already allocated")
+}
+
+// freePorts returns ports for n members, each different.
+func (f *finder) freePorts(n, each int) ([]ports, error) {
+	taken := map[int]bool{}
+	var members []ports
+	for range n {
+		var got []int
+		for range each {
+			port, err := f.freePort()
+			for again := 0; err == nil && taken[port] && again < maxPorts; again++ {
+				port, err = f.freePort()
+			}
+			if err != nil {
+				return nil, err
+			}
+			taken[port] = true
+			got = append(got, port)
+		}
+		members = append(members, ports{client: got[0], extra: got[1:]})
+	}
+	return members, nil
 }
 
 // freePort returns a TCP port on which nobody listens. It stays below the

@@ -44,7 +44,7 @@ func newProcess(k *kind, l launch) (*process, error) {
 
 func (p *process) start() error {
 	if p.fresh && p.kind.prepare != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), readyBound)
+		ctx, cancel := context.WithTimeout(context.Background(), p.kind.bound())
 		defer cancel()
 		if err := p.kind.prepare(ctx, p.launch); err != nil {
 			return fmt.Errorf("cannot prepare its data: %w", err)

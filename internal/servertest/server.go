@@ -13,12 +13,13 @@ import (
 // Resume and Restart are called by one goroutine at a time, the test's own,
 // since they may end the test.
 type Server struct {
-	kind     *kind
-	source   string
-	addr     string
-	password string
-	shared   bool
-	inst     instance // nil for a server from the environment
+	kind      *kind
+	source    string
+	addr      string
+	password  string
+	shared    bool
+	clustered bool     // one of several members
+	inst      instance // nil for a server from the environment
 
 	mu      sync.Mutex
 	version string
@@ -116,7 +117,7 @@ func (s *Server) Resume(t TB) {
 		}
 		s.setFrozen(false)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyBound)
+	ctx, cancel := context.WithTimeout(context.Background(), s.kind.bound())
 	defer cancel()
 	if err := s.await(ctx); err != nil {
 		t.Fatalf("servertest: %s does not answer after Resume: %v", s.kind.title, err)
@@ -131,6 +132,10 @@ func (s *Server) Resume(t TB) {
 func (s *Server) Restart(t TB, keepData bool) {
 	t.Helper()
 	if !s.mayControl(t, "restart") {
+		return
+	}
+	if !keepData && s.clustered && s.kind.keepsData {
+		t.Fatalf("servertest: can't restart %v without its data: the cluster would not take it back", s)
 		return
 	}
 	if err := s.restart(keepData); err != nil {
@@ -148,7 +153,7 @@ func (s *Server) restart(keepData bool) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyBound)
+	ctx, cancel := context.WithTimeout(context.Background(), s.kind.bound())
 	defer cancel()
 	for {
 		err := s.up(ctx)
