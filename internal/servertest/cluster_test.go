@@ -13,7 +13,8 @@ func TestClusterSurvivesOneMember(t *testing.T) {
 		start func(t TB, n int, opts ...Option) []*Server
 	}{
 		{trials()[2], EtcdCluster},
-		{trials()[3], ZooKeeperCluster},
+		{trials()[3], EtcdCurrentCluster},
+		{trials()[4], ZooKeeperCluster},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()

@@ -49,7 +49,7 @@ var etcdKind = register(&kind{
 	env:           "LOCK_TEST_ETCD",
 	binaries:      []string{"etcd"},
 	install:       "apt-get install etcd-server",
-	image:         "quay.io/coreos/etcd:v3.6.14",
+	image:         "quay.io/coreos/etcd:v3.6.16",
 	containerPort: 2379,
 	extraPorts:    1, // for the other members
 	keepsData:     true,

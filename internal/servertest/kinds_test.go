@@ -32,6 +32,7 @@ func trials() []trial {
 		{"MariaDB", MariaDB, SharedMariaDB, writeSQL, readSQL},
 		{"MySQL", MySQL, SharedMySQL, writeSQL, readSQL},
 		{"Etcd", Etcd, SharedEtcd, writeEtcd, readEtcd},
+		{"EtcdCurrent", EtcdCurrent, SharedEtcdCurrent, writeEtcd, readEtcd},
 		{"ZooKeeper", ZooKeeper, SharedZooKeeper, writeZK, readZK},
 	}
 }
