@@ -242,7 +242,7 @@ func hintFor(err error) string {
 	switch {
 	case databaseClosed(err):
 		return "; the pool was closed before the Locker"
-	case errors.As(err, &u) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+	case errors.As(err, &u) && errors.Is(err, context.DeadlineExceeded):
 		return "; no connection came free or could be made in time: make the pool larger (pool_size, or SetMaxOpenConns) or check the address"
 	}
 	return ""

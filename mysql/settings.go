@@ -1,0 +1,76 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// warner is a *slog.Logger.
+type warner interface {
+	WarnContext(ctx context.Context, msg string, args ...any)
+}
+
+// serverVariables reads those of the named variables that the server has, as the
+// session sees them. MariaDB and MySQL don't have the same ones.
+func serverVariables(ctx context.Context, conn *sql.Conn, names ...string) (map[string]string, error) {
+	rows, err := conn.QueryContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "','")+"')")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	values := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return nil, err
+		}
+		values[strings.ToLower(name)] = value
+	}
+	return values, rows.Err()
+}
+
+func on(value string) bool { return strings.EqualFold(value, "ON") || value == "1" }
+
+// checkSettings asks the server for a sign of life, refuses what cannot work and
+// warns of what may lose locks.
+func (b *tableBackend) checkSettings(ctx context.Context, logger warner) error {
+	var vars map[string]string
+	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+		vars, err = serverVariables(ctx, conn, "autocommit", "read_only", "super_read_only", "innodb_read_only",
+			"tx_read_only", "transaction_read_only", "innodb_flush_log_at_trx_commit", "wsrep_on", "sql_safe_updates",
+			"group_replication_single_primary_mode", "group_replication_group_name")
+		return err
+	})
+	if err != nil {
+		return openError(ctx, err)
+	}
+	if !on(vars["autocommit"]) {
+		return fmt.Errorf("mysqllock: open: %w: autocommit is off in the sessions of the pool, so that no statement would take effect; leave it on (the DSN parameter autocommit, or init_connect of the server)", backend.ErrInvalid)
+	}
+	for _, name := range []string{"super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
+		if on(vars[name]) {
+			return fmt.Errorf("mysqllock: open: %w: %s is on: use the address of the primary", backend.ErrUnavailable, name)
+		}
+	}
+	if on(vars["read_only"]) {
+		// Users with a special right can still write, which checkRights finds out.
+		logger.WarnContext(ctx, "mysqllock: read_only is on: the server is probably a replica, whose locks nobody else sees; use the address of the primary")
+	}
+	durable := vars["innodb_flush_log_at_trx_commit"] == "1"
+	if !durable {
+		logger.WarnContext(ctx, "mysqllock: the server may forget locks and fencing tokens of the last second when it crashes; set innodb_flush_log_at_trx_commit to 1",
+			"innodb_flush_log_at_trx_commit", vars["innodb_flush_log_at_trx_commit"])
+	}
+	if on(vars["wsrep_on"]) {
+		logger.WarnContext(ctx, "mysqllock: the server is a Galera node: all Lockers must write to the same node, and a lock can be lost when it fails")
+	}
+	if vars["group_replication_group_name"] != "" && !on(vars["group_replication_single_primary_mode"]) {
+		logger.WarnContext(ctx, "mysqllock: the server is a member of a group with several primaries: all Lockers must write to the same one")
+	}
+	b.guarantees = tableGuarantees(durable)
+	return nil
+}

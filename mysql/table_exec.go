@@ -1,0 +1,165 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const (
+	// repeats is how often a step is taken again that the server has rolled back
+	// because of what others did at the same time, and how often a row is looked at
+	// again that others keep changing.
+	repeats = 20
+	// freshConnections is how often a connection that turns out to be dead before
+	// anything was sent is replaced by another one.
+	freshConnections = 3
+)
+
+// answer is what a changing statement says: the token that it reported through
+// LAST_INSERT_ID, or zero when its condition was not met.
+type answer struct {
+	id   int64
+	sent backend.Instant // just before it was sent
+}
+
+// change sends a statement that changes at most the rows that it names, and repeats
+// it when the server rolled it back. It never repeats a statement that may have been
+// applied.
+func (b *tableBackend) change(ctx context.Context, s statement) (answer, error) {
+	var a answer
+	text := string(s)
+	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		a.sent = b.clock.Now()
+		res, err := conn.ExecContext(ctx, text)
+		if err != nil {
+			return err
+		}
+		a.id, err = res.LastInsertId()
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return a, nil
+}
+
+// read reads rows without locking them.
+func (b *tableBackend) read(ctx context.Context, s statement) ([]row, error) {
+	var rows []row
+	text := string(s)
+	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		var err error
+		rows, err = scanRows(conn.QueryContext(ctx, text))
+		return err
+	})
+	return rows, err
+}
+
+func scanRows(rs *sql.Rows, err error) ([]row, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rs.Close()
+	var rows []row
+	for rs.Next() {
+		var r row
+		if err := rs.Scan(r.fields()...); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, rs.Err()
+}
+
+// one reads the row of a key, and nil when there is none.
+func (b *tableBackend) one(ctx context.Context, key string) (*row, error) {
+	rows, err := b.read(ctx, b.selectRow(key))
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return &rows[0], nil
+}
+
+// step runs f on a connection of the pool, with a context for its statements. An
+// error that came before anything was sent is marked.
+func (b *tableBackend) step(ctx context.Context, f func(context.Context, *sql.Conn) error) error {
+	dead := 0
+	for try := 1; ; try++ {
+		conn, err := b.db.Conn(ctx)
+		if err != nil {
+			return unsent{err}
+		}
+		inFlight, end := withGrace(ctx)
+		err = f(inFlight, conn)
+		end()
+		_ = conn.Close() // back to the pool
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, driver.ErrBadConn) && dead < freshConnections:
+			dead++
+		case worthRepeating(err) && try < repeats:
+			if waitErr := jitter(ctx, try); waitErr != nil {
+				return fmt.Errorf("%w: %w", waitErr, err)
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// grace is for how long an answer is waited for after the context of the call has
+// ended.
+const grace = time.Second
+
+// withGrace returns a context that ends a while after the given one. A driver can
+// only give a statement up by closing the connection, and the server may carry the
+// statement out afterwards: a grant could follow the release that was meant to
+// remove it. So the answer is waited for; the lock package has let the caller go.
+func withGrace(ctx context.Context) (inFlight context.Context, end func()) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	inFlight, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var mu sync.Mutex
+	var timer *time.Timer
+	over := false
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			timer = time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
+		}
+	})
+	return inFlight, func() {
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		if timer != nil {
+			timer.Stop()
+		}
+		cancel(nil)
+	}
+}
+
+// jitter lets those who are in each other's way go on at different times.
+func jitter(ctx context.Context, try int) error {
+	most := time.Duration(min(try, 10)) * 2 * time.Millisecond
+	timer := time.NewTimer(time.Duration(rand.Int64N(int64(most))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,141 @@
+package mysqllock
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Renew extends the hold in one statement when it is the only one on the key, and in
+// three when its owner has others. While a guarded write is open under the hold,
+// which keeps the row locked, it answers "still held, not extended".
+func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	for try := 1; try <= repeats; try++ {
+		if b.guards.open(hold.ID) {
+			return backend.Validity{Sent: b.clock.Now()}, nil
+		}
+		a, err := b.change(ctx, b.renew(hold))
+		if err != nil {
+			return backend.Validity{}, keyError(ctx, hold.Key, err)
+		}
+		if a.id == 0 {
+			r, mine, others, err := b.find(ctx, hold)
+			if err != nil {
+				return backend.Validity{}, err
+			}
+			a, err = b.change(ctx, b.extended(r, others, mine.hash, mine.expires, hold.TTL))
+			if err != nil {
+				return backend.Validity{}, keyError(ctx, hold.Key, err)
+			}
+		}
+		if a.id != 0 {
+			return backend.Validity{Sent: a.sent, For: backend.ValidFor(hold.TTL)}, nil
+		}
+		if err := jitter(ctx, try); err != nil {
+			return backend.Validity{}, fmt.Errorf("mysqllock: key %q: %w: %w", hold.Key, backend.ErrUnavailable, err)
+		}
+	}
+	return backend.Validity{}, outrun(hold.Key)
+}
+
+// Release ends the hold in one statement when it is the only one on the key, and in
+// three when its owner has others.
+func (b *tableBackend) Release(ctx context.Context, hold backend.Hold) error {
+	for try := 1; try <= repeats; try++ {
+		a, err := b.change(ctx, b.release(hold))
+		if err != nil {
+			return keyError(ctx, hold.Key, err)
+		}
+		if a.id != 0 {
+			b.freed.add(hold.Key, b.clock.Now())
+			return nil
+		}
+		if hold.Owner == "" {
+			return notHeld(hold.Key) // it shares no row with others
+		}
+		r, mine, others, err := b.find(ctx, hold)
+		if err != nil {
+			return err
+		}
+		a, err = b.change(ctx, b.without(r, others, mine.expires))
+		if err != nil {
+			return keyError(ctx, hold.Key, err)
+		}
+		if a.id != 0 {
+			return nil
+		}
+		if err := jitter(ctx, try); err != nil {
+			return fmt.Errorf("mysqllock: key %q: %w: %w", hold.Key, backend.ErrUnavailable, err)
+		}
+	}
+	return outrun(hold.Key)
+}
+
+// find reads the row of a hold that was not the only one on its key, or tells why
+// there is no such hold.
+func (b *tableBackend) find(ctx context.Context, hold backend.Hold) (r row, mine held, others []held, err error) {
+	found, err := b.one(ctx, hold.Key)
+	if err != nil {
+		// The statement before changed nothing, and this one only reads.
+		return row{}, held{}, nil, fmt.Errorf("%w (%w)", keyError(ctx, hold.Key, err), backend.ErrUnavailable)
+	}
+	if found == nil {
+		return row{}, held{}, nil, notHeld(hold.Key)
+	}
+	holds, err := found.unexpired()
+	if err != nil {
+		return row{}, held{}, nil, err
+	}
+	mine, others, ok := split(holds, hashOf(hold.ID.Hex()))
+	if !ok {
+		return row{}, held{}, nil, lost(hold, *found)
+	}
+	return *found, mine, others, nil
+}
+
+// lost says what became of a hold that the row does not have.
+func lost(hold backend.Hold, r row) error {
+	switch {
+	case hold.Token != 0 && r.token < int64(hold.Token):
+		return fmt.Errorf("mysqllock: key %q: %w: the row has an older token: the server has lost what it had committed, or the row was written by somebody else", hold.Key, backend.ErrTakenOver)
+	case r.holds == hashOf(hold.ID.Hex()):
+		return fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrExpired)
+	}
+	return notHeld(hold.Key)
+}
+
+// Inspect shows the record of the key. The table does not know who waits, so
+// Waiters is -1.
+func (b *tableBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	r, err := b.one(ctx, key)
+	if err != nil {
+		return backend.Record{}, keyError(ctx, key, err)
+	}
+	if r == nil || r.free() {
+		return backend.Record{}, notHeld(key)
+	}
+	holds, err := r.unexpired()
+	if err != nil {
+		return backend.Record{}, err
+	}
+	return backend.Record{
+		Key: key, Token: uint64(r.token), Holds: len(holds), Waiters: -1,
+		Remaining: r.remaining(), Holder: r.holder(),
+	}, nil
+}
+
+// ForceRelease frees the key if its record has the token, in one statement.
+func (b *tableBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if token > lastToken {
+		return notHeld(key)
+	}
+	a, err := b.change(ctx, b.force(key, token))
+	if err != nil {
+		return keyError(ctx, key, err)
+	}
+	if a.id == 0 {
+		return notHeld(key)
+	}
+	return nil
+}
