@@ -15,6 +15,10 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
+func init() {
+	backend.DefaultMux.Declare("mysql://", tableGuarantees(true))
+}
+
 // DefaultTable is the name of the lock table when nothing else is said.
 const DefaultTable = "locks"
 
@@ -126,8 +130,8 @@ func openTable(ctx context.Context, s urlSettings) (backend.Backend, error) {
 	return b, nil
 }
 
-// tableBackend implements backend.Backend, BatchRenewer, HandOverer, Inspector and
-// ForceReleaser.
+// tableBackend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
+// ForceReleaser, Revoker and Lister.
 type tableBackend struct {
 	db         *sql.DB
 	closesIt   bool
@@ -146,6 +150,8 @@ var (
 	_ backend.HandOverer    = (*tableBackend)(nil)
 	_ backend.Inspector     = (*tableBackend)(nil)
 	_ backend.ForceReleaser = (*tableBackend)(nil)
+	_ backend.Revoker       = (*tableBackend)(nil)
+	_ backend.Lister        = (*tableBackend)(nil)
 )
 
 func newTable(db *sql.DB, opts *Options) (*tableBackend, error) {

@@ -3,7 +3,6 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"os"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func init() {
@@ -22,9 +22,27 @@ func init() {
 	}
 }
 
-func TestTableConformance(t *testing.T) {
+// The suite runs on a backend of a URL, and on pools of the caller with either
+// meaning of the number of affected rows.
+func TestTableOnMariaDB(t *testing.T) { testTable(t, servertest.SharedMariaDB) }
+
+func TestTableOnMySQL(t *testing.T) { testTable(t, servertest.SharedMySQL) }
+
+func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()
-	conformance.Run(t, tableConfigOfURL(os.Getenv("ZZURL")))
+	server := shared(t)
+	t.Run("URL", func(t *testing.T) {
+		t.Parallel()
+		conformance.Run(t, tableConfigOfURL(server.URL()))
+	})
+	for _, foundRows := range []string{"false", "true"} {
+		t.Run("pool, clientFoundRows="+foundRows, func(t *testing.T) {
+			t.Parallel()
+			cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=" + foundRows)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			conformance.Run(t, cfg)
+		})
+	}
 }
 
 func tableConfigOfURL(url string) conformance.Config {
@@ -38,21 +56,12 @@ func tableConfigOfURL(url string) conformance.Config {
 	}
 }
 
-// TestTableConformanceOfPool is about a pool of the caller's, with the settings of
-// the driver that are not ours: affected rows mean something else.
-func TestTableConformanceOfPool(t *testing.T) {
-	t.Parallel()
-	cfg, db := tableConfigOfDSN(os.Getenv("ZZDSN"))
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	conformance.Run(t, cfg)
-}
-
+// tableConfigOfDSN is about a pool of the caller's.
 func tableConfigOfDSN(dsn string) (conformance.Config, *sql.DB) {
 	c, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		panic(err)
 	}
-	c.ClientFoundRows = true
 	c.Logger = &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
@@ -60,7 +69,7 @@ func tableConfigOfDSN(dsn string) (conformance.Config, *sql.DB) {
 	}
 	db := sql.OpenDB(connector)
 	return conformance.Config{
-		Name: "mysql table, pool of the caller with clientFoundRows",
+		Name: "mysql table, pool of the caller",
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return NewTableBackend(ctx, db, nil)
 		},

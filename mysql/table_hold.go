@@ -112,17 +112,10 @@ func (b *tableBackend) Inspect(ctx context.Context, key string) (backend.Record,
 	if err != nil {
 		return backend.Record{}, keyError(ctx, key, err)
 	}
-	if r == nil || r.free() {
+	if r == nil {
 		return backend.Record{}, notHeld(key)
 	}
-	holds, err := r.unexpired()
-	if err != nil {
-		return backend.Record{}, err
-	}
-	return backend.Record{
-		Key: key, Token: uint64(r.token), Holds: len(holds), Waiters: -1,
-		Remaining: r.remaining(), Holder: r.holder(),
-	}, nil
+	return r.record()
 }
 
 // ForceRelease frees the key if its record has the token, in one statement.
@@ -131,6 +124,21 @@ func (b *tableBackend) ForceRelease(ctx context.Context, key string, token uint6
 		return notHeld(key)
 	}
 	a, err := b.change(ctx, b.force(key, token))
+	if err != nil {
+		return keyError(ctx, key, err)
+	}
+	if a.id == 0 {
+		return notHeld(key)
+	}
+	return nil
+}
+
+// Revoke makes the record that of nobody until it expires, in one statement.
+func (b *tableBackend) Revoke(ctx context.Context, key string, token uint64) error {
+	if token > lastToken {
+		return notHeld(key)
+	}
+	a, err := b.change(ctx, b.revoke(key, token))
 	if err != nil {
 		return keyError(ctx, key, err)
 	}

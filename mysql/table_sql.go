@@ -117,6 +117,24 @@ func (b *tableBackend) force(key string, token uint64) statement {
 	return b.updates().text(freeing).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
 }
 
+// revoke gives the record with the token to a hold that nobody has.
+func (b *tableBackend) revoke(key string, token uint64) statement {
+	return b.updates().text(sameToken + ",owner=" + nobody + ",hold_count=1,holds=").bytes(hashOf(backend.NewID().Hex())).
+		text(",updated=" + now).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
+}
+
+// list reads the rows of held keys that begin with the prefix and come after a key.
+func (b *tableBackend) list(prefix, after string) statement {
+	s := b.selects().text(" WHERE expires>" + now + " AND lock_key>").bytes(after)
+	if prefix != "" {
+		// The bytes of UTF-8 leave room for one more.
+		end := []byte(prefix)
+		end[len(end)-1]++
+		s = s.text(" AND lock_key>=").bytes(prefix).text(" AND lock_key<").bytes(string(end))
+	}
+	return s.text(" ORDER BY lock_key LIMIT ").int(listChunk)
+}
+
 // unchanged is the condition that the row is as it was read.
 func (s statement) unchanged(r row) statement {
 	return s.where(r.key).text(" AND token=").int(r.token).text(" AND holds=").bytes(r.holds).
