@@ -201,7 +201,8 @@ func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisi
 		settings: s,
 		req: backend.Request{
 			Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
-			Holder: backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
+			Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
+			Renewed: !s.NoRenewal,
 		},
 	}, nil
 }

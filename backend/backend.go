@@ -59,6 +59,12 @@ type Request struct {
 	TTL time.Duration
 	// Holder is stored beside the record for those who are refused.
 	Holder Holder
+	// Renewed says that the lock package renews the hold until it is released or
+	// lost, and then releases it until that is confirmed. Such a hold may live on a
+	// session that holds of the client share. Without it the hold must end by itself
+	// when its TTL has passed and nobody has called Renew, whatever the client does;
+	// a backend whose holds always expire by themselves ignores the field.
+	Renewed bool
 }
 
 // Hold names the hold that a request was granted, or may have been granted.

@@ -1,0 +1,173 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// permanent are the answers of the server that waiting does not cure.
+var permanent = []error{
+	rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound, rpctypes.ErrPermissionDenied,
+	rpctypes.ErrPermissionNotGranted, rpctypes.ErrAuthNotEnabled,
+	rpctypes.ErrCorrupt, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps, rpctypes.ErrLeaseTTLTooLarge,
+	rpctypes.ErrNotCapable, rpctypes.ErrClusterIDMismatch,
+}
+
+// refusedForNow are answers that promise that nothing was changed, and that time
+// can cure.
+var refusedForNow = []error{
+	rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrNoLeader, rpctypes.ErrNotLeader,
+	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUnhealthy,
+}
+
+// sentinelFor returns ErrUnavailable or ErrPermanent for an error that promises
+// that nothing was changed, and nil for every other. What the server may have
+// accepted before it lost its leader, or before the connection broke, is unknown.
+func sentinelFor(err error) error {
+	for _, e := range permanent {
+		if errors.Is(err, e) {
+			return backend.ErrPermanent
+		}
+	}
+	for _, e := range refusedForNow {
+		if errors.Is(err, e) {
+			return backend.ErrUnavailable
+		}
+	}
+	var server rpctypes.EtcdError
+	switch {
+	case errors.As(err, &server):
+	case clientClosed(err):
+		return backend.ErrPermanent
+	case badCertificate(err):
+		return backend.ErrPermanent
+	case notSent(err):
+		return backend.ErrUnavailable
+	}
+	return nil
+}
+
+// clientClosed reports that the client was closed under us.
+func clientClosed(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.Canceled && strings.Contains(s.Message(), "client connection is closing")
+}
+
+func badCertificate(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "authentication handshake failed") &&
+		(strings.Contains(s.Message(), "x509:") || strings.Contains(s.Message(), "tls:"))
+}
+
+// notSent reports that there was no connection to send anything on. gRPC has no
+// code for it.
+func notSent(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok || s.Code() != codes.Unavailable {
+		return false
+	}
+	for _, text := range []string{"Error while dialing", "authentication handshake failed", "there is no address available", "there is no connection available", "no children to pick from", "name resolver error"} {
+		if strings.Contains(s.Message(), text) {
+			return true
+		}
+	}
+	return false
+}
+
+// connectionBroke reports that the connection ended before the answer: the same
+// request can be sent again, to another member perhaps.
+func connectionBroke(err error) bool {
+	var server rpctypes.EtcdError
+	if errors.As(err, &server) {
+		return errors.Is(err, rpctypes.ErrLeaderChanged) || errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail) || errors.Is(err, rpctypes.ErrStopped)
+	}
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.Unavailable && !badCertificate(err)
+}
+
+// keyError is the error of a request that may have changed something.
+func keyError(ctx context.Context, key string, err error) error {
+	return fmt.Errorf("etcdlock: key %q: %w", key, describe(ctx, err))
+}
+
+// readError is the error of a request that changes nothing.
+func readError(ctx context.Context, key string, err error) error {
+	return fmt.Errorf("etcdlock: key %q: %w", key, harmless(ctx, err))
+}
+
+// harmless marks what is not a refusal for good as "unavailable".
+func harmless(ctx context.Context, err error) error {
+	err = describe(ctx, err)
+	if errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
+}
+
+// describe marks the error with its sentinel, adds what to do about it, and makes
+// it match the context that caused it.
+func describe(ctx context.Context, err error) error {
+	cause := ctx.Err()
+	if cause == nil && errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		cause = context.DeadlineExceeded // of one attempt, or a moment before the timer of ctx
+	}
+	if sentinel := sentinelFor(err); sentinel != nil {
+		err = fmt.Errorf("%w: %w%s", sentinel, err, hintFor(err))
+	}
+	if cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+func hintFor(err error) string {
+	switch {
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return "; the user needs a role with read and write permission on the whole prefix"
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrInvalidAuthToken):
+		return "; check user and password"
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return "; compact and defragment the server, then disarm its alarm"
+	case clientClosed(err):
+		return "; the client was closed before the Locker"
+	}
+	return ""
+}
+
+// unmark takes away the promise that nothing was changed, and keeps the text.
+func unmark(err error) error { return unmarked{err} }
+
+type unmarked struct{ err error }
+
+func (u unmarked) Error() string { return u.err.Error() + "; an earlier attempt had lost its answer" }
+
+func (u unmarked) Is(target error) bool {
+	if target == backend.ErrUnavailable || target == backend.ErrPermanent {
+		return false
+	}
+	return errors.Is(u.err, target)
+}
+
+func notHeld(key string) error {
+	return fmt.Errorf("etcdlock: key %q: %w", key, backend.ErrNotHeld)
+}
+
+func takenOver(key string) error {
+	return fmt.Errorf("etcdlock: key %q: %w", key, backend.ErrTakenOver)
+}
+
+func sessionLost(key string) error {
+	return fmt.Errorf("etcdlock: key %q: %w: its etcd lease has expired or was revoked", key, backend.ErrSessionLost)
+}
+
+func isNotHeld(err error) bool { return errors.Is(err, backend.ErrNotHeld) }
+
+func leaseNotFound(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }

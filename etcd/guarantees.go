@@ -1,0 +1,48 @@
+package etcdlock
+
+import (
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const (
+	grain = time.Second
+	// maxTTL is what etcd accepts (lessor, maxTTL).
+	maxTTL = 9_000_000_000 * time.Second
+	// takeoverLag covers the half second between two looks of the server at its
+	// leases, and the round of consensus of the revocation.
+	takeoverLag = time.Second
+)
+
+// guarantees are those of an etcd cluster that grants leases of at least minTTL.
+func guarantees(minTTL time.Duration) backend.Guarantees {
+	return backend.Guarantees{
+		Name:  "etcd",
+		Reach: backend.ReachNetwork,
+		Assumptions: []string{
+			"The cluster is not restored from a backup and not started anew from one member while a key is held; where that must be done, the revision is raised (etcdutl snapshot restore --bump-revision --mark-compacted).",
+			"The rates of the clocks of the members and of the holder differ by less than one percent.",
+			"The release of the servers has the corrections of lease renewal: 3.5.23, 3.6.5 or later. Older ones may confirm the renewal of a lease that they have revoked, when the leader stalls.",
+			"Nobody else writes under the prefix.",
+		},
+		Expiry:          backend.ClockServerSteps,
+		MinTTL:          minTTL,
+		MaxTTL:          maxTTL,
+		TTLGrain:        grain,
+		TakeoverLag:     takeoverLag,
+		EndsWithSession: true,
+		Token:           backend.TokenRevision,
+		TokenSurvives:   []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventFailover},
+		HoldsSurvive:    []backend.Event{backend.EventRestart, backend.EventFailover},
+		Reentrancy:      backend.ReentrancyClient,
+		Waiting:         backend.WaitQueue,
+		Fair:            true,
+		ManualRenewal:   true,
+		WithoutRenewal:  true,
+		LossSignal:      true,
+		Deadline:        true,
+		HolderDetails:   true,
+		GuardedWrite:    true,
+	}
+}

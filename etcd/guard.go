@@ -1,0 +1,76 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// Txn begins a transaction that takes effect only while the lease is held: the
+// cluster compares the key of the hold in the same atomic step. It is the only
+// protection that depends on no clock; a process that was paused between looking at
+// its lease and writing is refused.
+//
+//	resp, err := etcdlock.Txn(ctx, lease).Then(clientv3.OpPut("report", "done")).Commit()
+//
+// If, Then, Else and Commit are those of clientv3.Txn, and the conditions of If
+// decide between Then and Else as usual. When the lease is not held any more,
+// neither is carried out and Commit returns an error matching ErrNotHeld. A lease of
+// another backend is ErrUnsupported. Every other error says, as without a lock, that
+// the transaction may have taken effect.
+//
+// The transaction goes through the client of the Locker. It is used by one
+// goroutine.
+func Txn(ctx context.Context, lease lock.Lease) clientv3.Txn {
+	return &guarded{ctx: ctx, lease: lease}
+}
+
+type guarded struct {
+	ctx       context.Context //nolint:containedctx // as in clientv3.Txn, whose Commit takes none
+	lease     lock.Lease
+	cmps      []clientv3.Cmp
+	then, els []clientv3.Op
+}
+
+func (g *guarded) If(cmps ...clientv3.Cmp) clientv3.Txn { g.cmps = append(g.cmps, cmps...); return g }
+func (g *guarded) Then(ops ...clientv3.Op) clientv3.Txn { g.then = append(g.then, ops...); return g }
+func (g *guarded) Else(ops ...clientv3.Op) clientv3.Txn { g.els = append(g.els, ops...); return g }
+func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
+	b, hold, ok := lock.HoldOf(g.lease)
+	if !ok {
+		if g.lease != nil && g.lease.Context().Err() != nil {
+			return nil, notHeld(g.lease.Key())
+		}
+		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
+	}
+	e, ok := b.(*etcdBackend)
+	if !ok {
+		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
+	}
+	m := e.member(hold.ID)
+	if m == nil {
+		return nil, notHeld(hold.Key)
+	}
+	e.mu.Lock()
+	s, next := m.session, m.next
+	e.mu.Unlock()
+	own := namesOf(e.prefix, hold.Key).own(hold.ID)
+	held := e.holds(own, int64(hold.Token), s)
+	if next != nil {
+		held = held[:1] // on its way to another lease
+	}
+	resp, err := e.client.Txn(g.ctx).If(held...).Then(clientv3.OpTxn(g.cmps, g.then, g.els)).Commit()
+	switch {
+	case err != nil:
+		return nil, keyError(g.ctx, hold.Key, err)
+	case !resp.Succeeded:
+		return nil, notHeld(hold.Key)
+	}
+	inner := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())
+	inner.Header = resp.Header
+	return inner, nil
+}

@@ -1,0 +1,223 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Enqueue creates the acquisition's key, in one transaction that also finds the
+// place before it. The lock is granted by it when there is none.
+func (b *etcdBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n := namesOf(b.prefix, req.Key)
+	a, m, err := b.ask(ctx, n, req, true)
+	if err != nil {
+		return nil, err
+	}
+	t := &ticket{b: b, n: n, req: req, m: m, s: m.session, own: n.own(req.ID), rev: a.rev, seen: a.seen}
+	if a.alone {
+		t.granted, t.sent = true, a.sent
+	}
+	t.follow(a.other)
+	return t, nil
+}
+
+// ticket is a place in the queue. One goroutine waits at it.
+type ticket struct {
+	b   *etcdBackend
+	n   names
+	req backend.Request
+	m   *member
+	s   *session
+	own string
+	rev int64 // create revision of the place
+
+	granted bool // by Enqueue
+	sent    backend.Instant
+	before  string // the place before this one, or "" when it has to be looked up
+	seen    int64  // the revision at which it was there
+}
+
+// follow remembers the place before, if it is one: a key without a lease is not.
+func (t *ticket) follow(kv *mvccpb.KeyValue) {
+	t.before = ""
+	if kv != nil && kv.Lease != 0 {
+		t.before = string(kv.Key)
+	}
+}
+
+const (
+	// shortPause is how long to wait after an error before asking again.
+	shortPause = 100 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// Wait watches the place before this one, and asks for the head of the queue when
+// it is gone, when the watch breaks, and every third of the TTL, when the session is
+// renewed too.
+func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
+	if t.granted && t.b.clock.Now().Sub(t.sent) < t.s.ttl/12 {
+		return t.grant(t.sent), nil
+	}
+	if t.granted {
+		t.before = ""
+	}
+	pause := shortPause
+	for {
+		if t.before == "" {
+			sent := t.b.clock.Now()
+			first, err := t.verify(ctx)
+			switch {
+			case err == nil && first:
+				return t.grant(sent), nil
+			case err == nil:
+				pause = shortPause
+			case t.over(ctx, err):
+				return backend.Grant{}, err
+			default:
+				if err := t.sleep(ctx, pause); err != nil {
+					return backend.Grant{}, err
+				}
+				pause = min(2*pause, mostPause)
+				continue
+			}
+		}
+		if err := t.watch(ctx); err != nil {
+			return backend.Grant{}, err
+		}
+		t.before = ""
+	}
+}
+
+func (t *ticket) grant(sent backend.Instant) backend.Grant {
+	return backend.Grant{Token: uint64(t.rev), Holds: 1, Validity: t.b.validity(t.s, sent)}
+}
+
+// over reports whether an error ends the wait. The place survives while its
+// session may.
+func (t *ticket) over(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || errors.Is(err, backend.ErrNotHeld) || errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrClosed) {
+		return true
+	}
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	return t.b.clock.Now() >= t.s.until
+}
+
+// verify asks, in one transaction, whether the place still exists with its lease,
+// and which place is before it. Both are read anew each time: the lease may have
+// ended while others were waited for (the fault that Jepsen found in etcd 3.4.3).
+func (t *ticket) verify(ctx context.Context) (first bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.s.ttl/3)
+	defer cancel()
+	err = t.b.freshly(ctx, t.s, func() error {
+		first, err = t.look(ctx, 1)
+		return err
+	})
+	return first, err
+}
+
+func (t *ticket) look(ctx context.Context, limit int64) (first bool, err error) {
+	before := clientv3.OpGet(t.n.dir, clientv3.WithRange(t.n.end), clientv3.WithMaxCreateRev(t.rev-1), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit))
+	var resp *clientv3.TxnResponse
+	err = t.b.attempts(ctx, func(ctx context.Context) error {
+		resp, err = t.b.client.Txn(ctx).If(t.b.holds(t.own, t.rev, t.s)...).Then(before).Commit()
+		return err
+	})
+	switch {
+	case err != nil:
+		return false, readError(ctx, t.req.Key, err)
+	case !resp.Succeeded && t.b.isGone(t.s):
+		return false, sessionLost(t.req.Key)
+	case !resp.Succeeded:
+		return false, notHeld(t.req.Key)
+	}
+	t.seen = resp.Header.Revision
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	for _, kv := range kvs {
+		if t.follow(kv); t.before != "" {
+			return false, nil
+		}
+	}
+	if len(kvs) > 0 && limit > 0 {
+		return t.look(ctx, 0) // only keys that are not ours so far
+	}
+	return true, nil
+}
+
+// holds compares the acquisition's key: its create revision, and that it still
+// lives on its session.
+func (b *etcdBackend) holds(own string, rev int64, s *session) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(own), "=", rev),
+		clientv3.Compare(clientv3.LeaseValue(own), "=", s.id),
+	}
+}
+
+// watch returns when the place before this one may have gone, or when it is time
+// to look at everything.
+func (t *ticket) watch(ctx context.Context) error {
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	begun := time.Now()
+	events := t.b.client.Watch(watching, t.before, clientv3.WithRev(t.seen+1), clientv3.WithFilterPut())
+	third := t.s.ttl / 3
+	timer := time.NewTimer(third - time.Duration(rand.Int64N(int64(third/10))))
+	defer timer.Stop()
+	for {
+		select {
+		case resp, ok := <-events:
+			switch {
+			case ok && resp.Err() == nil && len(resp.Events) == 0:
+				continue // a sign of life
+			case ok && resp.Err() == nil:
+				return nil
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case time.Since(begun) < shortPause:
+				return t.sleep(ctx, shortPause) // compacted or cancelled; not again at full speed
+			}
+			return nil
+		case <-timer.C:
+			return nil
+		case <-t.s.ended:
+			return sessionLost(t.req.Key)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (t *ticket) sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d + time.Duration(rand.Int64N(int64(d/4))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-t.s.ended:
+		return sessionLost(t.req.Key)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Withdraw deletes the place, granted or not.
+func (t *ticket) Withdraw(ctx context.Context) error {
+	hold := backend.HoldOf(t.req)
+	hold.Token = uint64(t.rev)
+	err := t.b.Release(ctx, hold)
+	if errors.Is(err, backend.ErrNotHeld) {
+		return nil
+	}
+	return err
+}

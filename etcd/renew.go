@@ -1,0 +1,189 @@
+package etcdlock
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Renew renews the etcd lease of the hold, and then looks whether its key is still
+// there.
+func (b *etcdBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	r := b.RenewBatch(ctx, []backend.Hold{hold})[0]
+	return r.Validity, r.Err
+}
+
+// batchSize is how many keys one request looks at; servers allow 128 unless told
+// otherwise (--max-txn-ops).
+const batchSize = 64
+
+// renewing is a hold whose session has been renewed, and whose key is to be seen.
+type renewing struct {
+	out  *backend.Renewal
+	hold backend.Hold
+	m    *member
+	s    *session
+}
+
+// RenewBatch renews each etcd lease once, and looks at the keys in one request.
+func (b *etcdBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := make([]backend.Renewal, len(holds))
+	sent := b.clock.Now()
+	var live []renewing
+	renewed := map[*session]error{}
+	for i, hold := range holds {
+		r := renewing{out: &out[i], hold: hold}
+		if r.out.Err = b.findHold(ctx, &r); r.out.Err != nil {
+			continue
+		}
+		err, done := renewed[r.s]
+		if !done {
+			err = b.keepAlive(ctx, r.s)
+			renewed[r.s] = err
+		}
+		switch {
+		case leaseNotFound(err):
+			r.out.Err = sessionLost(hold.Key)
+		case err != nil:
+			r.out.Err = keyError(ctx, hold.Key, err)
+		default:
+			live = append(live, r)
+		}
+	}
+	for len(live) > 0 {
+		some := live[:min(len(live), batchSize)]
+		live = live[len(some):]
+		b.seeKeys(ctx, some, sent)
+	}
+	return out
+}
+
+// findHold finds the session that the hold lives on, or has to live on for its TTL.
+// A hold of another client, which this one knows by its id only, is looked up.
+func (b *etcdBackend) findHold(ctx context.Context, r *renewing) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m := b.member(r.hold.ID)
+	if m == nil {
+		var err error
+		if m, err = b.adopt(ctx, r.hold); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	s, gone := m.session, m.session.gone && m.next == nil
+	b.mu.Unlock()
+	if gone {
+		return sessionLost(r.hold.Key)
+	}
+	r.m, r.s = m, s
+	if r.hold.TTL > s.ttl {
+		var err error
+		if r.s, err = b.move(ctx, r.hold, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt learns from the server about a hold that was granted to another client.
+func (b *etcdBackend) adopt(ctx context.Context, hold backend.Hold) (*member, error) {
+	resp, err := b.client.Get(ctx, namesOf(b.prefix, hold.Key).own(hold.ID))
+	if err != nil {
+		return nil, readError(ctx, hold.Key, err)
+	}
+	if len(resp.Kvs) == 0 || resp.Kvs[0].Lease == 0 {
+		return nil, notHeld(hold.Key)
+	}
+	kv, id := resp.Kvs[0], clientv3.LeaseID(resp.Kvs[0].Lease)
+	m := &member{
+		holder: decodeRecord(kv).Holder, rev: kv.CreateRevision,
+		session: &session{id: id, ttl: hold.TTL, fence: fenceName(b.prefix, id), ended: make(chan struct{})},
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if known := b.members[hold.ID]; known != nil {
+		return known, nil
+	}
+	b.members[hold.ID] = m
+	return m, nil
+}
+
+// seeKeys looks whether the keys are still there, with their leases. The answer to
+// a key that is not is that the hold was removed.
+func (b *etcdBackend) seeKeys(ctx context.Context, holds []renewing, sent backend.Instant) {
+	gets := make([]clientv3.Op, len(holds))
+	for i, r := range holds {
+		gets[i] = clientv3.OpGet(namesOf(b.prefix, r.hold.Key).own(r.hold.ID), clientv3.WithKeysOnly())
+	}
+	var resp *clientv3.TxnResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Txn(ctx).Then(gets...).Commit()
+		return err
+	})
+	for i, r := range holds {
+		if err != nil {
+			r.out.Err = readError(ctx, r.hold.Key, err)
+			continue
+		}
+		kv := oldest(resp.Responses[i].GetResponseRange())
+		b.mu.Lock()
+		rev, gone := r.m.rev, r.s.gone
+		b.mu.Unlock()
+		switch {
+		case kv != nil && kv.Lease == int64(r.s.id) && (rev == 0 || kv.CreateRevision == rev):
+			r.out.Validity = b.validity(r.s, sent)
+		case gone:
+			r.out.Err = sessionLost(r.hold.Key)
+		default:
+			r.out.Err = takenOver(r.hold.Key)
+		}
+	}
+}
+
+// move puts the key of a hold that is to last longer on a session with the longer
+// TTL. The key keeps its create revision, and with it token and place.
+func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *member) (*session, error) {
+	b.mu.Lock()
+	from, to := m.session, m.next
+	b.mu.Unlock()
+	if to == nil || to.ttl < hold.TTL || b.isGone(to) {
+		open := b.ownSession
+		if from.shared {
+			open = b.sharedSession
+		}
+		var err error
+		if to, err = open(ctx, hold.TTL); err != nil {
+			return nil, err
+		}
+		b.mu.Lock()
+		m.next = to
+		b.mu.Unlock()
+	}
+	own := namesOf(b.prefix, hold.Key).own(hold.ID)
+	put := clientv3.OpPut(own, encodeRecord(m.holder, hold.TTL, m.holder.Since), clientv3.WithLease(to.id))
+	var resp *clientv3.TxnResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Txn(ctx).If(b.holds(own, m.rev, from)...).Then(put).Else(clientv3.OpGet(own, clientv3.WithKeysOnly())).Commit()
+		return err
+	})
+	if err != nil {
+		return nil, keyError(ctx, hold.Key, err)
+	}
+	if !resp.Succeeded {
+		kv := oldest(resp.Responses[0].GetResponseRange())
+		if kv == nil || kv.Lease != int64(to.id) { // neither where it was, nor where an earlier attempt put it
+			return nil, takenOver(hold.Key)
+		}
+	}
+	b.mu.Lock()
+	m.session, m.next = to, nil
+	b.mu.Unlock()
+	if !from.shared {
+		b.revoke(from)
+	}
+	return to, nil
+}

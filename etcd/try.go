@@ -1,0 +1,214 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Try asks once, in one transaction: the acquisition's key is created if no
+// acquisition of the lock has one. It leaves nothing behind when it is refused.
+func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Grant{}, err
+	}
+	n := namesOf(b.prefix, req.Key)
+	if !req.Renewed && b.member(req.ID) == nil {
+		// A look first, so that a refusal does not cost a lease.
+		if err := b.look(ctx, n); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+	a, m, err := b.ask(ctx, n, req, false)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	if a.rev == 0 {
+		b.forget(req.ID, m)
+		return backend.Grant{}, heldBy(req.Key, a.other)
+	}
+	return backend.Grant{Token: uint64(a.rev), Holds: 1, Validity: b.validity(m.session, a.sent)}, nil
+}
+
+// look refuses when the lock is held. Otherwise the transaction has the word.
+func (b *etcdBackend) look(ctx context.Context, n names) error {
+	resp, err := b.client.Get(ctx, n.dir, clientv3.WithRange(n.end), first()[0], first()[1])
+	if err != nil {
+		return readError(ctx, n.key, err)
+	}
+	if len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 {
+		return heldBy(n.key, resp.Kvs[0])
+	}
+	return nil
+}
+
+// first are the options for the oldest key of a range.
+func first() []clientv3.OpOption {
+	return []clientv3.OpOption{clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
+}
+
+// asked is the answer to an attempt to create an acquisition's key.
+type asked struct {
+	sent  backend.Instant
+	rev   int64            // create revision of the acquisition's key; zero: it was refused
+	alone bool             // no other acquisition has a key: the lock is granted
+	other *mvccpb.KeyValue // the holder's key (Try), or the one before (Enqueue)
+	seen  int64            // the revision of which all this is true
+}
+
+// ask sends the transaction, again when its session has ended or when the fence
+// has moved since the session was last used.
+func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *member, error) {
+	for tries := 1; ; tries++ {
+		m, err := b.enlist(ctx, req, queue)
+		if err != nil {
+			return asked{}, nil, err
+		}
+		var a asked
+		err = b.freshly(ctx, m.session, func() error {
+			a, err = b.askFenced(ctx, n, req, m, queue)
+			return err
+		})
+		switch {
+		case err == nil:
+			return a, m, nil
+		case leaseNotFound(err) && tries < 3:
+			b.sessionGone(m.session)
+			continue
+		}
+		err = keyError(ctx, req.Key, err)
+		b.applied(m, 0, err)
+		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
+			b.forget(req.ID, m)
+			if b.member(req.ID) != nil {
+				err = unmark(err) // an earlier attempt is still in doubt
+			}
+		}
+		return asked{}, nil, err
+	}
+}
+
+func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
+	s := m.session
+	for range 16 {
+		sent := b.clock.Now()
+		b.mu.Lock()
+		epoch := s.epoch
+		b.mu.Unlock()
+		resp, err := b.commit(ctx, m, takeTxn(n, req, s, epoch, queue))
+		if err != nil {
+			return asked{}, err
+		}
+		if !resp.Succeeded {
+			// A request of the same session was withdrawn meanwhile; ours was not meant.
+			b.moveFence(s, revisionOf(resp.Responses))
+			continue
+		}
+		a := readTake(n, req, s, resp, queue)
+		a.sent = sent
+		b.applied(m, a.rev, nil)
+		return a, nil
+	}
+	return asked{}, fmt.Errorf("%w: the fence of the session %q changes all the time", backend.ErrUnavailable, s.fence)
+}
+
+// commit sends a transaction that creates the member's key. A repeat after a lost
+// answer finds its own key; but what was lost may still arrive later.
+func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (*clientv3.TxnResponse, error) {
+	var resp *clientv3.TxnResponse
+	tries := 0
+	err := b.attempts(ctx, func(ctx context.Context) error {
+		if tries++; tries > 1 {
+			b.mu.Lock()
+			m.unsettled = true
+			b.mu.Unlock()
+		}
+		r, err := b.client.Do(ctx, t)
+		resp = r.Txn()
+		return err
+	})
+	return resp, err
+}
+
+// takeTxn creates the acquisition's key: if no acquisition has a key with a lease,
+// or in any case when a place in the queue is wanted. Keys without a lease are not
+// ours and don't count. What is sent under an older epoch of a shared session has no
+// effect.
+func takeTxn(n names, req backend.Request, s *session, epoch int64, queue bool) clientv3.Op {
+	own := n.own(req.ID)
+	put := func(since time.Time, more ...clientv3.OpOption) clientv3.Op {
+		return clientv3.OpPut(own, encodeRecord(req.Holder, req.TTL, since), append(more, clientv3.WithLease(s.id))...)
+	}
+	refused := []clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}
+	if queue {
+		refused = []clientv3.Op{put(time.Time{}, clientv3.WithPrevKV()), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
+	}
+	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
+	take := clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put(time.Now())}, refused)
+	var valid []clientv3.Cmp
+	var otherwise []clientv3.Op
+	if s.shared {
+		valid = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.fence), "=", epoch)}
+		otherwise = []clientv3.Op{clientv3.OpGet(s.fence)}
+	}
+	return clientv3.OpTxn(valid, []clientv3.Op{take}, otherwise)
+}
+
+func readTake(n names, req backend.Request, s *session, resp *clientv3.TxnResponse, queue bool) asked {
+	inner := resp.Responses[0].GetResponseTxn()
+	a := asked{seen: resp.Header.Revision}
+	if inner.Succeeded {
+		a.rev, a.alone = resp.Header.Revision, true
+		return a
+	}
+	if !queue {
+		// The key of an earlier attempt holds: the range was empty when it was created.
+		own := oldest(inner.Responses[0].GetResponseRange())
+		if own != nil && own.Lease == int64(s.id) {
+			a.rev, a.alone = own.CreateRevision, true
+			return a
+		}
+		a.other = oldest(inner.Responses[1].GetResponseRange())
+		return a
+	}
+	a.rev = resp.Header.Revision
+	newest := inner.Responses[1].GetResponseRange().Kvs
+	if before := inner.Responses[0].GetResponsePut().PrevKv; before != nil {
+		a.rev = before.CreateRevision // the place of an earlier attempt; Wait finds out where it is
+	} else if len(newest) == 2 && string(newest[0].Key) == n.own(req.ID) {
+		a.other = newest[1] // a new place is the last one
+	}
+	return a
+}
+
+func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
+	if len(r.GetKvs()) == 0 {
+		return nil
+	}
+	return r.Kvs[0]
+}
+
+// revisionOf is the mod revision of the key that a transaction has read, or zero
+// when it does not exist.
+func revisionOf(responses []*pb.ResponseOp) int64 {
+	if len(responses) == 1 {
+		if kv := oldest(responses[0].GetResponseRange()); kv != nil {
+			return kv.ModRevision
+		}
+	}
+	return 0
+}
+
+func (b *etcdBackend) moveFence(s *session, rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.epoch = rev
+}

@@ -1,0 +1,130 @@
+package etcdlock
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Opener opens the backend of a URL; it is registered for the schemes etcd and
+// etcds (TLS).
+//
+//	etcd://[user:password@]host[:port],host2[:port]/prefix
+//
+// The hosts are members of one cluster; port 2379 is meant where none is given.
+// The path is the prefix of the keys; without one it is "lock/". Parameters, for etcds only: ca, cert and key,
+// which name PEM files. Anything else is refused with an error matching ErrInvalid.
+// The servers' names are always checked against their certificates.
+//
+// The client is the backend's own. It logs nothing, and notices within 13 seconds
+// that a member stands still.
+func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
+	if cfg.TTL != 0 {
+		if err := guarantees(grain).CheckTTL(cfg.TTL); err != nil {
+			return nil, err
+		}
+	}
+	conf, prefix, err := clientConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	client, err := openClient(ctx, conf)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: open: %w (%s)", harmless(ctx, err), u)
+	}
+	b, err := newBackend(client, prefix)
+	if err != nil {
+		_ = client.Close()
+		return nil, err
+	}
+	b.closesIt = true
+	if err := b.checkServers(ctx, loggerOr(cfg.Logger)); err != nil {
+		_ = b.Close()
+		return nil, fmt.Errorf("%w (%s)", err, u)
+	}
+	return b, nil
+}
+
+// openClient makes the client, which asks for a token at once if it has a
+// password, bounded by its dial timeout alone.
+func openClient(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		conf.DialTimeout = max(min(conf.DialTimeout, time.Until(deadline)), time.Millisecond)
+	}
+	return clientv3.New(conf)
+}
+
+// clientConfig reads the URL.
+func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err error) {
+	q := u.Query
+	conf = clientv3.Config{
+		Username: u.User,
+		Password: u.Password,
+
+		DialTimeout:          openLimit,
+		DialKeepAliveTime:    10 * time.Second, // gRPC allows no less
+		DialKeepAliveTimeout: 3 * time.Second,
+		Logger:               zap.NewNop(),
+	}
+	scheme := "http://"
+	if u.Scheme == "etcds" {
+		scheme = "https://"
+		conf.TLS, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
+	}
+	if invalid := q.Done(); invalid != nil {
+		return conf, "", fmt.Errorf("etcdlock: %w", invalid)
+	}
+	if err != nil {
+		return conf, "", err
+	}
+	for _, host := range u.HostsWithPort("2379") {
+		conf.Endpoints = append(conf.Endpoints, scheme+host)
+	}
+	prefix = strings.TrimPrefix(u.Path, "/")
+	switch {
+	case (u.User == "") != (u.Password == ""):
+		err = invalidURL("user and password are given together, as in etcd://user:password@host")
+	case strings.HasPrefix(prefix, "/"):
+		err = invalidURL("the prefix begins after one slash, as in etcd://host:2379/prefix")
+	}
+	return conf, prefix, err
+}
+
+func invalidURL(text string) error {
+	return fmt.Errorf("etcdlock: %w: URL: %s", backend.ErrInvalid, text)
+}
+
+// tlsConfig trusts the given authority, or the system's where none is given.
+func tlsConfig(ca, cert, key string) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("etcdlock: %w: parameter \"ca\": %w", backend.ErrInvalid, err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("etcdlock: %w: parameter \"ca\": %s has no PEM certificate", backend.ErrInvalid, ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, invalidURL("cert and key are given together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("etcdlock: %w: parameters \"cert\" and \"key\": %w", backend.ErrInvalid, err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
