@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -17,8 +16,9 @@ type member struct {
 	session *session
 	next    *session // to which a longer TTL moves the key; nil otherwise
 	rev     int64    // create revision of its key; zero while that is unknown
-	// unsettled: a request that creates the key may still be on its way.
-	unsettled bool
+	// pending counts the requests that create the key and have no answer: they may
+	// still be on their way, even if nobody waits for them any more.
+	pending int
 }
 
 // member returns what is known of the acquisition, or nil.
@@ -57,7 +57,7 @@ func (b *etcdBackend) enlist(ctx context.Context, req backend.Request, queued bo
 // could make one.
 func (b *etcdBackend) forget(id backend.ID, m *member) {
 	b.mu.Lock()
-	keep := m.unsettled && m.session.shared && !m.session.gone
+	keep := m.pending > 0 && m.session.shared && !m.session.gone
 	if !keep && b.members[id] == m {
 		delete(b.members, id)
 	}
@@ -68,14 +68,24 @@ func (b *etcdBackend) forget(id backend.ID, m *member) {
 	}
 }
 
-// applied notes how a request that creates the key ended.
-func (b *etcdBackend) applied(m *member, rev int64, err error) {
+// sending notes that a request which creates the key is about to be sent.
+func (b *etcdBackend) sending(m *member) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case err == nil:
-		m.rev = rev
-	case !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, backend.ErrPermanent):
-		m.unsettled = true
-	}
+	m.pending++
+}
+
+// answered notes that a request which creates the key was answered, or was never
+// sent. Of the others nobody knows when they arrive.
+func (b *etcdBackend) answered(m *member) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.pending--
+}
+
+// created notes the create revision of the key.
+func (b *etcdBackend) created(m *member, rev int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.rev = rev
 }

@@ -24,13 +24,13 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 		return b.deleteKey(ctx, hold, nil, int64(hold.Token), false)
 	}
 	b.mu.Lock()
-	s, rev, unsettled, gone := m.session, m.rev, m.unsettled, m.session.gone && m.next == nil
+	s, rev, pending, gone := m.session, m.rev, m.pending > 0, m.session.gone && m.next == nil
 	b.mu.Unlock()
 	if gone {
 		b.drop(hold.ID, m)
 		return sessionLost(hold.Key)
 	}
-	if unsettled && !s.shared {
+	if pending && !s.shared {
 		// What is on its way cannot create a key on a lease that has ended.
 		err := b.attempts(ctx, func(ctx context.Context) error {
 			_, err := b.client.Revoke(ctx, s.id)
@@ -45,7 +45,7 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 		}
 		return nil
 	}
-	err := b.deleteKey(ctx, hold, s, rev, unsettled)
+	err := b.deleteKey(ctx, hold, s, rev, pending)
 	if err == nil || isNotHeld(err) {
 		b.drop(hold.ID, m)
 		if !s.shared {

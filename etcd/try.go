@@ -84,7 +84,6 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 			continue
 		}
 		err = keyError(ctx, req.Key, err)
-		b.applied(m, 0, err)
 		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
 			b.forget(req.ID, m)
 			if b.member(req.ID) != nil {
@@ -95,13 +94,19 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 	}
 }
 
+// askFenced sends the transaction. A release may be called as soon as ctx has ended,
+// while this is still under way. It finds the pending request then, or else has
+// moved the fence before the epoch is read here, and ctx is seen to have ended.
 func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
 	s := m.session
 	for range 16 {
 		sent := b.clock.Now()
-		b.mu.Lock()
-		epoch := s.epoch
-		b.mu.Unlock()
+		b.sending(m)
+		epoch := b.epochOf(s)
+		if err := ctx.Err(); err != nil {
+			b.answered(m)
+			return asked{}, err
+		}
 		resp, err := b.commit(ctx, m, takeTxn(n, req, s, epoch, queue))
 		if err != nil {
 			return asked{}, err
@@ -113,24 +118,26 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 		}
 		a := readTake(n, req, s, resp, queue)
 		a.sent = sent
-		b.applied(m, a.rev, nil)
+		b.created(m, a.rev)
 		return a, nil
 	}
-	return asked{}, fmt.Errorf("%w: the fence of the session %q changes all the time", backend.ErrUnavailable, s.fence)
+	return asked{}, fmt.Errorf("%w: the fence %q changes all the time", backend.ErrUnavailable, s.fence)
 }
 
-// commit sends a transaction that creates the member's key. A repeat after a lost
-// answer finds its own key; but what was lost may still arrive later.
-func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (*clientv3.TxnResponse, error) {
-	var resp *clientv3.TxnResponse
-	tries := 0
-	err := b.attempts(ctx, func(ctx context.Context) error {
-		if tries++; tries > 1 {
-			b.mu.Lock()
-			m.unsettled = true
-			b.mu.Unlock()
+// commit sends a transaction that creates the member's key, which the caller has
+// noted as pending. A repeat after a lost answer finds its own key; but what was
+// lost may still arrive later.
+func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (resp *clientv3.TxnResponse, err error) {
+	again := false
+	err = b.attempts(ctx, func(ctx context.Context) error {
+		if again {
+			b.sending(m)
 		}
+		again = true
 		r, err := b.client.Do(ctx, t)
+		if err == nil || leaseNotFound(err) || sentinelFor(err) != nil {
+			b.answered(m)
+		}
 		resp = r.Txn()
 		return err
 	})
@@ -205,6 +212,12 @@ func revisionOf(responses []*pb.ResponseOp) int64 {
 		}
 	}
 	return 0
+}
+
+func (b *etcdBackend) epochOf(s *session) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return s.epoch
 }
 
 func (b *etcdBackend) moveFence(s *session, rev int64) {
