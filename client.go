@@ -40,6 +40,7 @@ type client struct {
 	queuer   backend.Queuer
 	batch    backend.BatchRenewer
 	handOver backend.HandOverer
+	counted  bool // the holds of explicit owners are counted on this side
 
 	clock    backend.Clock
 	sched    *scheduler
@@ -106,7 +107,9 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	notifier, _ := b.(backend.LossNotifier)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		r := newReentry(b, c.clock)
-		c.ops, c.batch, c.handOver = r, nil, nil
+		// Holds without an owner are not counted, so that the backend may renew them
+		// together. It hands nothing over beside what is counted here.
+		c.ops, c.counted, c.handOver = r, true, nil
 		if c.queuer != nil {
 			c.queuer = r
 		}

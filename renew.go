@@ -20,13 +20,19 @@ func (c *client) sendRenewals() {
 	due := c.dueRenewals
 	c.dueRenewals = nil
 	c.sched.mu.Unlock()
-	if c.batch == nil || len(due) == 1 {
-		for _, l := range due {
+	together := due[:0:0]
+	for _, l := range due {
+		if c.batch == nil || c.counted && l.hold.Owner != "" {
 			c.renewers.run(func() { c.renew(l) })
+		} else {
+			together = append(together, l)
 		}
+	}
+	if len(together) == 1 {
+		c.renewers.run(func() { c.renew(together[0]) })
 		return
 	}
-	for len(due) > 0 {
+	for due := together; len(due) > 0; {
 		n := min(len(due), batchSize)
 		some := due[:n]
 		c.renewers.run(func() { c.renewBatch(some) })

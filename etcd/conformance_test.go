@@ -7,10 +7,11 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, conformanceOfURL(sharedURL(t)))
+	conformance.Run(t, conformanceOfURL(servertest.SharedEtcd(t).URL()))
 }
 
 // conformanceOfURL also makes the Configs in the processes that the suite starts.

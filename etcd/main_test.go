@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,12 +13,4 @@ import (
 func TestMain(m *testing.M) {
 	conformance.Child(conformanceOfURL)
 	goleak.VerifyTestMain(servertest.StopAfter(m))
-}
-
-func sharedURL(t testing.TB) string {
-	url := os.Getenv("TEST_ETCD_URL")
-	if url == "" {
-		t.Skip("no server")
-	}
-	return url
 }

@@ -40,7 +40,7 @@ func (b *etcdBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []ba
 		}
 		err, done := renewed[r.s]
 		if !done {
-			err = b.keepAlive(ctx, r.s)
+			err = b.renewSession(ctx, r.s)
 			renewed[r.s] = err
 		}
 		switch {
@@ -58,6 +58,18 @@ func (b *etcdBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []ba
 		b.seeKeys(ctx, some, sent)
 	}
 	return out
+}
+
+// renewSession renews the session, unless that was just done for another of its
+// holds: the renewals of many holds come one by one within a few percent of the TTL.
+func (b *etcdBackend) renewSession(ctx context.Context, s *session) error {
+	b.mu.Lock()
+	fresh := !s.gone && b.clock.Now() < s.sent.Add(s.ttl/64)
+	b.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return b.keepAlive(ctx, s)
 }
 
 // findHold finds the session that the hold lives on, or has to live on for its TTL.

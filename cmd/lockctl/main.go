@@ -17,6 +17,7 @@ import (
 	// The backends, each of which registers its URL schemes.
 	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/backend/memory"
+	_ "github.com/mortiselock/lock/etcd"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 )
