@@ -75,6 +75,11 @@ type Config struct {
 	// Child. Without it, the rules that kill or stop processes are skipped.
 	Child string
 
+	// Tidy ends, when the run is over, what rules have left behind on purpose: the
+	// leases of clients that died. Otherwise they end by their TTL, half a minute at
+	// most. It needs OpenBackend.
+	Tidy bool
+
 	// KeyPrefix begins every key. Default: "conformance/". At most 64 bytes.
 	KeyPrefix string
 
@@ -112,6 +117,7 @@ type settings struct {
 	keySpace string        // KeyPrefix and a part that no other run has
 	rules    []*rule
 	stalls   *stallMeter
+	used     *usedKeys
 }
 
 // prepare checks the Config and opens one client to see that it can be opened.

@@ -41,7 +41,7 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 	ctx, cancel := context.WithCancelCause(ctx)
 	// A case that is repeated because the machine stood still gets more time.
 	ttl := s.fit(s.ttl << min(attempt-1, 2))
-	return &env{
+	e := &env{
 		settings: s, ttl: ttl, long: s.fit(max(longTTL, 4*ttl)), rule: r, ctx: ctx, cancel: cancel,
 		hist:    newHistory(time.Now()),
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
@@ -51,6 +51,8 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
+	e.hist.used = s.used
+	return e
 }
 
 // skipf ends the case without a verdict on the rule.

@@ -21,6 +21,7 @@ type history struct {
 	pending map[*event]struct{}
 	dropped int
 	longest time.Duration // that a call without waiting took
+	used    *usedKeys     // nil: nobody wants to know
 }
 
 const (
@@ -87,6 +88,7 @@ func (h *history) note(who, key, text string) {
 
 func (h *history) add(ev *event) {
 	ev.count = 1
+	h.used.add(ev.key)
 	// Refusals in a row are one event, so that polling does not hide the grants.
 	if last := h.last[ev.key]; last != nil && last.refused && ev.refused && last.op == ev.op {
 		last.to, last.result = ev.to, ev.result

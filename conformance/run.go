@@ -115,12 +115,18 @@ type runner struct {
 
 func newRunner(s *settings) *runner {
 	s.stalls = newStallMeter()
+	if s.Tidy && s.OpenBackend != nil {
+		s.used = new(usedKeys)
+	}
 	r := &runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
 	close(r.calm)
 	return r
 }
 
-func (r *runner) close() { r.s.stalls.close() }
+func (r *runner) close() {
+	r.s.stalls.close()
+	r.s.tidy()
+}
 
 // queue takes a place in the order of cases.
 func (r *runner) queue() <-chan struct{} {

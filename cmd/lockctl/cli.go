@@ -72,7 +72,7 @@ func newRootCommand(p *printer) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.DisableSuggestions = true
 	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),
-		newCompareCommand(p),
+		newCompareCommand(p), newCheckCommand(p),
 		newVersionCommand())
 	root.SetUsageTemplate(root.UsageTemplate() + exitHelp)
 	return root

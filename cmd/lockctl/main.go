@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/mortiselock/lock/conformance"
+
 	// The backends, each of which registers its URL schemes.
 	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/backend/memory"
@@ -23,6 +25,7 @@ import (
 )
 
 func main() {
+	conformance.Child(checkOf) // for lockctl check
 	runHelper()
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
