@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -121,9 +122,8 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer first.Close()
 	alive := watchOver(ctx, first)
-	defer alive.end()
-
 	suite := checkOf(from.url)
 	suite.TTL, suite.Budget, suite.Only, suite.Seed = cfg.ttl, cfg.budget, cfg.only, cfg.seed
 	rules := len(conformance.Rules())
@@ -131,18 +131,15 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	if len(cfg.only) > 0 {
 		progress.total = 0
 	}
-	suite.Progress = func(r conformance.Result) {
-		alive.ended(r.Rule)
-		progress.show(r)
-	}
+	suite.Progress = func(r conformance.Result) { progress.show(alive.judge(r)) }
 	rep, err := conformance.Check(alive.ctx, suite)
 	progress.end()
+	gone := alive.end()
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	gone := alive.end()
-	if gone != nil {
-		rep = alive.withoutBlame(rep)
+	for i, r := range rep.Results {
+		rep.Results[i] = alive.withoutBlame(r)
 	}
 	if err := checkFormats[cfg.format](out, rep); err != nil {
 		return exitWith(exitInternal, "writing the report: %v", err)
@@ -158,20 +155,29 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	return nil
 }
 
-// guardian looks at the backend beside the suite, and ends the run when it has
-// stopped answering for good.
+// guardian looks at the backend beside the suite, so that rules are not blamed for a
+// server that has gone, and ends the run when it has gone for good.
 type guardian struct {
+	b      backend.Backend
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
 	mu    sync.Mutex
-	since time.Time            // when the backend stopped answering; zero while it answers
-	at    map[string]time.Time // when each rule ended
+	away  []absence
+	cases map[string]absence // when each rule began and ended
+	last  error              // of the last look
 }
+
+// absence is a time during which the backend did not answer, or during which a rule
+// was tried.
+type absence struct{ from, to time.Time }
+
+func (a absence) meets(b absence) bool { return a.from.Before(b.to) && b.from.Before(a.to) }
 
 const (
 	lookEvery = time.Second
+	lookLimit = 5 * time.Second
 	// patience is for how long a backend may be away before a check is given up:
 	// longer than a restart.
 	patience = 20 * time.Second
@@ -181,16 +187,14 @@ const (
 var errGone = errors.New("no answer for " + patience.String())
 
 func watchOver(ctx context.Context, b backend.Backend) *guardian {
-	g := &guardian{done: make(chan struct{}), at: map[string]time.Time{}}
+	g := &guardian{b: b, done: make(chan struct{}), cases: map[string]absence{}}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
 	go func() {
 		defer close(g.done)
-		defer func() { _ = b.Close() }()
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for {
-			asked := time.Now()
-			g.judge(asked, g.look(b))
+			g.look()
 			select {
 			case <-tick.C:
 			case <-g.ctx.Done():
@@ -201,21 +205,43 @@ func watchOver(ctx context.Context, b backend.Backend) *guardian {
 	return g
 }
 
-// look asks for a key of its own and gives it back.
-func (g *guardian) look(b backend.Backend) error {
-	limits := b.Guarantees()
+// look asks whether the backend answers, and remembers it.
+func (g *guardian) look() {
+	asked := time.Now()
+	err := g.ask()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.away)
+	open := n > 0 && g.last != nil
+	g.last = err
+	switch {
+	case err == nil:
+		return
+	case !open:
+		g.away = append(g.away, absence{asked.Add(-lookEvery), time.Now().Add(lookEvery)})
+		return
+	}
+	g.away[n-1].to = time.Now().Add(lookEvery)
+	if time.Since(g.away[n-1].from) > patience {
+		g.cancel(fmt.Errorf("%w; the last was: %w", errGone, err))
+	}
+}
+
+// ask takes a key of its own and gives it back.
+func (g *guardian) ask() error {
+	limits := g.b.Guarantees()
 	ttl := max(limits.MinTTL, time.Second)
 	if limits.MaxTTL > 0 {
 		ttl = min(ttl, limits.MaxTTL)
 	}
-	ctx, cancel := context.WithTimeout(g.ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
 		req := backend.Request{Key: checkPrefix + "alive/" + backend.NewID().Hex(), ID: backend.NewID(), TTL: ttl}
-		_, err := b.Try(ctx, req)
+		_, err := g.b.Try(ctx, req)
 		if err == nil {
-			err = b.Release(ctx, backend.HoldOf(req))
+			err = g.b.Release(ctx, backend.HoldOf(req))
 		}
 		answer <- err
 	}()
@@ -227,48 +253,48 @@ func (g *guardian) look(b backend.Backend) error {
 	}
 }
 
-func (g *guardian) judge(asked time.Time, err error) {
-	if g.ctx.Err() != nil {
-		return
-	}
+// judge returns the result of a rule that has just ended, without a failure that
+// may be the server's.
+func (g *guardian) judge(r conformance.Result) conformance.Result {
+	now := time.Now()
+	tried := absence{now.Add(-time.Duration(r.Seconds * float64(time.Second))), now}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case err == nil:
-		g.since = time.Time{}
-	case g.since.IsZero():
-		g.since = asked.Add(-lookEvery)
-	case time.Since(g.since) > patience:
-		g.cancel(fmt.Errorf("%w; the last was: %w", errGone, err))
+	g.cases[r.Rule] = tried
+	g.mu.Unlock()
+	if r.Verdict == conformance.Fail {
+		g.look()
 	}
+	return g.withoutBlame(r)
 }
 
-func (g *guardian) ended(rule string) {
+func (g *guardian) withoutBlame(r conformance.Result) conformance.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.at[rule] = time.Now()
+	if r.Verdict == conformance.Fail && slices.ContainsFunc(g.away, g.cases[r.Rule].meets) {
+		r.Verdict, r.Evidence = conformance.Skipped, "the backend did not answer while the rule was tried"
+	}
+	return r
 }
 
-// end stops looking and returns why the run was given up, if it was.
+// end stops looking. Its error says that the backend was away during the run.
 func (g *guardian) end() error {
 	g.cancel(nil)
 	<-g.done
 	if err := context.Cause(g.ctx); errors.Is(err, errGone) {
 		return err
 	}
-	return nil
-}
-
-// withoutBlame takes back the failures of rules that ended after the backend had
-// stopped answering.
-func (g *guardian) withoutBlame(r conformance.Report) conformance.Report {
+	g.look()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, x := range r.Results {
-		if x.Verdict == conformance.Fail && g.at[x.Rule].After(g.since) {
-			r.Results[i].Verdict = conformance.Skipped
-			r.Results[i].Evidence = "the backend stopped answering while the rule was tried"
-		}
+	if g.last != nil {
+		return g.last
 	}
-	return r
+	var all time.Duration
+	for _, a := range g.away {
+		all += a.to.Sub(a.from) - 2*lookEvery
+	}
+	if len(g.away) > 0 {
+		return fmt.Errorf("it was away for about %s", max(all, lookEvery).Round(time.Second))
+	}
+	return nil
 }

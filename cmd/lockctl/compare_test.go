@@ -56,6 +56,9 @@ func TestEverySchemeIsDeclared(t *testing.T) {
 	}
 	sameWithTLS := map[string]string{"rediss": "redis", "etcds": "etcd"}
 	for _, scheme := range backend.DefaultMux.Schemes() {
+		if scheme == flawedScheme {
+			continue // of these tests
+		}
 		assert.True(t, declared[scheme] || declared[sameWithTLS[scheme]], "the package of %s: does not call Declare", scheme)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -17,6 +18,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	conformance.Child(checkOf)
 	runHelper() // tests in this process start them too
 	unignoreSignals()
 	os.Exit(testMain(m))

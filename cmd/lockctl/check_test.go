@@ -1,0 +1,139 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// flawedScheme is a backend that lets anybody release anybody's hold. Only the
+// tests in this process know it.
+const flawedScheme = "flawed"
+
+func init() {
+	store := memlock.NewStore(nil)
+	backend.DefaultMux.Register(flawedScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		return careless{b}, err
+	})
+}
+
+type careless struct{ backend.Backend }
+
+func (careless) Guarantees() backend.Guarantees {
+	return backend.Guarantees{
+		Name: "careless", Reach: backend.ReachNetwork, MinTTL: 10 * time.Millisecond, TTLGrain: 1,
+		Token: backend.TokenCounter, Waiting: backend.WaitPoll, ManualRenewal: true, WithoutRenewal: true,
+	}
+}
+
+func (c careless) Clock() backend.Clock { return c.Backend.(backend.Clocked).Clock() }
+
+func (c careless) Release(ctx context.Context, h backend.Hold) error {
+	rec, err := c.Backend.(backend.Inspector).Inspect(ctx, h.Key)
+	if err != nil {
+		return err
+	}
+	return c.Backend.(backend.ForceReleaser).ForceRelease(ctx, h.Key, rec.Token)
+}
+
+func TestCheckOfAGoodBackend(t *testing.T) {
+	t.Parallel()
+	stores(t, func(t *testing.T, url string) {
+		page := filepath.Join(t.TempDir(), "report.html")
+		status, out, errs := run(t, url, "check", "--only", "release,expiry", "--budget", "5s", "--format", "html", "--output", page)
+		require.Equal(t, exitOK, status, errs)
+		assert.Empty(t, out)
+		html, err := os.ReadFile(page)
+		require.NoError(t, err)
+		assert.Contains(t, string(html), "Every claim that could be tried was kept.")
+		assert.Contains(t, string(html), "ReleaseOwnOnly")
+		assert.NotContains(t, string(html), "src=", "the page loads something")
+		assert.NotContains(t, string(html), "href=", "the page points to something")
+		_, out, _ = run(t, url, "ls", "--json", checkPrefix)
+		assert.Empty(t, out, "the check has left keys behind")
+	})
+}
+
+func TestCheckStartsProcesses(t *testing.T) {
+	t.Parallel()
+	status, out, errs := run(t, "file:"+t.TempDir(), "check", "--only", "CrashFreesProcess", "--budget", "5s", "--format", "json")
+	require.Equal(t, exitOK, status, errs)
+	var rep conformance.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &rep))
+	res, ok := rep.Result("CrashFreesProcess")
+	require.True(t, ok)
+	assert.Equal(t, conformance.Pass, res.Verdict, res.Evidence)
+}
+
+func TestCheckOfAFlawedLock(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"text", "markdown", "json", "html"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			status := execute([]string{"check", "--url", flawedScheme + ":", "--only", "ReleaseOwnOnly,HandsOut", "--budget", "3s", "--format", format}, &out, &errs)
+			assert.Equal(t, exitFree, status, errs.String())
+			assert.Contains(t, errs.String(), "broken: ReleaseOwnOnly")
+			assert.NotContains(t, errs.String(), "broken: HandsOut")
+			assert.Contains(t, out.String(), "ReleaseOwnOnly")
+			assert.Contains(t, strings.ToLower(out.String()), "fail")
+		})
+	}
+}
+
+func TestCheckOfAServerThatDies(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, servertest.WithControl())
+	p := start(t, server.URL(), "check", "--budget", "60s")
+	time.Sleep(3 * time.Second) // somewhere in the middle
+	server.Kill(t)
+	select {
+	case <-p.done:
+	case <-time.After(2*patience + 40*time.Second):
+		t.Fatal("the check hangs: " + p.errors())
+	}
+	assert.Equal(t, exitUnavailable, p.status(), p.errors())
+	assert.Contains(t, p.errors(), "the backend stopped answering during the check")
+}
+
+func TestCheckRefuses(t *testing.T) {
+	t.Parallel()
+	url := "file:" + t.TempDir()
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"format":       {[]string{"--format", "pdf"}, "text, json, markdown or html"},
+		"unknown rule": {[]string{"--only", "Nonsense"}, "Nonsense"},
+		"ttl":          {[]string{"--ttl", "-1s"}, "must be positive"},
+		"short ttl":    {[]string{"--ttl", "1ms"}, "at least 100ms"},
+		"budget":       {[]string{"--budget", "0s"}, "must be positive"},
+		"output":       {[]string{"--output", filepath.Join(t.TempDir(), "no", "dir")}, "--output"},
+		"memory":       {[]string{"--url", "mem:"}, "outside this process"},
+		"argument":     {[]string{"k"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, out, errs := run(t, url, append([]string{"check"}, c.args...)...)
+			assert.Equal(t, exitUsage, status, errs)
+			assert.Empty(t, out)
+			assert.Contains(t, errs, c.want)
+		})
+	}
+}
