@@ -4,9 +4,24 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 )
 
-func openRow(context.Context, urlSettings) (backend.Backend, error) {
-	return nil, fmt.Errorf("mysqllock: %w: mode=row", backend.ErrUnsupported)
+// openRow opens mode=row of a URL.
+func openRow(ctx context.Context, s urlSettings) (backend.Backend, error) {
+	if s.ttl != 0 {
+		if err := rowGuarantees().CheckTTL(s.ttl); err != nil {
+			return nil, err
+		}
+	}
+	connector, err := mysql.NewConnector(s.config)
+	if err != nil {
+		return nil, fmt.Errorf("mysqllock: %w: %w", backend.ErrInvalid, err)
+	}
+	return NewRowBackend(ctx, connector, &RowOptions{
+		Lock: lock.Options{Logger: s.logger}, Table: s.table, NoCreate: !s.create, PoolSize: s.pool,
+	})
 }

@@ -1,0 +1,378 @@
+package mysqllock
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Try asks the server once for the row, with NOWAIT. A grant takes three statements:
+// the row, the token, and the savepoint that shows that the lock was still held when
+// the token had been committed.
+func (b *rowBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Grant{}, keyError(ctx, req.Key, unsent{err})
+	}
+	for {
+		h, fresh := b.enter(req.ID, req.Key)
+		if fresh {
+			g, err := b.acquire(ctx, h, req, func(ctx context.Context, s *rowSession) error {
+				return b.lockRow(ctx, s, req.Key, true)
+			})
+			h.leave()
+			return g, err
+		}
+		g, again, err := b.repeat(ctx, h, req)
+		if !again {
+			return g, err
+		}
+	}
+}
+
+// repeat answers a request that was granted before, with the same grant. It reports
+// true when the request has to be made afresh.
+func (b *rowBackend) repeat(ctx context.Context, h *rowHold, req backend.Request) (g backend.Grant, again bool, err error) {
+	if err := h.take(ctx); err != nil {
+		return g, false, keyError(ctx, req.Key, err)
+	}
+	defer h.leave()
+	switch h.phase {
+	case rowEnded:
+		return g, true, nil
+	case rowClosing:
+		if err := b.confirmEnd(ctx, h.s); err != nil {
+			return g, false, keyError(ctx, req.Key, err)
+		}
+		b.forget(h)
+		return g, true, nil
+	case rowAsking:
+		return g, false, fmt.Errorf("mysqllock: key %q: %w: the same acquisition is queued", req.Key, backend.ErrHeld)
+	}
+	g, err = b.confirmed(ctx, h, req)
+	return g, false, err
+}
+
+// confirmed is the grant of an acquisition that holds already. The turn is taken.
+func (b *rowBackend) confirmed(ctx context.Context, h *rowHold, req backend.Request) (backend.Grant, error) {
+	v, err := b.beat(ctx, h, req.TTL)
+	if err != nil {
+		b.lose(h, lossOf(req.Key, err))
+		return backend.Grant{}, keyError(ctx, req.Key, err)
+	}
+	return backend.Grant{Token: h.token, Holds: 1, Validity: v}, nil
+}
+
+var (
+	errRowHeld    = errors.New("the row is locked")
+	errRowMissing = errors.New("the row does not exist")
+)
+
+// lockRow locks the row of the key. It waits for it for at most lockWait, or not at
+// all.
+func (b *rowBackend) lockRow(ctx context.Context, s *rowSession, key string, now bool) error {
+	q := b.row(key) + " FOR UPDATE"
+	if now {
+		q += " NOWAIT"
+	}
+	err := s.conn.QueryRowContext(ctx, q).Scan(new(int))
+	switch code := codeOf(err); {
+	case errors.Is(err, sql.ErrNoRows):
+		return errRowMissing
+	case code == codeLockNowait, code == codeLockWaitTimeout && (!now || b.mariaDB):
+		return errRowHeld
+	}
+	return err
+}
+
+// acquire locks the row, raises the token, and makes sure that the lock is still
+// held. Without a grant nothing is left of the acquisition. The turn is taken.
+func (b *rowBackend) acquire(ctx context.Context, h *rowHold, req backend.Request, lockRow func(context.Context, *rowSession) error) (g backend.Grant, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(h.life, cancel)()
+	if h.s == nil {
+		if h.s, err = b.sessions.take(ctx, req.TTL); err != nil {
+			b.forget(h)
+			return g, keyError(ctx, req.Key, err)
+		}
+	}
+	if err = b.lockExisting(ctx, h, req.Key, lockRow); err == nil {
+		g, err = b.grant(ctx, h, req)
+	}
+	if err == nil {
+		return g, nil
+	}
+	return g, b.refuse(ctx, h, err)
+}
+
+// lockExisting locks the row, which is made first if it is missing. A session that
+// was idle may have been closed by the server; nothing is lost with it.
+func (b *rowBackend) lockExisting(ctx context.Context, h *rowHold, key string, lockRow func(context.Context, *rowSession) error) error {
+	for range 5 {
+		err := lockRow(ctx, h.s)
+		switch {
+		case errors.Is(err, errRowMissing):
+			// Not inside the transaction: an insert of ours would keep others waiting.
+			if err := b.create(ctx, key); err != nil {
+				return err
+			}
+		case err != nil && h.s.reused && sessionEnded(err) && ctx.Err() == nil:
+			ttl := h.s.ttl
+			h.s.close()
+			s, err := b.sessions.open(ctx, ttl)
+			if err != nil {
+				return err
+			}
+			h.s = s
+		default:
+			return err
+		}
+	}
+	return fmt.Errorf("%w: the row was deleted again and again; don't delete rows of %s", backend.ErrUnavailable, b.rows)
+}
+
+// grant takes the token while the row is locked. The savepoint comes last: when the
+// server has set it, the lock was still held after the token had been committed, so
+// that tokens have the order of the holds.
+func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request) (backend.Grant, error) {
+	token, err := b.nextToken(ctx, h.s, req)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	sent := b.clock.Now()
+	if err := h.s.exec(ctx, "SAVEPOINT "+savepoint); err != nil {
+		return backend.Grant{}, err
+	}
+	h.phase, h.token = rowHeld, token
+	h.busy.Store(false)
+	return backend.Grant{Token: token, Holds: 1, Validity: h.extended(sent)}, nil
+}
+
+// nextToken commits a token on a connection of its own: what is raised inside the
+// transaction of the hold would be rolled back with it, and given again.
+func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.Request) (uint64, error) {
+	q := b.raise(req.Key, s, req.TTL, req.Holder)
+	for attempt := range 2 {
+		res, err := b.control.ExecContext(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return 0, err
+		}
+		if n > 0 {
+			token, err := res.LastInsertId()
+			return uint64(token), err
+		}
+		if attempt == 0 { // somebody has deleted it
+			if _, err := b.control.ExecContext(ctx, b.insertHolder(req.Key)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return 0, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
+		backend.ErrPermanent, b.holders)
+}
+
+// refuse gives up an acquisition that was not granted and returns the error for it.
+// The turn is taken.
+func (b *rowBackend) refuse(ctx context.Context, h *rowHold, err error) error {
+	key := h.key
+	if errors.Is(err, errRowHeld) || (ctx.Err() == nil && !sessionEnded(err)) {
+		// After 1205 the transaction goes on, and would keep the table from being altered.
+		if h.s.exec(ctx, "ROLLBACK") == nil {
+			b.sessions.put(h.s)
+			h.s = nil
+		}
+	}
+	b.drop(h)
+	if errors.Is(err, errRowHeld) {
+		return b.heldError(ctx, key)
+	}
+	return keyError(ctx, key, err)
+}
+
+// heldError is the refusal, with what the last grant has left in the table.
+func (b *rowBackend) heldError(ctx context.Context, key string) error {
+	held := &backend.HeldError{Key: key}
+	if r, err := b.readRecord(ctx, b.control, key); err == nil && r.alive() {
+		held.Holder, held.Remaining = r.holder(), r.ttl()
+	}
+	return held
+}
+
+// Renew sends a heartbeat on the connection of the hold, and never on another one. A
+// heartbeat without an answer goes on when ctx ends, until the hold's time is over:
+// to give it up would be to give up the connection.
+func (b *rowBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Validity{}, keyError(ctx, hold.Key, unsent{err})
+	}
+	h := b.find(hold)
+	if h == nil {
+		return backend.Validity{}, notHeld(hold.Key)
+	}
+	if err := h.take(ctx); err != nil {
+		return backend.Validity{}, keyError(ctx, hold.Key, err)
+	}
+	now := b.clock.Now()
+	switch {
+	case h.phase == rowClosing:
+		h.leave()
+		return backend.Validity{}, fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrSessionLost)
+	case h.phase != rowHeld:
+		h.leave()
+		return backend.Validity{}, notHeld(hold.Key)
+	case now >= h.until:
+		b.lose(h, backend.ErrExpired)
+		h.leave()
+		return backend.Validity{}, fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrExpired)
+	}
+	type answer struct {
+		v   backend.Validity
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		defer h.leave()
+		life, cancel := context.WithTimeout(h.life, h.until.Sub(now))
+		defer cancel()
+		v, err := b.beat(life, h, hold.TTL)
+		switch {
+		case err == nil:
+		case sessionEnded(err), transactionEnded(err):
+			cause := lossOf(hold.Key, err)
+			if b.clock.Now() >= h.until {
+				cause = backend.ErrExpired
+			}
+			b.lose(h, cause)
+			err = cause
+		default: // KILL QUERY, for example: the next heartbeat shows what it was
+			err = keyError(ctx, hold.Key, err)
+		}
+		answers <- answer{v, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.v, a.err
+	case <-ctx.Done():
+		return backend.Validity{}, fmt.Errorf("mysqllock: key %q: %w: no answer to the heartbeat yet", hold.Key, ctx.Err())
+	}
+}
+
+// Release rolls the hold's transaction back, or commits that of [InTx]. When the
+// answer is lost, the connection is closed and the server is asked for its end.
+func (b *rowBackend) Release(ctx context.Context, hold backend.Hold) error {
+	if err := ctx.Err(); err != nil {
+		return keyError(ctx, hold.Key, unsent{err})
+	}
+	h := b.find(hold)
+	if h == nil {
+		return notHeld(hold.Key)
+	}
+	if h.busy.Load() && ctx.Value(endOf{h}) == nil {
+		h.stop()
+	}
+	if err := h.take(ctx); err != nil {
+		return keyError(ctx, hold.Key, err)
+	}
+	defer h.leave()
+	var err error
+	switch h.phase {
+	case rowHeld:
+		err = b.end(ctx, h)
+	case rowClosing:
+		err = fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrSessionLost)
+	case rowAsking: // a place in the queue at which nobody waits
+		b.sessions.put(h.s)
+		b.forget(h)
+		return notHeld(hold.Key)
+	default:
+		return notHeld(hold.Key)
+	}
+	if h.phase == rowClosing {
+		if unconfirmed := b.confirmEnd(ctx, h.s); unconfirmed != nil {
+			return keyError(ctx, hold.Key, unmarkedError{unconfirmed})
+		}
+		b.forget(h)
+	}
+	return err
+}
+
+// end ends the transaction of the hold. The turn is taken.
+func (b *rowBackend) end(ctx context.Context, h *rowHold) error {
+	if h.tx != nil {
+		return b.endTx(ctx, h)
+	}
+	expired := b.clock.Now() >= h.until
+	err := h.s.exec(ctx, "ROLLBACK")
+	switch {
+	case err == nil:
+		b.sessions.put(h.s)
+		b.forget(h)
+		if expired {
+			// The server has not closed the connection yet, as after a pause of its own.
+			return fmt.Errorf("mysqllock: key %q: %w", h.key, backend.ErrExpired)
+		}
+		return nil
+	case sessionEnded(err):
+		cause := lossOf(h.key, err)
+		b.closing(h)
+		return cause
+	}
+	b.closing(h)
+	return nil
+}
+
+// closing closes the session on this side. The turn is taken.
+func (b *rowBackend) closing(h *rowHold) {
+	b.sessions.discard(h.s)
+	h.phase = rowClosing
+	h.stop()
+}
+
+// unmarkedError hides that nothing was sent: it is true of the confirmation only.
+type unmarkedError struct{ err error }
+
+func (u unmarkedError) Error() string { return u.err.Error() }
+
+// endSession has the server end the session with the number and the mark, and waits
+// until it has: a session gives its named locks up after it has rolled back.
+func endSession(ctx context.Context, conn *sql.Conn, id uint64, mark string) error {
+	var user sql.NullInt64
+	if err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK('"+mark+"')").Scan(&user); err != nil {
+		return err
+	}
+	if !user.Valid {
+		return nil
+	}
+	if uint64(user.Int64) != id {
+		return nil // another one that waits for its end
+	}
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("KILL CONNECTION %d", id)); err != nil && codeOf(err) != codeNoSuchThread {
+		return err
+	}
+	var got sql.NullInt64
+	if err := conn.QueryRowContext(ctx, fmt.Sprintf("SELECT GET_LOCK('%s', %s)", mark, seconds(5*time.Second))).Scan(&got); err != nil {
+		return err
+	}
+	if got.Int64 != 1 {
+		return fmt.Errorf("%w: the server has not ended the connection yet", driver.ErrBadConn)
+	}
+	return conn.QueryRowContext(ctx, "SELECT RELEASE_LOCK('"+mark+"')").Scan(&got)
+}
+
+const codeNoSuchThread = 1094
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:12])
+}

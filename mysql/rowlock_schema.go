@@ -1,0 +1,197 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// prepare checks the server's settings and the tables, which it creates if allowed.
+// It reports whether the server is a MariaDB.
+func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logger) (mariaDB bool, err error) {
+	vars, err := serverVariables(ctx, b.control)
+	if err != nil {
+		return false, openError(ctx, err)
+	}
+	mariaDB, err = checkRowServer(vars)
+	if err != nil {
+		return false, err
+	}
+	if v := vars["innodb_flush_log_at_trx_commit"]; v != "" && v != "1" {
+		logger.Warn("mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on",
+			"innodb_flush_log_at_trx_commit", v, "recommended", "1")
+	}
+	if v := vars["read_only"]; v == "ON" || v == "1" {
+		logger.Warn("mysqllock: the server is read-only: only accounts with special rights can lock rows; use the address of the primary")
+	}
+	return mariaDB, b.checkTables(ctx, create)
+}
+
+// serverVariables reads the settings that matter, by names that not every server
+// has.
+func serverVariables(ctx context.Context, db *sql.DB) (map[string]string, error) {
+	rows, err := db.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'wsrep_on',
+		'innodb_flush_log_at_trx_commit', 'read_only', 'group_replication_single_primary_mode', 'group_replication_group_name')`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	vars := map[string]string{}
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return nil, err
+		}
+		vars[strings.ToLower(name)] = value
+	}
+	return vars, rows.Err()
+}
+
+// checkRowServer refuses servers on which a row lock does not exclude, or cannot be
+// asked for without waiting.
+func checkRowServer(vars map[string]string) (mariaDB bool, err error) {
+	version := vars["version"]
+	mariaDB = strings.Contains(strings.ToLower(version), "mariadb")
+	major, minor, patch := versionNumbers(version)
+	switch {
+	case vars["wsrep_on"] == "ON" || vars["wsrep_on"] == "1":
+		err = errors.New("the server belongs to a Galera cluster (wsrep_on), where FOR UPDATE excludes only on one node; use mode=table with all writes on one node")
+	case vars["group_replication_group_name"] != "" && vars["group_replication_single_primary_mode"] == "OFF":
+		err = errors.New("the server belongs to a group with several primaries, where FOR UPDATE excludes only on one of them; use mode=table with all writes on one of them")
+	case mariaDB && (major < 10 || major == 10 && minor < 3):
+		err = fmt.Errorf("MariaDB %s has no NOWAIT; row locks need 10.3, better 10.11 or later", version)
+	case !mariaDB && (major < 8 || major == 8 && minor == 0 && patch < 1):
+		err = fmt.Errorf("MySQL %s has no NOWAIT; row locks need 8.0.1, better 8.4 or later", version)
+	}
+	if err != nil {
+		return mariaDB, fmt.Errorf("mysqllock: %w: %w", backend.ErrUnsupported, err)
+	}
+	return mariaDB, nil
+}
+
+func versionNumbers(version string) (major, minor, patch int) {
+	var n [3]int
+	rest := strings.TrimPrefix(version, "5.5.5-") // what MariaDB tells old clients
+	for i := range n {
+		end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+		if end < 0 {
+			end = len(rest)
+		}
+		n[i], _ = strconv.Atoi(rest[:end])
+		if end >= len(rest) || rest[end] != '.' {
+			break
+		}
+		rest = rest[end+1:]
+	}
+	return n[0], n[1], n[2]
+}
+
+// checkTables looks at the tables, and creates them first where they are missing.
+func (b *rowBackend) checkTables(ctx context.Context, create bool) error {
+	missing := b.probeTables(ctx)
+	if codeOf(missing) == codeNoSuchTable && create {
+		for _, q := range b.ddl() {
+			if _, err := b.control.ExecContext(ctx, q); err != nil && codeOf(err) != codeTableExists {
+				return b.withDDL(openError(ctx, err))
+			}
+		}
+		missing = b.probeTables(ctx)
+	}
+	if missing != nil {
+		err := openError(ctx, missing)
+		if errors.Is(err, backend.ErrPermanent) {
+			err = b.withDDL(err)
+		}
+		return err
+	}
+	return b.checkEngine(ctx)
+}
+
+func (b *rowBackend) withDDL(err error) error {
+	return fmt.Errorf("%w\nthe row locks need SELECT, INSERT and UPDATE on these tables:\n%s;", err, strings.Join(b.ddl(), ";\n"))
+}
+
+// probeTables reads every column, and needs the rights that the locks need.
+func (b *rowBackend) probeTables(ctx context.Context) error {
+	for _, q := range []string{
+		"SELECT k FROM " + b.rows + " WHERE k = '' FOR UPDATE",
+		"SELECT k, token, connection, session, ttl, since, label, host, pid FROM " + b.holders + " WHERE k = '' FOR UPDATE",
+	} {
+		rows, err := b.control.QueryContext(ctx, q)
+		if err != nil {
+			return err
+		}
+		if err := rows.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkEngine refuses tables without row locks.
+func (b *rowBackend) checkEngine(ctx context.Context) error {
+	schema := "DATABASE()"
+	if b.schemaName != "" {
+		schema = literal(b.schemaName)
+	}
+	for _, table := range []string{b.rowsName, b.rowsName + "_holders"} {
+		var engine sql.NullString
+		err := b.control.QueryRowContext(ctx, "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = CONVERT("+schema+" USING utf8mb4) AND TABLE_NAME = CONVERT("+literal(table)+" USING utf8mb4)").Scan(&engine)
+		switch {
+		case errors.Is(err, sql.ErrNoRows): // lower_case_table_names: not worth a refusal
+		case err != nil:
+			return openError(ctx, err)
+		case !strings.EqualFold(engine.String, "InnoDB"):
+			return fmt.Errorf("mysqllock: open: %w: the table %s has the engine %s, which has no row locks; use ALTER TABLE %s ENGINE=InnoDB",
+				backend.ErrPermanent, table, engine.String, table)
+		}
+	}
+	return nil
+}
+
+// create makes the rows of a key, by statements that are committed on their own. A
+// named lock lets one client at a time do it: an insert that meets the row of
+// another one takes locks that would refuse the others' tries.
+func (b *rowBackend) create(ctx context.Context, key string) error {
+	conn, err := b.control.Conn(ctx)
+	if err != nil {
+		return unsent{err}
+	}
+	name := "'mortise-new:" + shortHash(b.rows+key) + "'"
+	var got sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 2)").Scan(&got)
+	if err == nil {
+		err = conn.QueryRowContext(ctx, b.row(key)).Scan(new(int))
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		for _, q := range []string{
+			b.insertHolder(key),
+			"INSERT IGNORE INTO " + b.rows + " (k) VALUES (" + literal(key) + ")",
+		} {
+			if _, err = conn.ExecContext(ctx, q); err != nil {
+				break
+			}
+		}
+	}
+	if err == nil && got.Int64 == 1 {
+		err = conn.QueryRowContext(ctx, "SELECT RELEASE_LOCK("+name+")").Scan(&got)
+	}
+	closeConn(conn, err)
+	return err
+}
+
+// closeConn gives a connection of the control pool back, or closes it when it may
+// have something left on it.
+func closeConn(conn *sql.Conn, err error) {
+	if err != nil {
+		(&rowSession{conn: conn}).close()
+		return
+	}
+	_ = conn.Close()
+}

@@ -1,0 +1,211 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// lockWait is how long the server lets a statement wait for a row before it is sent
+// again, and so how long a thread can be left there whose client died.
+const lockWait = 2 * time.Second
+
+// rowSession is a connection of the server that belongs to one hold or wait at a
+// time. Between two of them it has no open transaction.
+type rowSession struct {
+	conn *sql.Conn
+	id   uint64        // CONNECTION_ID()
+	mark string        // a named lock that the session has for as long as it lives
+	ttl  time.Duration // its wait_timeout
+
+	reused bool            // it was idle before
+	used   backend.Instant // the last time
+}
+
+// rowSessions is the pool of sessions. database/sql only makes the connections:
+// which one is used, and that none is replaced silently, is decided here.
+type rowSessions struct {
+	db      *sql.DB
+	mariaDB bool
+	clock   backend.Clock
+	slots   chan struct{} // one for each session in use
+
+	mu     sync.Mutex
+	idle   []*rowSession // the last one used is the last
+	closed bool
+}
+
+func newRowSessions(connector driver.Connector, size int, mariaDB bool, clock backend.Clock) *rowSessions {
+	p := &rowSessions{db: sql.OpenDB(ownConnector{connector}), mariaDB: mariaDB, clock: clock, slots: make(chan struct{}, size)}
+	p.db.SetMaxIdleConns(-1) // a session that is closed is closed
+	return p
+}
+
+// take returns a session whose idle timeout is the TTL. When all are in use it
+// waits until one is given back or ctx ends.
+func (p *rowSessions) take(ctx context.Context, ttl time.Duration) (*rowSession, error) {
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, unsent{fmt.Errorf("all %d connections of the pool are in use: %w", cap(p.slots), ctx.Err())}
+	}
+	for {
+		s := p.pop(ttl)
+		if s == nil {
+			break
+		}
+		if p.alive(ctx, s) && p.setTTL(ctx, s, ttl) == nil {
+			s.reused = true
+			return s, nil
+		}
+		s.close()
+	}
+	s, err := p.open(ctx, ttl)
+	if err != nil {
+		<-p.slots
+		return nil, err
+	}
+	return s, nil
+}
+
+// pop takes an idle session out of the list, one with the right timeout if there
+// is one, and drops those that the server has closed by now.
+func (p *rowSessions) pop(ttl time.Duration) *rowSession {
+	p.mu.Lock()
+	now := p.clock.Now()
+	var old []*rowSession
+	kept := p.idle[:0]
+	for _, s := range p.idle {
+		if now.Sub(s.used) < s.ttl-s.ttl/10 {
+			kept = append(kept, s)
+		} else {
+			old = append(old, s)
+		}
+	}
+	clear(p.idle[len(kept):])
+	p.idle = kept
+	found := len(kept) - 1
+	for i, s := range kept {
+		if s.ttl == ttl {
+			found = i
+		}
+	}
+	var s *rowSession
+	if found >= 0 {
+		s = kept[found]
+		p.idle = append(kept[:found], kept[found+1:]...)
+	}
+	p.mu.Unlock()
+	for _, o := range old {
+		o.close()
+	}
+	return s
+}
+
+// alive asks the driver, not the server, whether the connection has been closed.
+func (p *rowSessions) alive(ctx context.Context, s *rowSession) bool {
+	return s.conn.Raw(func(c any) error {
+		if r, ok := c.(driver.SessionResetter); ok {
+			return r.ResetSession(ctx)
+		}
+		return nil
+	}) == nil
+}
+
+// setTTL has the server close the connection when it has been idle for the TTL.
+func (p *rowSessions) setTTL(ctx context.Context, s *rowSession, ttl time.Duration) error {
+	if s.ttl == ttl {
+		return nil
+	}
+	if err := s.exec(ctx, "SET SESSION wait_timeout = "+seconds(ttl)); err != nil {
+		return err
+	}
+	s.ttl = ttl
+	return nil
+}
+
+func seconds(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) }
+
+// open makes a new connection and sets what this package relies on, whatever the
+// server's defaults are. All of it is of the session, which nobody else ever uses.
+func (p *rowSessions) open(ctx context.Context, ttl time.Duration) (*rowSession, error) {
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		return nil, unsent{err}
+	}
+	s := &rowSession{conn: conn, mark: "mortise:" + backend.NewID().Hex(), ttl: ttl}
+	vars := "SET SESSION autocommit = 0, completion_type = 0, wait_timeout = " + seconds(ttl) +
+		", innodb_lock_wait_timeout = " + seconds(lockWait) + ", lock_wait_timeout = " + seconds(lockWait)
+	if p.mariaDB {
+		vars += ", max_statement_time = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0"
+	} else {
+		vars += ", max_execution_time = 0"
+	}
+	for _, q := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", vars} {
+		if err == nil {
+			err = s.exec(ctx, q)
+		}
+	}
+	var marked sql.NullInt64
+	if err == nil {
+		err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK('"+s.mark+"', 0)").Scan(&s.id, &marked)
+	}
+	if err == nil && marked.Int64 != 1 {
+		err = fmt.Errorf("the server did not give the session a named lock (GET_LOCK)")
+	}
+	if err != nil {
+		s.close()
+		return nil, unsent{err} // nothing was asked for yet
+	}
+	return s, nil
+}
+
+// put gives a session back that has no open transaction.
+func (p *rowSessions) put(s *rowSession) {
+	s.used = p.clock.Now()
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.idle = append(p.idle, s)
+	}
+	p.mu.Unlock()
+	if closed {
+		s.close()
+	}
+	<-p.slots
+}
+
+// discard closes a session in use. The server rolls back what is open on it as soon
+// as it notices.
+func (p *rowSessions) discard(s *rowSession) {
+	s.close()
+	<-p.slots
+}
+
+func (p *rowSessions) close() error {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle, p.closed = nil, true
+	p.mu.Unlock()
+	for _, s := range idle {
+		s.close()
+	}
+	return p.db.Close()
+}
+
+// close closes the connection; no statement is under way on it.
+func (s *rowSession) close() {
+	_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = s.conn.Close()
+}
+
+func (s *rowSession) exec(ctx context.Context, q string) error {
+	_, err := s.conn.ExecContext(ctx, q)
+	return err
+}

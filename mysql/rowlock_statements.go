@@ -1,0 +1,113 @@
+package mysqllock
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// rowStatements are the statements of the row locks. Values stand in them as numbers
+// and hexadecimal literals, so that nothing has to be prepared or escaped.
+type rowStatements struct {
+	rows, holders string // quoted table names
+	schemaName    string // of the tables, or empty for the connection's database
+	rowsName      string
+
+	lockShare string // after row: to look whether it is locked
+	mariaDB   bool
+}
+
+func newRowStatements(table string) (rowStatements, error) {
+	if err := checkTableName(table); err != nil {
+		return rowStatements{}, err
+	}
+	holders := table + "_holders"
+	if err := checkTableName(holders); err != nil {
+		return rowStatements{}, fmt.Errorf("mysqllock: %w: the table's name with _holders added is too long", backend.ErrInvalid)
+	}
+	st := rowStatements{rows: quoted(table), holders: quoted(holders), rowsName: table}
+	if schema, name, ok := strings.Cut(table, "."); ok {
+		st.schemaName, st.rowsName = schema, name
+	}
+	return st, nil
+}
+
+// setServer chooses what MySQL and MariaDB write differently.
+func (st *rowStatements) setServer(mariaDB bool) {
+	st.mariaDB = mariaDB
+	st.lockShare = " FOR SHARE NOWAIT"
+	if mariaDB {
+		st.lockShare = " LOCK IN SHARE MODE NOWAIT"
+	}
+}
+
+// literal is a string of bytes as statements have it.
+func literal(s string) string {
+	if s == "" {
+		return "''"
+	}
+	return "x'" + hex.EncodeToString([]byte(s)) + "'"
+}
+
+func (st *rowStatements) row(key string) string {
+	return "SELECT 1 FROM " + st.rows + " WHERE k = " + literal(key)
+}
+
+const utcMicros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+
+// largestToken is what a float64 can count to without a gap, as in every backend.
+const largestToken = 1 << 53
+
+// raise writes the next token and who has it, and returns the token as the last
+// insert id. The server floors it with its clock.
+func (st *rowStatements) raise(key string, s *rowSession, ttl time.Duration, h backend.Holder) string {
+	var q strings.Builder
+	q.Grow(512)
+	q.WriteString("UPDATE " + st.holders + " SET token = LAST_INSERT_ID(GREATEST(token + 1, " + utcMicros + ")), since = UTC_TIMESTAMP(6), connection = ")
+	q.WriteString(strconv.FormatUint(s.id, 10))
+	q.WriteString(", session = '" + s.mark + "', ttl = ")
+	q.WriteString(strconv.FormatInt(int64(ttl/time.Second), 10))
+	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pid = ")
+	q.WriteString(strconv.Itoa(max(h.PID, 0)))
+	q.WriteString(" WHERE k = " + literal(key) + " AND token < " + strconv.FormatUint(largestToken, 10))
+	return q.String()
+}
+
+// insertHolder makes the row of a key in the second table, if it is missing.
+func (st *rowStatements) insertHolder(key string) string {
+	return "INSERT IGNORE INTO " + st.holders + " (k, token, connection, session, ttl, since, label, host, pid) VALUES (" +
+		literal(key) + ", 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
+}
+
+// record reads what raise has written, and the connection that has the session's
+// mark at present.
+func (st *rowStatements) record(key string) string {
+	return "SELECT token, connection, session, IS_USED_LOCK(session), ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pid FROM " +
+		st.holders + " WHERE k = " + literal(key)
+}
+
+func cut(s string, n int) string { return s[:min(len(s), n)] }
+
+// ddl creates both tables.
+func (st *rowStatements) ddl() []string {
+	return []string{
+		"CREATE TABLE IF NOT EXISTS " + st.rows + ` (
+  k VARBINARY(512) NOT NULL PRIMARY KEY
+) ENGINE=InnoDB COMMENT='rows that are locked; never delete one in use'`,
+		"CREATE TABLE IF NOT EXISTS " + st.holders + ` (
+  k VARBINARY(512) NOT NULL PRIMARY KEY,
+  token BIGINT UNSIGNED NOT NULL,
+  connection BIGINT UNSIGNED NOT NULL,
+  session VARBINARY(64) NOT NULL,
+  ttl INT UNSIGNED NOT NULL,
+  since DATETIME(6) NOT NULL,
+  label VARBINARY(256) NOT NULL,
+  host VARBINARY(255) NOT NULL,
+  pid BIGINT UNSIGNED NOT NULL
+) ENGINE=InnoDB COMMENT='fencing tokens, and the last holder of each row'`,
+	}
+}

@@ -1,0 +1,242 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// Tx is the transaction that has the row of a lease locked. Its methods are safe for
+// concurrent use; statements go out one after the other.
+//
+// A statement whose context ends takes the connection with it, and so the lease:
+// that is how the driver cancels.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	// QueryContext returns rows that must be closed before the next statement. While
+	// they are open no heartbeat can be sent, so don't work between the rows.
+	QueryContext(ctx context.Context, query string, args ...any) (*Rows, error)
+	// QueryRowContext returns a row that must be scanned before the next statement.
+	QueryRowContext(ctx context.Context, query string, args ...any) *Row
+}
+
+// InTx runs fn in the transaction that has the lease's row locked, and ends the
+// lease: with a commit when fn returns nil, and with a rollback when fn returns an
+// error or panics, when ctx has ended, or when the lease was lost. It is real
+// exclusion, without any clock: the work is committed by the transaction that the
+// server lets nobody else have the row beside, or it is not done at all.
+//
+// The lease is released in any case, because a row lock ends with its transaction: to
+// lock the row again after the commit would let others in between. Nothing is
+// committed after the lease has ended. A later Release of the lease returns
+// ErrNotHeld.
+//
+// The context given to fn ends with ctx and with the lease. Renewal goes on, with
+// heartbeats between the statements; a statement that takes longer than the TTL is a
+// loss of the lease, and the server is told to end the connection. Isolation is READ
+// COMMITTED. Statements that begin or end a transaction, or commit implicitly, are
+// refused with ErrInvalid; what is hidden in a stored procedure is found before the
+// commit, and by the next heartbeat, as a loss. Don't set session variables that
+// concern transactions, and don't release named locks that you have not taken.
+//
+// InTx returns fn's error; an error matching ErrLost when the lease was lost, and
+// nothing was committed; and one matching ErrOutcomeUnknown when the answer to the
+// commit was lost. The lease must be one of a Locker of [NewRow] or of a mode=row URL
+// (otherwise ErrUnsupported), without lock.WithOwner, since other leases of the owner
+// would end with it.
+func InTx(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx Tx) error) error {
+	if lease == nil || fn == nil {
+		return fmt.Errorf("mysqllock: %w: InTx needs a lease and a function", backend.ErrInvalid)
+	}
+	b, h, err := rowHoldOf(lease)
+	if err != nil {
+		return err
+	}
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tx := &rowTx{b: b, h: h, ctx: work}
+	if err := tx.begin(work); err != nil {
+		return err
+	}
+	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
+	returned := false
+	defer func() {
+		if !returned { // a panic, or runtime.Goexit
+			_ = tx.finish(ctx, lease, false)
+		}
+	}()
+	err = fn(work, tx)
+	returned = true
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		return tx.finish(ctx, lease, true)
+	}
+	if ended := tx.finish(ctx, lease, false); errors.Is(ended, backend.ErrLost) && !errors.Is(err, backend.ErrLost) {
+		err = fmt.Errorf("%w (and then: %w)", err, ended)
+	}
+	return err
+}
+
+// rowHoldOf finds the hold of a lease in its backend.
+func rowHoldOf(lease lock.Lease) (*rowBackend, *rowHold, error) {
+	key := lease.Key()
+	if lease.Context().Err() != nil {
+		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrNotHeld, context.Cause(lease.Context()))
+	}
+	back, hold, ok := lock.HoldOf(lease)
+	b, isRow := back.(*rowBackend)
+	switch {
+	case back != nil && !isRow, back == nil && !ok:
+		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: InTx needs a lease of a MySQL row lock", key, backend.ErrUnsupported)
+	case hold.Owner != "":
+		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: InTx ends the hold, and other leases of the owner with it; acquire the lease without WithOwner", key, backend.ErrUnsupported)
+	}
+	h := b.find(hold)
+	if h == nil {
+		return nil, nil, notHeld(key)
+	}
+	return b, h, nil
+}
+
+// rowTx implements Tx.
+type rowTx struct {
+	b   *rowBackend
+	h   *rowHold
+	ctx context.Context // of the work
+
+	open atomic.Pointer[Rows] // not closed yet; its statement has the turn
+
+	// The hold's turn guards the rest.
+	done    bool
+	outcome txOutcome
+}
+
+type txOutcome uint8
+
+const (
+	txRolledBack txOutcome = iota
+	txCommitted
+	txUnknown
+)
+
+// endOf marks the context of the release that is InTx's own.
+type endOf struct{ h *rowHold }
+
+func (t *rowTx) begin(ctx context.Context) error {
+	h := t.h
+	if err := h.take(ctx); err != nil {
+		return keyError(ctx, h.key, err)
+	}
+	defer h.leave()
+	switch {
+	case h.phase != rowHeld:
+		return notHeld(h.key)
+	case h.tx != nil:
+		return fmt.Errorf("mysqllock: key %q: %w: another InTx of the lease is under way", h.key, backend.ErrInvalid)
+	}
+	h.tx = t
+	h.busy.Store(true)
+	return nil
+}
+
+// finish releases the lease, which commits or rolls back. Release keeps the order
+// that every lease has: its context ends first.
+func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error {
+	mark := any(txRolledBack)
+	if commit {
+		mark = txCommitted
+	}
+	if r := t.open.Load(); r != nil {
+		_ = r.Close()
+	}
+	err := lease.Release(context.WithValue(context.WithoutCancel(ctx), endOf{t.h}, mark))
+	t.h.turn <- struct{}{}
+	t.done = true
+	outcome := t.outcome
+	t.h.leave()
+	switch {
+	case outcome == txCommitted:
+		return nil
+	case outcome == txUnknown:
+		return fmt.Errorf("mysqllock: key %q: %w: the answer to the commit was lost; the transaction may have been committed, and the lease has ended", t.h.key, backend.ErrOutcomeUnknown)
+	case commit && err == nil: // a release of somebody else's was under way
+		return fmt.Errorf("mysqllock: key %q: %w: the transaction was rolled back", t.h.key, backend.ErrNotHeld)
+	case commit:
+		return fmt.Errorf("mysqllock: key %q: the transaction was rolled back: %w", t.h.key, err)
+	}
+	return err
+}
+
+// endTx ends the transaction of InTx: with a commit if the release is InTx's own and
+// says so, if nothing has ended the transaction before. The connection is closed: who
+// knows what the work has set on it. The turn is taken.
+func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
+	t := h.tx
+	t.done = true
+	outcome, own := ctx.Value(endOf{h}).(txOutcome)
+	var err error
+	if own && outcome == txCommitted {
+		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); err == nil {
+			if err = h.s.exec(ctx, "COMMIT"); err == nil {
+				t.outcome = txCommitted
+			} else if !transactionEnded(err) {
+				t.outcome = txUnknown
+			}
+		} else {
+			err = lossOf(h.key, err)
+		}
+	} else if h.life.Err() == nil {
+		err = h.s.exec(ctx, "ROLLBACK")
+	}
+	b.closing(h)
+	if t.outcome == txUnknown {
+		return keyError(ctx, h.key, err)
+	}
+	if err != nil && !errors.Is(err, backend.ErrLost) {
+		err = lossOf(h.key, err)
+	}
+	return err
+}
+
+// use takes the turn for a statement and returns the context to send it with, which
+// also ends with the lease. Without an error the caller owes a free.
+func (t *rowTx) use(ctx context.Context, query string) (statement context.Context, free func(), err error) {
+	if word := transactionWord(query); word != "" {
+		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: %s begins or ends a transaction, or commits implicitly, which would give up the lock; leave that to InTx", t.h.key, backend.ErrInvalid, word)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if t.open.Load() != nil {
+		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: the rows of the last query are open; close them first", t.h.key, backend.ErrInvalid)
+	}
+	if err := t.h.take(ctx); err != nil {
+		return nil, nil, keyError(ctx, t.h.key, err)
+	}
+	switch {
+	case t.done:
+		err = sql.ErrTxDone
+	case t.h.phase != rowHeld:
+		err = fmt.Errorf("mysqllock: key %q: %w", t.h.key, backend.ErrSessionLost)
+	}
+	if err != nil {
+		t.h.leave()
+		return nil, nil, err
+	}
+	statement, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(t.h.life, cancel)
+	stop2 := context.AfterFunc(t.ctx, cancel)
+	return statement, func() {
+		stop()
+		stop2()
+		cancel()
+		t.h.leave()
+	}, nil
+}

@@ -1,0 +1,103 @@
+package mysqllock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Enqueue takes a connection for the wait. The place in the server's queue for the
+// row is taken by Wait.
+//
+// The server's queue is in the order of arrival for as long as a statement waits,
+// which is two seconds; then the statement is sent again, at the end of the queue.
+// The order is therefore not promised.
+func (b *rowBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, keyError(ctx, req.Key, unsent{err})
+	}
+	h, fresh := b.enter(req.ID, req.Key)
+	if fresh {
+		defer h.leave()
+		var err error
+		if h.s, err = b.sessions.take(ctx, req.TTL); err != nil {
+			b.forget(h)
+			return nil, keyError(ctx, req.Key, err)
+		}
+	}
+	return &rowTicket{b: b, req: req, h: h}, nil
+}
+
+// rowTicket is a connection that is kept for a wait.
+type rowTicket struct {
+	b   *rowBackend
+	req backend.Request
+	h   *rowHold
+}
+
+// Wait locks the row as soon as the server lets it.
+func (t *rowTicket) Wait(ctx context.Context) (backend.Grant, error) {
+	b, h, req := t.b, t.h, t.req
+	if err := h.take(ctx); err != nil {
+		return backend.Grant{}, keyError(ctx, req.Key, err)
+	}
+	defer h.leave()
+	switch h.phase {
+	case rowAsking:
+		return b.acquire(ctx, h, req, func(ctx context.Context, s *rowSession) error {
+			return b.waitForRow(ctx, s, req.Key)
+		})
+	case rowHeld:
+		return b.confirmed(ctx, h, req)
+	}
+	return backend.Grant{}, notHeld(req.Key)
+}
+
+// waitForRow sends the statement again and again until the row is locked. When ctx
+// ends, the server is told to end the session: to close the connection would not do,
+// since the server does not look at it while a statement waits, and would grant the
+// row to nobody.
+func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) error {
+	statement, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		limited, done := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
+		defer done()
+		_ = b.confirmEnd(limited, s)
+		cancel()
+	})
+	var err error
+	for {
+		err = b.lockRow(statement, s, key, false)
+		if !errors.Is(err, errRowHeld) || ctx.Err() != nil {
+			break
+		}
+		if err = s.exec(statement, "ROLLBACK"); err != nil {
+			break
+		}
+	}
+	if !stop() {
+		<-killed
+		return errors.Join(ctx.Err(), errWaitEnded)
+	}
+	return err
+}
+
+// killLimit is how long the end of a wait waits for the server to confirm it. After
+// that the connection is closed, and the server gives up within lockWait.
+const killLimit = time.Second
+
+var errWaitEnded = errors.New("the wait has ended")
+
+// Withdraw ends the wait, and the hold if there is one.
+func (t *rowTicket) Withdraw(ctx context.Context) error {
+	err := t.b.Release(ctx, backend.HoldOf(t.req))
+	if errors.Is(err, backend.ErrNotHeld) {
+		return nil
+	}
+	return err
+}
