@@ -22,8 +22,9 @@ type Hint struct {
 	Watchers int
 }
 
-// Queuer is implemented by backends where waiting takes a place on the server,
-// first come first served across all clients.
+// Queuer is implemented by backends where waiting takes a place on the server. Where
+// [Guarantees] say Fair, places are served first come first served across all
+// clients.
 type Queuer interface {
 	// Enqueue takes a place for the request and returns without waiting for the
 	// key. On error no place is left behind.

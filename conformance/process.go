@@ -42,7 +42,8 @@ type process struct {
 	asked  map[int]*asked
 	paused []span // of the machine's clock; an open one ends at zero
 	killed bool
-	err    error // how it ended
+	died   time.Duration // when it was killed
+	err    error         // how it ended
 }
 
 // asked is a command under way.
@@ -296,7 +297,7 @@ func (p *process) goOn(key string) time.Duration {
 // that it said has been heard.
 func (p *process) kill() {
 	p.mu.Lock()
-	p.killed = true
+	p.killed, p.died = true, p.e.hist.now()
 	p.mu.Unlock()
 	p.e.hist.note("suite", "", "kills "+p.who)
 	_ = p.cmd.Process.Kill()
@@ -306,6 +307,17 @@ func (p *process) kill() {
 		panic(abort{})
 	}
 	p.e.hist.note(p.who, "", "is gone")
+}
+
+// connectionEnds is when the death of the process has ended its connections, and with
+// them its holds where a hold is one with its connection, or -1.
+func (p *process) connectionEnds() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.died == 0 || p.e.g.Expiry != backend.ClockConnection {
+		return -1
+	}
+	return p.died
 }
 
 // end ends every process: those that can, close their clients first.

@@ -70,6 +70,7 @@ func (p *process) granted(c command, ttl time.Duration, a answer) *farHold {
 	h.record = &record{
 		who: p.who, key: c.Key, token: a.Token, ttl: ttl, renews: !c.Unrenewed,
 		invoked: p.ps.at(a.From), granted: p.ps.at(a.To), released: -1, deadline: h.told,
+		closed: p.connectionEnds,
 	}
 	if d, ok := h.told(); ok && d < h.granted {
 		h.sure = false

@@ -94,17 +94,17 @@ func (b *rowBackend) lockRow(ctx context.Context, s *rowSession, key string, now
 // acquire locks the row, raises the token, and makes sure that the lock is still
 // held. Without a grant nothing is left of the acquisition. The turn is taken.
 func (b *rowBackend) acquire(ctx context.Context, h *rowHold, req backend.Request, lockRow func(context.Context, *rowSession) error) (g backend.Grant, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(h.life, cancel)()
 	if h.s == nil {
-		if h.s, err = b.sessions.take(ctx, req.TTL); err != nil {
+		if h.s, err = b.sessions.take(asking, req.TTL); err != nil {
 			b.forget(h)
 			return g, keyError(ctx, req.Key, err)
 		}
 	}
-	if err = b.lockExisting(ctx, h, req.Key, lockRow); err == nil {
-		g, err = b.grant(ctx, h, req)
+	if err = b.lockExisting(asking, h, req.Key, lockRow); err == nil {
+		g, err = b.grant(asking, h, req)
 	}
 	if err == nil {
 		return g, nil

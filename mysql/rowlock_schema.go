@@ -15,7 +15,13 @@ import (
 // prepare checks the server's settings and the tables, which it creates if allowed.
 // It reports whether the server is a MariaDB.
 func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logger) (mariaDB bool, err error) {
-	vars, err := serverVariables(ctx, b.control)
+	conn, err := b.control.Conn(ctx)
+	if err != nil {
+		return false, openError(ctx, unsent{err})
+	}
+	vars, err := serverVariables(ctx, conn, "version", "wsrep_on", "innodb_flush_log_at_trx_commit",
+		"read_only", "group_replication_single_primary_mode", "group_replication_group_name")
+	closeConn(conn, err)
 	if err != nil {
 		return false, openError(ctx, err)
 	}
@@ -27,30 +33,10 @@ func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logg
 		logger.Warn("mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on",
 			"innodb_flush_log_at_trx_commit", v, "recommended", "1")
 	}
-	if v := vars["read_only"]; v == "ON" || v == "1" {
+	if on(vars["read_only"]) {
 		logger.Warn("mysqllock: the server is read-only: only accounts with special rights can lock rows; use the address of the primary")
 	}
 	return mariaDB, b.checkTables(ctx, create)
-}
-
-// serverVariables reads the settings that matter, by names that not every server
-// has.
-func serverVariables(ctx context.Context, db *sql.DB) (map[string]string, error) {
-	rows, err := db.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'wsrep_on',
-		'innodb_flush_log_at_trx_commit', 'read_only', 'group_replication_single_primary_mode', 'group_replication_group_name')`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	vars := map[string]string{}
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		vars[strings.ToLower(name)] = value
-	}
-	return vars, rows.Err()
 }
 
 // checkRowServer refuses servers on which a row lock does not exclude, or cannot be
@@ -60,9 +46,9 @@ func checkRowServer(vars map[string]string) (mariaDB bool, err error) {
 	mariaDB = strings.Contains(strings.ToLower(version), "mariadb")
 	major, minor, patch := versionNumbers(version)
 	switch {
-	case vars["wsrep_on"] == "ON" || vars["wsrep_on"] == "1":
+	case on(vars["wsrep_on"]):
 		err = errors.New("the server belongs to a Galera cluster (wsrep_on), where FOR UPDATE excludes only on one node; use mode=table with all writes on one node")
-	case vars["group_replication_group_name"] != "" && vars["group_replication_single_primary_mode"] == "OFF":
+	case vars["group_replication_group_name"] != "" && !on(vars["group_replication_single_primary_mode"]):
 		err = errors.New("the server belongs to a group with several primaries, where FOR UPDATE excludes only on one of them; use mode=table with all writes on one of them")
 	case mariaDB && (major < 10 || major == 10 && minor < 3):
 		err = fmt.Errorf("MariaDB %s has no NOWAIT; row locks need 10.3, better 10.11 or later", version)
