@@ -55,6 +55,13 @@ func (f *finder) engine() (*engine, error) {
 	})
 }
 
+// has reports whether the engine has the image.
+func (e *engine) has(image string) bool {
+	repository, tag := splitImage(image)
+	_, err := e.pool.Client.InspectImage(repository + ":" + tag)
+	return err == nil
+}
+
 // ensureImage pulls the image unless the engine has it.
 func (e *engine) ensureImage(image string) error {
 	_, err := e.images.get(image, func() (struct{}, error) {

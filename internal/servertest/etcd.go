@@ -50,6 +50,7 @@ var etcdKind = register(&kind{
 	binaries:      []string{"etcd"},
 	install:       "apt-get install etcd-server",
 	image:         "quay.io/coreos/etcd:v3.6.16",
+	ownImage:      "mortise-test/etcd:3.5",
 	containerPort: 2379,
 	extraPorts:    1, // for the other members
 	keepsData:     true,

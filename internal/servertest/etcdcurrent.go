@@ -37,6 +37,7 @@ var etcdCurrentKind = register(func() *kind {
 	k.name = "etcd-current"
 	k.title = "current etcd"
 	k.env = "LOCK_TEST_ETCD_CURRENT"
+	k.ownImage = "" // which is an older one
 	k.program = etcdCurrentProgram
 	k.install = "let go build in internal/etcdserver reach the Go module proxy"
 	k.command = func(l launch) []string {

@@ -233,6 +233,9 @@ func (f *finder) fromContainer(k *kind, c config, n int) ([]*Server, error) {
 		return nil, missing("no Docker engine: %v", err)
 	}
 	image := f.image(k)
+	if image == k.image && k.ownImage != "" && !e.has(image) && e.has(k.ownImage) {
+		image = k.ownImage
+	}
 	if err := e.ensureImage(image); err != nil {
 		return nil, missing("no container image %s: %v", image, err)
 	}

@@ -36,6 +36,7 @@ type kind struct {
 	refuse func(c config) error
 
 	image         string                  // default container image, with its tag
+	ownImage      string                  // of make images, for engines that have it and not image; may be empty
 	containerPort int                     // TCP port inside the container
 	containerEnv  func(c config) []string // environment of the container, NAME=value; may be nil
 

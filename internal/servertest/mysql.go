@@ -44,6 +44,7 @@ var mysqlKind = register(&kind{
 	install:       "make images, where a Docker engine runs; or a mysqld of MySQL 8 or later on PATH",
 	password:      sqlPassword,
 	image:         "mysql:9",
+	ownImage:      "mortise-test/mysql:9",
 	containerPort: 3306,
 	containerEnv:  sqlImageEnv,
 	patience:      sqlPatience,
@@ -107,6 +108,7 @@ func mysqlCommand(l launch) []string {
 		"--socket=" + filepath.Join(l.dir, "socket"),
 		"--pid-file=" + filepath.Join(l.dir, "pid"),
 		"--init-file=" + filepath.Join(l.dir, sqlInit),
+		"--secure-file-priv=NULL", // its default is a directory that may not be there
 		"--bind-address=" + l.host,
 		"--port=" + strconv.Itoa(l.port),
 	}

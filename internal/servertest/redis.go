@@ -40,6 +40,7 @@ var redisKind = register(&kind{
 	binaries:      []string{"redis-server"},
 	install:       "apt-get install redis-server",
 	image:         "redis:7",
+	ownImage:      "mortise-test/redis:8",
 	containerPort: 6379,
 	command:       redisCommand,
 	probe:         probeRedis,

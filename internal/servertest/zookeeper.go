@@ -74,6 +74,7 @@ var zookeeperKind = register(&kind{
 	program:       zookeeperProgram,
 	install:       "apt-get install zookeeper default-jre-headless",
 	image:         "zookeeper:3.9",
+	ownImage:      "mortise-test/zookeeper:3.9",
 	containerPort: 2181,
 	containerEnv:  zookeeperImageEnv,
 	extraPorts:    2, // for the other members, and for elections
