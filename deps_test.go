@@ -24,7 +24,7 @@ import (
 
 const module = "github.com/mortiselock/lock"
 
-// testLibraries are for _test.go files and internal/servertest alone. A prefix
+// testLibraries are for _test.go files and the packages for tests alone. A prefix
 // ends with a slash or is a whole import path.
 var testLibraries = []string{
 	"testing", "testing/", "net/http/httptest",
@@ -94,6 +94,10 @@ func sources(t *testing.T) []sourceFile {
 	require.NotEmpty(t, files)
 	return files
 }
+
+// forTests are the packages that only tests may import, as they may import the test
+// libraries.
+var forTests = []string{"internal/servertest", "conformance/linear"}
 
 func isTestLibrary(imported string) bool {
 	return slices.ContainsFunc(testLibraries, func(lib string) bool {
@@ -171,13 +175,13 @@ func TestImportsPointInward(t *testing.T) {
 func TestTestLibrariesStayInTests(t *testing.T) {
 	t.Parallel()
 	for _, f := range sources(t) {
-		if f.isTest || f.dir == "internal/servertest" {
+		if f.isTest || slices.Contains(forTests, f.dir) {
 			continue
 		}
 		for imported := range f.imports {
-			assert.False(t, isTestLibrary(imported), "%s imports %s, which only tests and internal/servertest may", f.name, imported)
-			if !strings.HasPrefix(f.dir, "internal/") {
-				assert.NotEqual(t, module+"/internal/servertest", imported, "%s imports the servers for tests", f.name)
+			assert.False(t, isTestLibrary(imported), "%s imports %s, which only tests and the packages for tests may", f.name, imported)
+			if dir, own := inModule(imported); own && !strings.HasPrefix(f.dir, "internal/") {
+				assert.NotContains(t, forTests, dir, "%s imports a package for tests", f.name)
 			}
 		}
 	}
@@ -189,7 +193,7 @@ func TestNoTestLibraryIsLinked(t *testing.T) {
 	t.Parallel()
 	var shipped []string
 	for _, f := range sources(t) {
-		if !f.isTest && !strings.HasPrefix(f.dir, "internal/") {
+		if !f.isTest && !strings.HasPrefix(f.dir, "internal/") && !slices.Contains(forTests, f.dir) {
 			shipped = append(shipped, "./"+f.dir)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 )
 
 var closeRules = subject("close",
@@ -16,7 +17,7 @@ var closeRules = subject("close",
 		run: closeEndsWaits},
 	&rule{Rule: Rule{Name: "CloseTwice", Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way."},
 		run: closeTwice},
-	&rule{Rule: Rule{Name: "NoLeak", Statement: "After Close no goroutine is left of what the Locker did: grants, refusals, cancelled waits, losses."},
+	&rule{Rule: Rule{Name: "NoLeak", Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them: grants, refusals, cancelled waits, losses."},
 		run: noLeak},
 )
 
@@ -142,6 +143,32 @@ func noLeak(e *env) {
 	})
 	if n, stacks := e.settles(label, cycles-1, e.slack()+e.ttl); n >= cycles {
 		e.failf("", "%d goroutines are left after %d Lockers were closed, at least one of each; for example\n%s", n, cycles, stacks)
+	}
+	e.noKeyLeft()
+}
+
+// noKeyLeft lists what is held of the keys of the case.
+func (e *env) noKeyLeft() {
+	if e.OpenBackend == nil {
+		return
+	}
+	l, ok := e.backend().b.(backend.Lister)
+	if !ok {
+		return
+	}
+	control := time.Now().Add(e.slack())
+	for {
+		var left []backend.Record
+		err := l.List(e.ctx, e.keys, func(r backend.Record) bool { left = append(left, r); return true })
+		switch {
+		case err != nil:
+			e.unexpectedFatal("", err, "List returned %s; expected no error", outcome(err))
+		case len(left) == 0:
+			return
+		case time.Now().After(control):
+			e.overdueFatalf("", "%d keys are still held %s after all Lockers were closed, for example %s for another %s", len(left), e.slack(), quoteKey(left[0].Key), left[0].Remaining)
+		}
+		e.pause(20 * time.Millisecond)
 	}
 }
 

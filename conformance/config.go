@@ -70,6 +70,14 @@ type Config struct {
 	// or closed afterwards.
 	Kill func(l lock.Locker)
 
+	// Judge decides whether the calls of a case make sense together: the rules
+	// Linearizable and LinearizableUnderFaults give it their histories, one for each
+	// key, from several goroutines. An error breaks the rule and is its evidence,
+	// unless it matches ErrInconclusive. Package conformance/linear has a judge for
+	// tests, by a library that this package does not link. Without it the two rules
+	// are skipped.
+	Judge func(h History) error
+
 	// Child is by what another process makes this Config again, such as the address
 	// of a server: the argument of the function that was given to the function
 	// Child. Without it, the rules that kill or stop processes are skipped.
@@ -111,6 +119,7 @@ type settings struct {
 	Config
 	g        backend.Guarantees
 	says     bool // the lock states its guarantees itself
+	able     bool // the backend has optional interfaces that the lock package uses
 	ttl      time.Duration
 	long     time.Duration // for leases that must not expire during a case
 	fixed    bool          // only one TTL can be had
@@ -184,6 +193,7 @@ func (s *settings) probe(ctx context.Context) error {
 		g        backend.Guarantees
 		says     bool
 		removing bool
+		able     bool
 	)
 	go func() {
 		err := errors.New("conformance: Open ended its goroutine instead of returning (t.FailNow inside it?)")
@@ -206,6 +216,7 @@ func (s *settings) probe(ctx context.Context) error {
 				_, inspects := b.(backend.Inspector)
 				_, forces := b.(backend.ForceReleaser)
 				removing = inspects && forces
+				able = usesOptional(b)
 				go func() { _ = b.Close() }()
 			}
 			if s.Open != nil {
@@ -232,7 +243,7 @@ func (s *settings) probe(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("conformance: opening a client did not end: %w", context.Cause(ctx))
 	}
-	s.g, s.says = g, says
+	s.g, s.says, s.able = g, says, able
 	switch {
 	case s.Guarantees != nil:
 		s.g = *s.Guarantees

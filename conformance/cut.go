@@ -8,23 +8,68 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-// faulty opens a Locker whose requests can be disturbed between it and the server.
-// The optional interfaces are left out, so that every request is a try, a renewal or
-// a release: the lock package does without them.
-func (e *env) faulty() (*client, *faultlock.Faults) { return e.through((*faultlock.Faults).Primitives) }
+// seamKind is a way to put faults between the lock package and a backend.
+type seamKind struct {
+	name string
+	of   func(*faultlock.Faults) backend.Backend
+}
+
+var (
+	// primitives: the optional interfaces are left out, so that every request is a
+	// try, a renewal or a release. The lock package does without them.
+	primitives = seamKind{"primitives", (*faultlock.Faults).Primitives}
+	// whole: queues, batches of renewals, watches and hand-overs are disturbed too.
+	whole = seamKind{"all it has", (*faultlock.Faults).Backend}
+)
+
+// What the lock package asks a backend for, through whatever interface.
+var (
+	toGet  = []faultlock.Op{faultlock.OpTry, faultlock.OpEnqueue}
+	toEnd  = []faultlock.Op{faultlock.OpRelease, faultlock.OpHandOver, faultlock.OpWithdraw}
+	toKeep = []faultlock.Op{faultlock.OpRenew}
+)
+
+// usesOptional reports whether the lock package uses more of the backend than the
+// primitives.
+func usesOptional(b backend.Backend) bool {
+	for _, has := range []bool{is[backend.Watcher](b), is[backend.Queuer](b), is[backend.BatchRenewer](b), is[backend.HandOverer](b)} {
+		if has {
+			return true
+		}
+	}
+	return false
+}
+
+func is[T any](b backend.Backend) bool {
+	_, ok := b.(T)
+	return ok
+}
+
+// eachSeam runs the case once for each way to put faults in, at the same time.
+func (e *env) eachSeam(f func(via seamKind)) {
+	kinds := []seamKind{primitives}
+	if e.able {
+		kinds = append(kinds, whole)
+	}
+	e.each(len(kinds), func(i int) { f(kinds[i]) })
+}
+
+// faulty opens a Locker whose requests can be disturbed between it and the server,
+// at the primitives.
+func (e *env) faulty() (*client, *faultlock.Faults) { return e.faultyAt(primitives, nil) }
 
 // disturbed is faulty with the optional interfaces of the backend.
-func (e *env) disturbed() (*client, *faultlock.Faults) { return e.through((*faultlock.Faults).Backend) }
+func (e *env) disturbed() (*client, *faultlock.Faults) { return e.faultyAt(whole, nil) }
 
-func (e *env) through(seam func(*faultlock.Faults) backend.Backend) (*client, *faultlock.Faults) {
+func (e *env) faultyAt(via seamKind, opts *faultlock.Options) (*client, *faultlock.Faults) {
 	var f *faultlock.Faults
 	cl := e.lockerFrom(func(ctx context.Context) (lock.Locker, error) {
 		b, err := e.openBackend(ctx)
 		if err != nil {
 			return nil, err
 		}
-		f = faultlock.New(b, nil)
-		return e.wrap(seam(f), e.ttl)
+		f = faultlock.New(b, opts)
+		return e.wrap(via.of(f), e.ttl)
 	})
 	return cl, f
 }

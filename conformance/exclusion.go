@@ -27,6 +27,7 @@ var exclusionRules = subject("exclusion",
 		run: progress},
 	&rule{Rule: Rule{Name: "HeldDetails", Statement: "A refusal names the key, the holder's label and the remaining time of its lease."},
 		claims: []claim{claimDetails}, run: heldDetails},
+	linearizableRule,
 )
 
 func handsOut(e *env) {

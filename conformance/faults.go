@@ -9,23 +9,40 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-// The rules of this file disturb the requests between the Locker of the lock
-// package and the backend.
+// The rules of this file and of the other faults_*.go disturb the requests between
+// the Locker of the lock package and the backend.
 var faultRules = atSeam(subject("faults",
 	&rule{Rule: Rule{Name: "LostWhenCutOff", Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.", LimitTTLs: 40},
 		claims: []claim{claimLossSignal}, run: lostWhenCutOff},
 	&rule{Rule: Rule{Name: "RenewTransient", Statement: "Renewals that fail for a while and recover before the deadline are no loss.", LimitTTLs: 30},
 		run: renewTransient},
+	&rule{Rule: Rule{Name: "RenewUnknown", Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does."},
+		claims: []claim{claimManualRenewal, claimWithoutRenewal, claimDeadline}, run: renewUnknown},
 	&rule{Rule: Rule{Name: "OwnGrantRecognised", Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself."},
 		run: ownGrantRecognised},
 	&rule{Rule: Rule{Name: "GrantWithinValidity", Statement: "A grant whose answer comes too late to be of use is given back and not returned.", LimitTTLs: 30},
 		run: grantWithinValidity},
+	&rule{Rule: Rule{Name: "LateGrant", Statement: "A request that reaches the server only after its caller was told an error keeps the key for one TTL at most, though the client lives on.", LimitTTLs: 30},
+		run: lateGrant},
 	&rule{Rule: Rule{Name: "ReleaseUnknown", Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder."},
 		run: releaseUnknown},
-	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable, and Acquire goes on until its context ends, and gets the key when the server is back."},
+	&rule{Rule: Rule{Name: "ReleaseDelayed", Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold."},
+		run: releaseDelayed},
+	&rule{Rule: Rule{Name: "HandOverUnknown", Statement: "When a holder and a waiter share a client, and the answer to the release of one is lost or late, the waiter is granted the key all the same, and the key is free after it."},
+		run: handOverUnknown},
+	&rule{Rule: Rule{Name: "CancelMidRequest", Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others."},
+		run: cancelMidRequest},
+	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and what the server said, and Acquire goes on until its context ends, and gets the key when the server is back."},
 		run: unavailableIsTold},
+	&rule{Rule: Rule{Name: "PermanentStops", Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said."},
+		run: permanentStops},
 	&rule{Rule: Rule{Name: "CallsAreBounded", Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves."},
 		run: callsAreBounded},
+	&rule{Rule: Rule{Name: "ReentrantFault", Statement: "However many requests and answers are lost, an owner holds the key until the last of its leases has ended, and no longer."},
+		claims: []claim{claimReentrancy}, run: reentrantFault},
+	&rule{Rule: Rule{Name: "ProgressUnderFaults", Statement: "While requests and answers are lost now and then, every client gets the key again and again."},
+		run: progressUnderFaults},
+	linearizableUnderFaultsRule,
 )...)
 
 func atSeam(rules ...*rule) []*rule {
@@ -35,70 +52,18 @@ func atSeam(rules ...*rule) []*rule {
 	return rules
 }
 
-func lostWhenCutOff(e *env) {
-	rounds := e.rounds(3*e.ttl, 1, 10)
-	for name, f := range map[string]faultlock.Fault{"hanging": faultlock.HangBefore(), "refused": faultlock.FailBefore()} {
-		defer e.start(func() {
-			a, c := e.faulty()
-			defer c.Heal()
-			b := e.locker()
-			for round := range rounds {
-				key := e.key("%s-%d", name, round)
-				h := a.mustTryFor(key, e.ttl)
-				e.pause(e.randomly(e.ttl))
-				h.mustLive("it is renewed automatically")
-				c.All(f, faultlock.OpRenew, faultlock.OpRelease)
-				e.hist.note("suite", key, "cut the requests of "+a.who)
-				next := b.wins(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server")
-				if !h.lost() {
-					e.latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
-				} else {
-					e.is(key, h.cause(), "context.Cause of a lease whose holder was cut off", lock.ErrLost)
-				}
-				c.Heal()
-				_ = next.release(e.ctx)
-			}
-		})()
-	}
-}
+func ownGrantRecognised(e *env) { e.eachSeam(e.ownGrantRecognisedVia) }
 
-func renewTransient(e *env) {
-	for name, f := range map[string]faultlock.Fault{"refused": faultlock.FailBefore(), "lost": faultlock.FailAfter()} {
-		defer e.start(func() {
-			a, c := e.faulty()
-			b := e.locker()
-			key := e.key("%s", name)
-			h := a.mustTryFor(key, e.ttl)
-			for range 3 {
-				// The deadline is at least two thirds of the TTL away.
-				c.All(f, faultlock.OpRenew)
-				e.pause(e.ttl * 2 / 5)
-				c.Heal()
-				h.mustLive("its renewals failed for less than the time to its deadline")
-				e.pause(e.ttl / 2)
-				h.mustLive("its renewals succeed again")
-				b.mustRefuse(key, "its holder has renewed it again")
-			}
-			if len(c.Injected()) == 0 {
-				e.latef(key, "no renewal was sent while renewals were disturbed")
-			}
-			if err := h.release(e.ctx); err != nil {
-				e.latef(key, "Release returned %s; expected no error", outcome(err))
-			}
-		})()
-	}
-}
-
-func ownGrantRecognised(e *env) {
+func (e *env) ownGrantRecognisedVia(via seamKind) {
 	b := e.locker()
 	freed := func(key, why string) {
 		next := b.wins(key, e.waitBound(), 20*time.Millisecond, why)
 		_ = next.release(e.ctx)
 	}
-	a, c := e.faulty()
+	a, c := e.faultyAt(via, nil)
 	for i := range 5 {
-		key := e.key("acquire-%d", i)
-		c.Next(1+i%3, faultlock.FailAfter(), faultlock.OpTry)
+		key := e.key("%s-acquire-%d", via.name, i)
+		c.Next(1+i%3, faultlock.FailAfter(), faultlock.OpTry, faultlock.OpEnqueue, faultlock.OpWait)
 		ctx, cancel := context.WithTimeout(e.ctx, e.waitBound())
 		h, err := a.acquire(ctx, key)
 		cancel()
@@ -114,7 +79,7 @@ func ownGrantRecognised(e *env) {
 		}
 	}
 	for i := range 5 {
-		key := e.key("try-%d", i)
+		key := e.key("%s-try-%d", via.name, i)
 		c.Next(1, faultlock.FailAfter(), faultlock.OpTry)
 		h, err := a.try(key)
 		c.Heal()
@@ -130,11 +95,13 @@ func ownGrantRecognised(e *env) {
 	}
 }
 
-func grantWithinValidity(e *env) {
-	a, c := e.faulty()
+func grantWithinValidity(e *env) { e.eachSeam(e.grantWithinValidityVia) }
+
+func (e *env) grantWithinValidityVia(via seamKind) {
+	a, c := e.faultyAt(via, nil)
 	b := e.locker()
 	for i, delay := range []time.Duration{e.ttl * 4 / 5, e.ttl * 3 / 2} {
-		key := e.key("%d", i)
+		key := e.key("%s-%d", via.name, i)
 		c.Next(1, faultlock.DelayAfter(delay).IgnoringContext(), faultlock.OpTry)
 		h, err := a.tryFor(e.ctx, key, e.ttl, e.unrenewed()...)
 		if err == nil {
@@ -152,11 +119,13 @@ func grantWithinValidity(e *env) {
 	}
 }
 
-func releaseUnknown(e *env) {
-	a, c := e.faulty()
+func releaseUnknown(e *env) { e.eachSeam(e.releaseUnknownVia) }
+
+func (e *env) releaseUnknownVia(via seamKind) {
+	a, c := e.faultyAt(via, nil)
 	b, d := e.locker(), e.locker()
 	for i := range 4 {
-		key := e.key("%d", i)
+		key := e.key("%s-%d", via.name, i)
 		h := a.mustTry(key)
 		c.Next(1+i%2, faultlock.FailAfter(), faultlock.OpRelease)
 		err := h.release(e.ctx)
@@ -178,14 +147,17 @@ func releaseUnknown(e *env) {
 	}
 }
 
-func unavailableIsTold(e *env) {
-	a, c := e.faulty()
+func unavailableIsTold(e *env) { e.eachSeam(e.unavailableIsToldVia) }
+
+func (e *env) unavailableIsToldVia(via seamKind) {
+	a, c := e.faultyAt(via, nil)
 	b := e.locker()
-	key := e.key("a")
-	c.All(faultlock.FailBefore(), faultlock.OpTry)
+	key := e.key("%s", via.name)
+	c.All(faultlock.FailBefore(), toGet...)
 	begun := time.Now()
 	_, err := a.try(key)
 	e.only(key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
+	e.is(key, err, "TryAcquire, with the server refusing connections,", faultlock.ErrInjected)
 	if d := time.Since(begun); d > e.slack() {
 		e.latef(key, "TryAcquire took %s to report a server that refuses connections", d.Round(time.Millisecond))
 	}
@@ -195,7 +167,7 @@ func unavailableIsTold(e *env) {
 	if err == nil {
 		e.fatalf(key, "Acquire was granted a key, though the server cannot be reached")
 	}
-	e.is(key, err, "Acquire whose context ran out, with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable)
+	e.is(key, err, "Acquire whose context ran out, with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable, faultlock.ErrInjected)
 	w := a.acquiring(key)
 	e.settle()
 	c.Heal()
@@ -203,12 +175,14 @@ func unavailableIsTold(e *env) {
 	b.mustTry(key).mustRelease()
 }
 
-func callsAreBounded(e *env) {
-	a, c := e.faulty()
+func callsAreBounded(e *env) { e.eachSeam(e.callsAreBoundedVia) }
+
+func (e *env) callsAreBoundedVia(via seamKind) {
+	a, c := e.faultyAt(via, nil)
 	defer c.Heal()
-	key := e.key("a")
+	key := e.key("%s", via.name)
 	h := a.mustTry(key)
-	c.All(faultlock.HangBefore(), faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease)
+	c.All(faultlock.HangBefore())
 	bounded := func(what string, limit time.Duration, f func()) {
 		done := make(chan struct{})
 		wait := e.start(func() { f(); close(done) })
@@ -224,8 +198,8 @@ func callsAreBounded(e *env) {
 		bounded(op, 100*time.Millisecond, func() {
 			ctx, cancel := short()
 			defer cancel()
-			if _, err := a.get(op, get, ctx, e.key("%s", op), e.opts(e.long)); err != nil {
-				e.is(e.key("%s", op), err, op+" whose context ran out, with the server hanging,", context.DeadlineExceeded)
+			if _, err := a.get(op, get, ctx, e.key("%s-%s", via.name, op), e.opts(e.long)); err != nil {
+				e.is(e.key("%s-%s", via.name, op), err, op+" whose context ran out, with the server hanging,", context.DeadlineExceeded)
 			} else {
 				e.failf(key, "%s was granted a key, with the server hanging", op)
 			}

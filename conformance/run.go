@@ -195,7 +195,8 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 		begun := time.Now()
 		var retry bool
 		res, retry = r.attempt(ctx, rule, n, missing != nil)
-		if !retry || n == attempts || ctx.Err() != nil {
+		// What is not claimed need not work, so that one try tells enough.
+		if !retry || n == attempts || missing != nil || ctx.Err() != nil {
 			break
 		}
 		worst, total := r.s.stalls.since(begun)

@@ -11,7 +11,7 @@ import (
 )
 
 var tokenRules = subject("tokens",
-	&rule{Rule: Rule{Name: "TokenFits", Statement: "A fencing token is from 1 to 2^63 - 1, and Lease.Token always returns the same one."},
+	&rule{Rule: Rule{Name: "TokenFits", Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, so that no language rounds it, and Lease.Token always returns the same one."},
 		claims: []claim{claimTokens}, run: tokenFits},
 	&rule{Rule: Rule{Name: "TokenIncreases", Statement: "The token grows with every grant of a key, whichever client gets it."},
 		claims: []claim{claimTokens}, run: tokenIncreases},
@@ -32,6 +32,8 @@ func tokenFits(e *env) {
 		h := c.mustTry(key)
 		if t := h.lease.Token(); t == 0 || t > math.MaxInt64 {
 			e.failf(key, "the token is %d; expected one from 1 to 2^63 - 1", t)
+		} else if e.g.Token == backend.TokenCounter && t >= 1<<53 {
+			e.failf(key, "the token is %d; expected a counter below 2^53, which scripts and floating-point numbers keep exactly", t)
 		}
 		h.mustRelease()
 		if t := h.lease.Token(); t != h.token {

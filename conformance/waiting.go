@@ -29,6 +29,8 @@ var waitingRules = subject("waiting",
 		run: tryBesideWaiters},
 	&rule{Rule: Rule{Name: "ManyWaiters", Statement: "A crowd that waits for one key is served to the last, one at a time."},
 		run: manyWaiters},
+	&rule{Rule: Rule{Name: "NoHerd", Statement: "When a crowd waits for a key, the requests that a hand-over costs depend on the number of clients, not on the number of waiters.", Seam: true},
+		run: noHerd},
 )
 
 // acquiring calls Acquire in a goroutine. The lease or the error arrives when

@@ -10,11 +10,14 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, conformanceOfURL(servertest.SharedRedis(t).URL()))
+	cfg := conformanceOfURL(servertest.SharedRedis(t).URL())
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
 }
 
 func conformanceOfURL(url string) conformance.Config {
@@ -31,6 +34,7 @@ func conformanceOfURL(url string) conformance.Config {
 func TestConformanceOfClient(t *testing.T) {
 	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
 	t.Cleanup(func() { _ = client.Close() })
+	cfg.Judge = linear.Judge(t)
 	conformance.Run(t, cfg)
 }
 

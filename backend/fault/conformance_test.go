@@ -9,6 +9,7 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 )
 
 // TestConformance: without faults the decorator is not there. The rules that look at
@@ -37,6 +38,7 @@ func TestConformance(t *testing.T) {
 				TTL:    time.Second,
 				Budget: 5 * time.Second,
 				Only:   rules,
+				Judge:  linear.Judge(t),
 			})
 		})
 	}

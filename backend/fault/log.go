@@ -81,6 +81,22 @@ func (f *Faults) Injected() []Injection {
 	return slices.Clone(f.log)
 }
 
+// Calls is how many calls of the operations (of any operation when none is named)
+// on the key there were so far, whatever they met. Every call counts, also one that
+// the lock package repeats.
+func (f *Faults) Calls(key string, ops ...Op) int {
+	checkOps(ops)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for c, times := range f.calls {
+		if c.key == key && (len(ops) == 0 || slices.Contains(ops, c.op)) {
+			n += times
+		}
+	}
+	return n
+}
+
 // String is the log as text for people, with the seed and the points that it made
 // active. Print it when a test fails.
 func (f *Faults) String() string {

@@ -9,11 +9,16 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 )
 
 // TestConformance runs the whole suite. Each client has open file descriptions of
 // its own, as if it were another process; where it matters, it is one.
-func TestConformance(t *testing.T) { conformance.Run(t, conformanceOf(t.TempDir())) }
+func TestConformance(t *testing.T) {
+	cfg := conformanceOf(t.TempDir())
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
+}
 
 // conformanceOf is the suite's Config in the processes that it starts, too.
 func conformanceOf(dir string) conformance.Config {

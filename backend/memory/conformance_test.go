@@ -3,10 +3,12 @@ package memlock_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 )
 
 // TestConformance runs the whole suite on both personalities.
@@ -19,6 +21,9 @@ func TestConformance(t *testing.T) {
 				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
 				},
+				TTL:    500 * time.Millisecond,
+				Budget: 20 * time.Second,
+				Judge:  linear.Judge(t),
 			})
 		})
 	}
