@@ -113,19 +113,20 @@ func (j *journal) put(op Operation) {
 	j.ops = append(j.ops, op)
 }
 
-// history is what was collected, without the refusals that say nothing: two tries
+// history is what was collected, without the refusals that say nothing. Two tries
 // at the same time may both be refused because of each other, where a try takes a
-// place for a moment, or a part of the votes.
+// place for a moment, or a part of the votes. And where clients count the holds of
+// their owners, an owner does not enter what is only being cleaned up after it.
 func (j *journal) history() History {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	overlaps := func(a, b Operation) bool { return a.Call <= b.Return && b.Call <= a.Return }
 	var ops []Operation
 	for i, op := range j.ops {
-		mutual := op.Kind == Refused && slices.ContainsFunc(slices.Concat(j.ops[:i:i], j.ops[i+1:]), func(o Operation) bool {
-			return o.Kind == Refused && overlaps(op, o)
-		})
-		if !mutual {
+		if op.Kind != Refused || !slices.ContainsFunc(slices.Concat(j.ops[:i:i], j.ops[i+1:]), func(o Operation) bool {
+			itself := o.Return == Never && o.Who == op.Who && op.Owner != "" && !claimServerHolds.made(j.e.settings)
+			return overlaps(op, o) && (o.Kind == Refused || itself)
+		}) {
 			ops = append(ops, op)
 		}
 	}

@@ -28,6 +28,7 @@ type leaseMutant struct {
 	set      lock.Settings
 	ctx      context.Context
 	release  func(context.Context) error
+	renew    func(context.Context) error
 	deadline func() (time.Time, bool)
 }
 
@@ -46,7 +47,7 @@ func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock
 		if err != nil || m.lease == nil {
 			return l, err
 		}
-		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, deadline: l.Deadline}
+		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline}
 		lm.set, _ = lock.ResolveOptions(opts...)
 		m.lease(ctx, lm)
 		return lm, nil
@@ -55,6 +56,7 @@ func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock
 func (m *lockerMutant) Close() error                     { return m.close() }
 func (l *leaseMutant) Context() context.Context          { return l.ctx }
 func (l *leaseMutant) Release(ctx context.Context) error { return l.release(ctx) }
+func (l *leaseMutant) Renew(ctx context.Context) error   { return l.renew(ctx) }
 func (l *leaseMutant) Deadline() (time.Time, bool)       { return l.deadline() }
 
 // both replaces TryAcquire and Acquire alike.

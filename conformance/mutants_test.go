@@ -36,6 +36,7 @@ type everything struct {
 	backend.BatchRenewer
 	backend.Inspector
 	backend.ForceReleaser
+	backend.Lister
 	shared *shared
 }
 
@@ -94,7 +95,7 @@ func mutate(change func(m *mutant)) Config {
 			return nil, err
 		}
 		m := &mutant{
-			everything: &everything{b, b.(backend.Watcher), b.(backend.BatchRenewer), b.(backend.Inspector), b.(backend.ForceReleaser), sh},
+			everything: &everything{b, b.(backend.Watcher), b.(backend.BatchRenewer), b.(backend.Inspector), b.(backend.ForceReleaser), b.(backend.Lister), sh},
 			try:        b.Try, renew: b.Renew, release: b.Release,
 			g: func(g backend.Guarantees) backend.Guarantees { return g },
 		}
