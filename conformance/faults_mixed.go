@@ -130,10 +130,11 @@ func noHerd(e *env) {
 	for i := range clients {
 		clients[i], faults[i] = e.disturbed()
 	}
-	ops := append(slices.Concat(toGet, toEnd), faultlock.OpWatch)
-	requests := func() (n int) {
-		for _, f := range faults {
-			n += f.Calls(key, ops...)
+	sent := func() (n int) {
+		for _, op := range append(slices.Concat(toGet, toEnd), faultlock.OpWatch) {
+			for _, f := range faults {
+				n += f.Calls(op, key)
+			}
 		}
 		return n
 	}
@@ -152,10 +153,10 @@ func noHerd(e *env) {
 	})
 	ready.Wait()
 	e.pause(100 * time.Millisecond)
-	before, begun := requests(), time.Now()
+	before, begun := sent(), time.Now()
 	h.mustRelease()
 	wait()
-	n, took := requests()-before, time.Since(begun)
+	n, took := sent()-before, time.Since(begun)
 	// A release and a grant for each turn, and for every client one question and one
 	// watch. Clients that poll ask again as time goes on.
 	most := crowd*(2+2*lockers) + lockers*int(took/(15*time.Millisecond))

@@ -81,20 +81,14 @@ func (f *Faults) Injected() []Injection {
 	return slices.Clone(f.log)
 }
 
-// Calls is how many calls of the operations (of any operation when none is named)
-// on the key there were so far, whatever they met. Every call counts, also one that
-// the lock package repeats.
-func (f *Faults) Calls(key string, ops ...Op) int {
-	checkOps(ops)
+// Calls is how often the operation was called on the key so far, whatever it met:
+// with it a test sees what a program sends, and when it stops. For OpHint it is how
+// many signals came.
+func (f *Faults) Calls(op Op, key string) int {
+	checkOps([]Op{op})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := 0
-	for c, times := range f.calls {
-		if c.key == key && (len(ops) == 0 || slices.Contains(ops, c.op)) {
-			n += times
-		}
-	}
-	return n
+	return f.calls[call{op, key}]
 }
 
 // String is the log as text for people, with the seed and the points that it made

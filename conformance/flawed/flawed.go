@@ -123,7 +123,7 @@ var (
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
 		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "ExpiryIsPerHold", "RenewNotOthers", "RenewBounded",
 		"WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
-		"TokenSurvivesRelease", "TokenInTakeoverOrder",
+		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant",
 	}
 	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
 	// sends a release for what may have been granted, perhaps twice.
@@ -131,5 +131,6 @@ var (
 		"Exclusive", "ExclusiveWithinLocker", "WaiterWakes", "WaiterGivesUp", "WaiterDeathHarmless", "CancelDuring", "TryBesideWaiters",
 		"ManyWaiters", "ErrorsAreTyped", "CloseEndsWaits", "CloseTwice", "NoLeak", "OwnGrantRecognised", "GrantWithinValidity",
 		"ReleaseUnknown", "UnavailableIsTold", "CallsAreBounded",
+		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops",
 	}
 )
