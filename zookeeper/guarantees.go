@@ -1,0 +1,39 @@
+package zklock
+
+import (
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// guarantees are those of a Locker whose session was granted the timeout.
+func guarantees(timeout time.Duration) backend.Guarantees {
+	return backend.Guarantees{
+		Name:  "zookeeper",
+		Reach: backend.ReachNetwork,
+		Assumptions: []string{
+			"The ensemble keeps its quorum's data: no restore from a backup, no reset of a majority, and nobody else deletes nodes below the prefix.",
+			"The tickTime of the servers is at most half the session timeout, as it is unless minSessionTimeout was set lower.",
+			"The rates of the leader's and the holder's clocks differ by less than one percent.",
+			"Holds survive a restart or a change of the leader if a quorum serves again within two thirds of the TTL; else the holder is told before anybody else can get the key.",
+		},
+		Expiry:          backend.ClockServerSteps,
+		MinTTL:          timeout,
+		MaxTTL:          timeout,
+		TTLGrain:        time.Millisecond,
+		TakeoverLag:     timeout / 2,
+		EndsWithSession: true,
+		Token:           backend.TokenRevision,
+		TokenSurvives:   []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventFailover},
+		HoldsSurvive:    []backend.Event{backend.EventRestart, backend.EventFailover},
+		Reentrancy:      backend.ReentrancyClient,
+		Waiting:         backend.WaitQueue,
+		Fair:            true,
+		ManualRenewal:   true,
+		WithoutRenewal:  true,
+		LossSignal:      true,
+		Deadline:        true,
+		HolderDetails:   true,
+		GuardedWrite:    true,
+	}
+}

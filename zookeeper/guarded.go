@@ -1,0 +1,57 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// Guarded carries out operations of ZooKeeper in one transaction that takes effect
+// only while the lease is held: its first operation checks that the node of the hold
+// exists. That needs no clock, and also stops a holder that was paused just before.
+// The operations are *zk.CreateRequest, *zk.SetDataRequest, *zk.DeleteRequest and
+// *zk.CheckVersionRequest of github.com/go-zookeeper/zk, with full paths: the chroot
+// of the URL does not apply to them.
+//
+// It returns one answer per operation. The error matches [backend.ErrNotHeld] when the
+// hold has ended, and [backend.ErrOutcomeUnknown] when the answer did not arrive; an
+// operation that the server refused returns the error of the client library, such as
+// zk.ErrBadVersion, and then none took effect. ctx bounds the wait for the answer. A
+// lease of another backend is refused with [backend.ErrUnsupported]. It is safe for
+// concurrent use.
+func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiResponse, error) {
+	some, hold, ok := lock.HoldOf(lease)
+	if !ok && lease.Context().Err() != nil {
+		return nil, notHeld(lease.Key())
+	}
+	b, ours := some.(*zkBackend)
+	if !ours {
+		return nil, fmt.Errorf("zklock: %w: the lease on %q is not one of this backend", backend.ErrUnsupported, lease.Key())
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s, err := b.session()
+	if err != nil {
+		return nil, err
+	}
+	n := s.find(hold.ID)
+	if n == nil || n.alive(s.clock.Now()) != nil {
+		return nil, notHeld(lease.Key())
+	}
+	all := append([]any{&zk.CheckVersionRequest{Path: n.path, Version: 0}}, ops...)
+	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(all...) }, nil)
+	answers := a.value
+	if a.err == nil || len(answers) == 0 {
+		return answers[min(1, len(answers)):], writeError(lease.Key(), a.err)
+	}
+	if errors.Is(answers[0].Error, zk.ErrNoNode) || errors.Is(answers[0].Error, zk.ErrBadVersion) {
+		return nil, notHeld(lease.Key())
+	}
+	return answers[1:], fmt.Errorf("zklock: guarded by %q: %w", lease.Key(), describe(a.err))
+}

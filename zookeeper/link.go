@@ -1,0 +1,107 @@
+package zklock
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// hosts gives the servers out in turns. It replaces the provider of the client
+// library, which waits a whole second after each round and looks names up only once.
+type hosts struct {
+	s *session
+	i int
+}
+
+func (h *hosts) Init([]string) error { return nil }
+func (h *hosts) Len() int            { return len(h.s.cfg.servers) }
+func (h *hosts) Connected()          {}
+
+// Next is called by one goroutine. The client library looks whether it was closed
+// only when the second result is true.
+func (h *hosts) Next() (string, bool) {
+	h.i++
+	return h.s.cfg.servers[h.i%len(h.s.cfg.servers)], h.s.ended()
+}
+
+// dial connects to one server. After a round in which none answered it pauses.
+func (s *session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	s.mu.Lock()
+	failures, asked := s.failures, s.timeout
+	s.mu.Unlock()
+	if failures > 0 && failures%len(s.cfg.servers) == 0 {
+		pause := time.NewTimer(min(max(asked/20, 20*time.Millisecond), time.Second))
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-s.gone:
+		}
+	}
+	if s.ended() {
+		return nil, errors.New("the session has ended")
+	}
+	d := net.Dialer{Timeout: min(timeout, max(asked/4, 100*time.Millisecond))}
+	conn, err := d.DialContext(s.life, network, address)
+	if err != nil {
+		s.failed(err)
+		return nil, err
+	}
+	l := &link{Conn: conn, patience: max(asked/3, 200*time.Millisecond)}
+	if !s.use(l) {
+		_ = conn.Close()
+		return nil, errors.New("the session has ended")
+	}
+	return l, nil
+}
+
+// link is a connection that gives up on a silent server. The client library waits
+// two thirds of the session timeout for a byte, and ten times that during the
+// handshake: too long to reach another server before the holds have to be given up.
+// It also reads the timeout that was granted off the handshake, which the client
+// library tells nobody.
+type link struct {
+	net.Conn
+
+	mu       sync.Mutex
+	patience time.Duration
+	seen     int
+	greeting [40]byte // length, version, timeout, session id, length and text of the password
+}
+
+func (l *link) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	l.mu.Lock()
+	l.seen += copy(l.greeting[min(l.seen, len(l.greeting)):], p[:n])
+	l.mu.Unlock()
+	return n, err
+}
+
+// granted is the session timeout that the server granted, or zero before the
+// handshake has ended.
+func (l *link) granted() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen < 12 {
+		return 0
+	}
+	return time.Duration(binary.BigEndian.Uint32(l.greeting[8:12])) * time.Millisecond
+}
+
+func (l *link) setPatience(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.patience = d
+}
+
+// SetReadDeadline sets an earlier deadline than it was asked to.
+func (l *link) SetReadDeadline(t time.Time) error {
+	l.mu.Lock()
+	limit := time.Now().Add(l.patience)
+	l.mu.Unlock()
+	if t.IsZero() || t.After(limit) {
+		t = limit
+	}
+	return l.Conn.SetReadDeadline(t)
+}

@@ -1,0 +1,328 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// node is what this side knows of the node of one acquisition. It is recorded before
+// the node is created and forgotten when the node is known to be gone, so that no
+// node can outlive its record while the session lives.
+type node struct {
+	s    *session
+	id   backend.ID
+	key  string
+	dir  string // the node of the key
+	name string // without the sequence
+	ttl  time.Duration
+
+	// The session's mutex guards the rest.
+	path    string // once it is known to have been created
+	czxid   int64
+	granted bool
+	busy    chan struct{}   // closed when no request of the client library can create the node any more; nil when none is under way
+	waiting int             // calls of Wait
+	expiry  backend.Instant // when the node is removed, unless it is renewed or waited at
+	doomed  bool            // it is to be removed, and never granted or renewed again
+}
+
+// own is the name of the node. It is called when the path is known.
+func (n *node) own() string { return n.path[strings.LastIndexByte(n.path, '/')+1:] }
+
+// record returns the node of the request, and whether it is new.
+func (s *session) record(req backend.Request) (n *node, isNew bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended() {
+		return nil, false, errGone
+	}
+	if n := s.places[req.ID]; n != nil {
+		return n, false, nil
+	}
+	n = &node{
+		s: s, id: req.ID, key: req.Key, dir: s.cfg.dirOf(req.Key), name: nodeName(req.ID), ttl: req.TTL,
+		expiry: s.clock.Now().Add(req.TTL),
+	}
+	s.places[req.ID] = n
+	return n, true, nil
+}
+
+func (s *session) find(id backend.ID) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.places[id]
+}
+
+// forget drops a node that is gone, or was never created.
+func (n *node) forget() {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	if n.s.places[n.id] == n {
+		delete(n.s.places, n.id)
+	}
+	n.doomed = true
+}
+
+// doom has the node removed by the reaper, if it still is there.
+func (n *node) doom() {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	n.doomed = true
+}
+
+// creation is the answer to a request that created a node.
+type creation struct {
+	path  string
+	czxid int64
+	alone bool // the node is the only child
+	backend.Validity
+}
+
+// anyVersion creates the node whatever was created before.
+const anyVersion = -1
+
+// create creates the node, in one transaction with a write to its parent: that one
+// answers with the parent's Stat, which says as of the same transaction how many
+// children there are. With a version, nothing is created if there was another
+// creation since that version was read, and the error is zk.ErrBadVersion. When the
+// outcome stays unknown the node is doomed, and removed in the background.
+//
+// When the connection was lost before the answer, the node is looked for by its name.
+func (n *node) create(ctx context.Context, data []byte, version int32) (creation, error) {
+	for again := 0; ; again++ {
+		c, err := n.createOnce(ctx, data, version)
+		if gaveUp(err) || lostReply(err) && again == 2 {
+			n.doom()
+		}
+		if !lostReply(err) || again == 2 {
+			return c, err
+		}
+		found, ferr := n.adopt(ctx)
+		if ferr == nil && found.path != "" {
+			return found, nil
+		}
+		if ferr != nil {
+			n.doom()
+			return c, fmt.Errorf("%w; and looking for what it may have created: %w", err, unmarked{ferr})
+		}
+	}
+}
+
+func (n *node) createOnce(ctx context.Context, data []byte, version int32) (creation, error) {
+	s := n.s
+	busy := make(chan struct{})
+	s.mu.Lock()
+	if n.doomed || s.ended() {
+		s.mu.Unlock()
+		return creation{}, errGone
+	}
+	n.busy = busy
+	s.mu.Unlock()
+	ops := []any{
+		&zk.CreateRequest{Path: n.dir + "/" + n.name, Data: data, Acl: s.cfg.acl, Flags: zk.FlagEphemeral | zk.FlagSequence},
+		&zk.SetDataRequest{Path: n.dir, Data: []byte(n.key), Version: version},
+	}
+	created := func(a answer[[]zk.MultiResponse]) (creation, error) {
+		defer close(busy)
+		if a.err != nil {
+			return creation{}, a.err
+		}
+		if len(a.value) != 2 || a.value[1].Stat == nil {
+			return creation{}, errors.New("zklock: the server gave an unexpected answer to a transaction")
+		}
+		stat := a.value[1].Stat
+		c := creation{path: a.value[0].String, czxid: stat.Mzxid, alone: stat.NumChildren == 1}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n.path, n.czxid = c.path, c.czxid
+		c.Validity = s.proof.wrote(a.sent)
+		return c, nil
+	}
+	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) },
+		func(a answer[[]zk.MultiResponse]) {
+			n.doom() // the caller was told an error
+			_, _ = created(a)
+		})
+	switch {
+	case errors.As(a.err, new(notSent)):
+		close(busy)
+		return creation{}, a.err
+	case gaveUp(a.err):
+		return creation{}, a.err // busy is closed when the request has come to an end
+	}
+	return created(a)
+}
+
+// adopt looks for the node after its creation was not confirmed. The path is empty
+// when it is not there, and then it will not be: the connection on which it was asked
+// for is gone, the session has moved on, and sync has waited for what was under way.
+func (n *node) adopt(ctx context.Context) (creation, error) {
+	s := n.s
+	name, err := s.search(ctx, n.dir, n.name)
+	if err != nil || name == "" {
+		return creation{}, err
+	}
+	path := n.dir + "/" + name
+	a := ask(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
+		found, stat, err := c.Exists(path)
+		if err == nil && !found {
+			err = zk.ErrNoNode
+		}
+		return stat, err
+	}, nil)
+	if errors.Is(a.err, zk.ErrNoNode) {
+		return creation{}, nil
+	}
+	if a.err != nil {
+		return creation{}, a.err
+	}
+	if a.value.EphemeralOwner != s.conn.SessionID() {
+		return creation{}, fmt.Errorf("%w: the node belongs to another session", backend.ErrUnavailable)
+	}
+	s.mu.Lock()
+	n.path, n.czxid = path, a.value.Czxid
+	s.mu.Unlock()
+	v, err := n.confirm(ctx)
+	return creation{path: path, czxid: a.value.Czxid, Validity: v}, err
+}
+
+// search finds a child by its name without the sequence, as of now.
+func (s *session) search(ctx context.Context, dir, name string) (string, error) {
+	if err := s.sync(ctx, dir); err != nil {
+		return "", err
+	}
+	children, _, err := s.children(ctx, dir)
+	if errors.Is(err, zk.ErrNoNode) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	found, _ := named(children, name)
+	return found, nil
+}
+
+// confirm is the heartbeat: a transaction that changes nothing, and yet a write that
+// passes through the quorum. It fails when the node is gone or was revoked.
+func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
+	s := n.s
+	check := &zk.CheckVersionRequest{Path: n.path, Version: 0}
+	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(check) }, nil)
+	switch {
+	case errors.Is(a.err, zk.ErrNoNode):
+		n.forget()
+		return backend.Validity{}, fmt.Errorf("zklock: key %q: the node was removed: %w", n.key, backend.ErrTakenOver)
+	case errors.Is(a.err, zk.ErrBadVersion):
+		return backend.Validity{}, fmt.Errorf("zklock: key %q: the node was revoked: %w", n.key, backend.ErrTakenOver)
+	case a.err != nil:
+		return backend.Validity{}, a.err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proof.wrote(a.sent), nil
+}
+
+// remove deletes the node, and returns nil when it is certain that it neither exists
+// nor can come into being any more. The first result is true if it was this call that
+// deleted it.
+func (n *node) remove(ctx context.Context) (bool, error) {
+	s := n.s
+	s.mu.Lock()
+	n.doomed = true
+	busy := n.busy
+	s.mu.Unlock()
+	if busy != nil {
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-s.gone:
+			return false, nil
+		}
+	}
+	s.mu.Lock()
+	path := n.path
+	s.mu.Unlock()
+	if path == "" {
+		name, err := s.search(ctx, n.dir, n.name)
+		if err != nil {
+			return false, err
+		}
+		if name == "" {
+			n.forget()
+			return false, nil
+		}
+		path = n.dir + "/" + name
+	}
+	err := s.delete(ctx, path)
+	switch {
+	case err == nil, errors.Is(err, zk.ErrNoNode):
+		n.forget()
+		return err == nil, nil
+	}
+	return false, err
+}
+
+func (s *session) delete(ctx context.Context, path string) error {
+	a := ask(ctx, s, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) }, nil)
+	if a.err == nil {
+		s.mu.Lock()
+		s.proof.wrote(a.sent)
+		s.mu.Unlock()
+	}
+	return a.err
+}
+
+// sync has the server catch up with the leader.
+func (s *session) sync(ctx context.Context, path string) error {
+	return ask(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(path) }, nil).err
+}
+
+func (s *session) children(ctx context.Context, dir string) ([]string, *zk.Stat, error) {
+	type list struct {
+		names []string
+		stat  *zk.Stat
+	}
+	a := ask(ctx, s, func(c *zk.Conn) (list, error) {
+		names, stat, err := c.Children(dir)
+		return list{names, stat}, err
+	}, nil)
+	return a.value.names, a.value.stat, a.err
+}
+
+// makeDir creates the node of the key and what is above it up to the chroot. The node
+// of a key is a container, which the server removes when it has been empty for a while.
+func (s *session) makeDir(ctx context.Context, dir string) error {
+	for tries := 0; ; tries++ {
+		a := ask(ctx, s, func(c *zk.Conn) (string, error) { return c.CreateContainer(dir, nil, zk.FlagContainer, s.cfg.acl) }, nil)
+		switch {
+		case a.err == nil, errors.Is(a.err, zk.ErrNodeExists):
+			return nil
+		case !errors.Is(a.err, zk.ErrNoNode) || tries == 3:
+			return a.err
+		}
+		if err := s.makeRoot(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// makeRoot creates the nodes of the prefix.
+func (s *session) makeRoot(ctx context.Context) error {
+	path := s.cfg.chroot
+	for _, element := range strings.Split(s.cfg.prefix, "/") {
+		path += "/" + element
+		a := ask(ctx, s, func(c *zk.Conn) (string, error) { return c.Create(path, nil, 0, s.cfg.acl) }, nil)
+		if a.err != nil && !errors.Is(a.err, zk.ErrNodeExists) {
+			return a.err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package zklock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// tryRounds bounds the looks at a key that others take and leave at that very moment.
+const tryRounds = 4
+
+// Try looks at the key, and if nobody is there creates a node on the condition that
+// no other was created meanwhile: the version of the key's node grows with each. So a
+// refused request never has a node, and a granted one is the first in the queue.
+func (b *zkBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	s, err := b.session()
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	n, isNew, err := s.record(req)
+	if err != nil {
+		return backend.Grant{}, keyError(req.Key, err)
+	}
+	if !isNew {
+		g, again, err := n.repeat(ctx)
+		if !again {
+			return g, err
+		}
+		if n, _, err = s.record(req); err != nil {
+			return backend.Grant{}, keyError(req.Key, err)
+		}
+	}
+	g, err := n.try(ctx, encodeHolder(req))
+	if err != nil {
+		n.forgetUnlessDoomed()
+	}
+	return g, err
+}
+
+// repeat answers a request whose acquisition is known already. The second result is
+// true when it has to begin anew.
+func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
+	n.s.mu.Lock()
+	granted, doomed := n.granted, n.doomed
+	n.s.mu.Unlock()
+	switch {
+	case doomed:
+		if _, err := n.remove(ctx); err != nil {
+			return backend.Grant{}, false, writeError(n.key, err)
+		}
+		return backend.Grant{}, true, nil
+	case !granted:
+		return backend.Grant{}, false, &backend.HeldError{Key: n.key}
+	}
+	v, err := n.renew(ctx)
+	if errors.Is(err, backend.ErrNotHeld) {
+		n.doom()
+		return n.repeat(ctx)
+	}
+	return backend.Grant{Token: uint64(n.czxid), Holds: 1, Validity: v}, false, err
+}
+
+// forgetUnlessDoomed drops the record of a request that was refused. A doomed one is
+// the reaper's.
+func (n *node) forgetUnlessDoomed() {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	if !n.doomed && n.s.places[n.id] == n {
+		delete(n.s.places, n.id)
+	}
+}
+
+func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
+	s := n.s
+	children, stat, err := s.children(ctx, n.dir)
+	for range tryRounds {
+		if errors.Is(err, zk.ErrNoNode) {
+			if err = s.makeDir(ctx, n.dir); err != nil {
+				return backend.Grant{}, readError(n.key, err)
+			}
+			children, stat = nil, &zk.Stat{}
+		}
+		if err != nil {
+			return backend.Grant{}, readError(n.key, err)
+		}
+		if p, taken := first(children); taken > 0 {
+			// What a server shows may be old: that somebody is there is believed only
+			// when the server has caught up.
+			held, ferr := s.holder(ctx, n.key, p)
+			if held != nil || ferr != nil {
+				return backend.Grant{}, errors.Join(ferr, asError(held))
+			}
+			children, stat, err = s.children(ctx, n.dir)
+			continue
+		}
+		c, cerr := n.create(ctx, data, stat.Version)
+		if cerr == nil {
+			return n.grant(c.Validity)
+		}
+		if !errors.Is(cerr, zk.ErrBadVersion) && !errors.Is(cerr, zk.ErrNoNode) {
+			return backend.Grant{}, writeError(n.key, cerr)
+		}
+		children, stat, err = s.children(ctx, n.dir)
+	}
+	return backend.Grant{}, &backend.HeldError{Key: n.key}
+}
+
+func asError(h *backend.HeldError) error {
+	if h == nil {
+		return nil
+	}
+	return h
+}
+
+// grant makes the node a hold of a session that is proven alive.
+func (n *node) grant(v backend.Validity) (backend.Grant, error) {
+	s := n.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.doomed || s.ended() {
+		return backend.Grant{}, fmt.Errorf("zklock: key %q: %w", n.key, errGone)
+	}
+	n.granted = true
+	n.expiry = max(n.expiry, s.clock.Now().Add(n.ttl))
+	return backend.Grant{Token: uint64(n.czxid), Holds: 1, Validity: v}, nil
+}
+
+// Renew confirms by a write that the hold's node exists, and with it the session.
+func (b *zkBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Validity{}, err
+	}
+	s, err := b.session()
+	if err != nil {
+		return backend.Validity{}, err
+	}
+	n := s.find(hold.ID)
+	if n == nil || n.key != hold.Key {
+		return backend.Validity{}, notHeld(hold.Key)
+	}
+	return n.renew(ctx)
+}
+
+func (n *node) renew(ctx context.Context) (backend.Validity, error) {
+	s := n.s
+	asked := s.clock.Now()
+	if err := n.alive(asked); err != nil {
+		return backend.Validity{}, err
+	}
+	v, err := n.confirm(ctx)
+	if err != nil {
+		return backend.Validity{}, writeError(n.key, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.doomed || s.places[n.id] != n {
+		return backend.Validity{}, notHeld(n.key)
+	}
+	n.expiry = max(n.expiry, v.Sent.Add(n.ttl))
+	return v, nil
+}
+
+// alive returns why the node is no hold, or is none any more.
+func (n *node) alive(now backend.Instant) error {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	switch {
+	case !n.granted || n.doomed:
+		return notHeld(n.key)
+	case now >= n.expiry:
+		n.doomed = true
+		return fmt.Errorf("zklock: key %q: %w", n.key, backend.ErrExpired)
+	}
+	return nil
+}
+
+// Release deletes the node of the hold. The node of an acquisition that this session
+// does not know is looked for by its name.
+func (b *zkBackend) Release(ctx context.Context, hold backend.Hold) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s, err := b.session()
+	if err != nil {
+		return err
+	}
+	n := s.find(hold.ID)
+	if n != nil && n.key == hold.Key {
+		deleted, err := n.remove(ctx)
+		switch {
+		case err != nil:
+			return writeError(hold.Key, err)
+		case !deleted:
+			return fmt.Errorf("zklock: key %q: its node is gone: %w", hold.Key, backend.ErrNotHeld)
+		}
+		return nil
+	}
+	dir := s.cfg.dirOf(hold.Key)
+	name, err := s.search(ctx, dir, nodeName(hold.ID))
+	if err != nil {
+		return readError(hold.Key, err)
+	}
+	if name == "" {
+		return notHeld(hold.Key)
+	}
+	err = s.delete(ctx, dir+"/"+name)
+	if errors.Is(err, zk.ErrNoNode) {
+		return notHeld(hold.Key)
+	}
+	return writeError(hold.Key, err)
+}
+
+// details is what a node says about its owner.
+type details struct {
+	backend.Holder
+	TTL int64 `json:"ttl_ms"`
+}
+
+func encodeHolder(req backend.Request) []byte {
+	h := req.Holder
+	h.Since = time.Time{}
+	text, err := json.Marshal(details{h, req.TTL.Milliseconds()})
+	if err != nil {
+		return []byte("{}") // strings and numbers never fail
+	}
+	return text
+}
+
+func decodeHolder(data []byte, stat *zk.Stat) details {
+	var d details
+	if json.Unmarshal(data, &d) != nil {
+		d = details{}
+	}
+	d.Since = time.UnixMilli(stat.Ctime).UTC()
+	return d
+}
+
+func (d details) ttl() time.Duration { return max(time.Duration(d.TTL)*time.Millisecond, 0) }
+
+// holder returns the refusal by the node that is due, as of now, or nil when the key
+// is free. p is what was seen before.
+func (s *session) holder(ctx context.Context, key string, p place) (*backend.HeldError, error) {
+	dir := s.cfg.dirOf(key)
+	if err := s.sync(ctx, dir); err != nil {
+		return nil, readError(key, err)
+	}
+	for range tryRounds {
+		data, stat, err := s.get(ctx, dir+"/"+p.name)
+		switch {
+		case err == nil:
+			d := decodeHolder(data, stat)
+			return &backend.HeldError{Key: key, Holder: d.Holder, Remaining: d.ttl()}, nil
+		case !errors.Is(err, zk.ErrNoNode):
+			return nil, readError(key, err)
+		}
+		children, _, err := s.children(ctx, dir)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return nil, readError(key, err)
+		}
+		next, taken := first(children)
+		if taken == 0 {
+			return nil, nil
+		}
+		p = next
+	}
+	return &backend.HeldError{Key: key}, nil
+}
+
+func (s *session) get(ctx context.Context, path string) ([]byte, *zk.Stat, error) {
+	type found struct {
+		data []byte
+		stat *zk.Stat
+	}
+	a := ask(ctx, s, func(c *zk.Conn) (found, error) {
+		data, stat, err := c.Get(path)
+		return found{data, stat}, err
+	}, nil)
+	return a.value.data, a.value.stat, a.err
+}
