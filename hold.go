@@ -55,10 +55,11 @@ const (
 
 // renewalPeriod is the time from the sending of one confirmed renewal to the
 // next: a third of the TTL, less up to a tenth of it so that many leases spread
-// out. roll is uniform in [0, 1).
-func renewalPeriod(ttl time.Duration, roll float64) time.Duration {
+// out. roll is uniform in [0, 1). A confirmation that is worth much less than the
+// TTL is renewed when half of its worth is used up.
+func renewalPeriod(ttl, worth time.Duration, roll float64) time.Duration {
 	third := float64(ttl) / 3
-	return time.Duration(third - third/10*roll)
+	return min(time.Duration(third-third/10*roll), worth/2)
 }
 
 // retryPeriod is the time after which a renewal that was not confirmed is sent
@@ -72,7 +73,7 @@ func retryPeriod(ttl time.Duration, roll float64) time.Duration {
 func newHold(ttl time.Duration, v backend.Validity, now backend.Instant, renew bool, maxHold time.Duration, roll float64) hold {
 	h := hold{ttl: ttl, deadline: v.Until(), limit: never, renewAt: never}
 	if renew {
-		h.renewAt = v.Sent.Add(renewalPeriod(ttl, roll))
+		h.renewAt = v.Sent.Add(renewalPeriod(ttl, v.For, roll))
 	}
 	if maxHold > 0 {
 		h.limit = now.Add(maxHold)
@@ -121,7 +122,7 @@ func (h *hold) renewed(now backend.Instant, v backend.Validity, roll float64) ac
 	}
 	h.deadline = max(h.deadline, v.Until())
 	if h.renewAt != never {
-		h.renewAt = max(v.Sent.Add(renewalPeriod(h.ttl, roll)), now)
+		h.renewAt = max(v.Sent.Add(renewalPeriod(h.ttl, v.For, roll)), now)
 	}
 	return 0
 }

@@ -161,3 +161,20 @@ func TestHoldSendsSeveralRenewalsBeforeItsDeadline(t *testing.T) {
 		require.LessOrEqual(t, sent, 340)
 	}
 }
+
+// A backend that can prove little of a hold, after a pause for example, says so in
+// the length of the validity. The next renewal must come while that lasts.
+func TestHoldOfShortValidityIsRenewedInTime(t *testing.T) {
+	t.Parallel()
+	ttl := 3 * time.Second
+	for _, worth := range []time.Duration{ttl, 2 * ttl / 3, ttl / 3, ttl / 10} {
+		v := backend.Validity{Sent: 1000, For: worth}
+		h := newHold(ttl, v, 1000, true, 0, 0)
+		require.LessOrEqual(t, h.renewAt.Sub(v.Sent), min(ttl/3, worth/2))
+		require.Positive(t, h.renewAt.Sub(v.Sent))
+		later := backend.Validity{Sent: h.renewAt, For: worth}
+		h.tick(h.renewAt, 0)
+		h.renewed(later.Sent, later, 0)
+		require.LessOrEqual(t, h.renewAt.Sub(later.Sent), min(ttl/3, worth/2))
+	}
+}

@@ -55,7 +55,7 @@ func (s *session) dueNodes() []*node {
 	now := s.clock.Now()
 	var due []*node
 	for _, n := range s.places {
-		if n.doomed || n.waiting == 0 && now >= n.expiry {
+		if n.leaving == 0 && (n.doomed || n.waiting == 0 && now >= n.expiry) {
 			n.doomed = true
 			due = append(due, n)
 		}

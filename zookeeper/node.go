@@ -31,6 +31,7 @@ type node struct {
 	waiting int             // calls of Wait
 	expiry  backend.Instant // when the node is removed, unless it is renewed or waited at
 	doomed  bool            // it is to be removed, and never granted or renewed again
+	leaving int             // calls of remove, which the reaper leaves alone
 }
 
 // own is the name of the node. It is called when the path is known.
@@ -236,8 +237,14 @@ func (n *node) remove(ctx context.Context) (bool, error) {
 	s := n.s
 	s.mu.Lock()
 	n.doomed = true
+	n.leaving++
 	busy := n.busy
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		n.leaving--
+		s.mu.Unlock()
+	}()
 	if busy != nil {
 		select {
 		case <-busy:

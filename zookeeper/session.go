@@ -96,7 +96,7 @@ func (s *session) event(e zk.Event) {
 		if t := s.link.granted(); t > 0 {
 			s.timeout = t
 		}
-		s.link.setPatience(max(s.timeout/4, 100*time.Millisecond))
+		s.link.setPatience(max(s.timeout/5, 100*time.Millisecond))
 		s.proof.reset(s.timeout, s.greeted)
 		clear(s.watches)
 		if s.cfg.auth != nil && !s.admitted {

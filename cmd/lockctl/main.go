@@ -22,6 +22,7 @@ import (
 	_ "github.com/mortiselock/lock/etcd"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
+	_ "github.com/mortiselock/lock/zookeeper"
 )
 
 func main() {

@@ -1,0 +1,108 @@
+package zklock
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// The run fails if a goroutine is left when every test has closed what it
+// opened.
+func TestMain(m *testing.M) {
+	conformance.Child(conformanceOfURL)
+	goleak.VerifyTestMain(servertest.StopAfter(m))
+}
+
+const ttl = 4 * time.Second
+
+var keys atomic.Int64
+
+// uniqueKey is a key that no other test uses.
+func uniqueKey(t testing.TB) string {
+	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
+}
+
+// backendOn is a backend, with a session of its own, on the servers.
+func backendOn(t testing.TB, opts *Options, servers ...*servertest.Server) *zkBackend {
+	t.Helper()
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr())
+	}
+	if opts == nil {
+		opts = &Options{}
+	}
+	if opts.Lock.TTL == 0 {
+		opts.Lock.TTL = ttl
+	}
+	b, err := NewBackend(t.Context(), addrs, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b.(*zkBackend)
+}
+
+// shared is a backend on the shared server.
+func shared(t testing.TB) *zkBackend {
+	t.Helper()
+	return backendOn(t, nil, servertest.SharedZooKeeper(t))
+}
+
+// lockerOn is a Locker on a backend.
+func lockerOn(t testing.TB, b backend.Backend) lock.Locker {
+	t.Helper()
+	l, err := lock.New(b, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// rawOn is a connection beside ours, as an operator has one.
+func rawOn(t testing.TB, server *servertest.Server) *zk.Conn {
+	t.Helper()
+	conn, events, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogInfo(false))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn.Close()
+		for range events {
+		}
+	})
+	return conn
+}
+
+func request(key string) backend.Request {
+	return backend.Request{Key: key, ID: backend.NewID(), TTL: ttl}
+}
+
+// granted asks for the hold and requires it.
+func granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
+	t.Helper()
+	g, err := b.Try(t.Context(), req)
+	require.NoError(t, err)
+	hold := backend.HoldOf(req)
+	hold.Token = g.Token
+	return hold, g
+}
+
+// eventually waits for something that has no signal.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, 15*time.Second, 5*time.Millisecond, what)
+}
+
+func short(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
