@@ -1,0 +1,275 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// storm is how long the tests of many goroutines on new keys last.
+func storm() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("LOCK_TEST_STORM")); err == nil {
+		return d
+	}
+	return 5 * time.Second
+}
+
+func deadlocks(t testing.TB, admin *sql.DB) int {
+	t.Helper()
+	rows, err := admin.QueryContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
+	require.NoError(t, err)
+	defer rows.Close()
+	n := -1 // MySQL has no such variable
+	for rows.Next() {
+		var name string
+		require.NoError(t, rows.Scan(&name, &n))
+	}
+	require.NoError(t, rows.Err())
+	return n
+}
+
+// A wait for a row that ends with 1205 is repeated, until the context ends.
+func TestLockWaitTimeoutIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	db := userPool(t, "innodb_lock_wait_timeout=1")
+	b := tableOn(t, db, nil)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=?", []byte(hold.Key))
+	require.NoError(t, err)
+
+	_, err = b.Renew(short(t, 100*time.Millisecond), hold)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	renewed := make(chan error, 1)
+	start := time.Now()
+	go func() {
+		_, err := b.Renew(t.Context(), hold)
+		renewed <- err
+	}()
+	time.AfterFunc(1500*time.Millisecond, func() { _ = tx.Rollback() })
+	require.NoError(t, <-renewed)
+	require.Greater(t, time.Since(start), time.Second, "the row was locked for longer than the server waits")
+}
+
+// The server picks a victim of a deadlock; the step is taken again, and its caller
+// does not notice.
+func TestDeadlockIsNotSeen(t *testing.T) {
+	t.Parallel()
+	b, db := sharedTable(t)
+	admin := adminPool(t)
+	a, _ := granted(t, b, request("a/"+uniqueKey(t)))
+	z, _ := granted(t, b, request("z/"+uniqueKey(t)))
+	before := deadlocks(t, admin)
+	// A transaction with more work locks the second row, the batch the first; then
+	// each wants the other's.
+	other := ownTable(t, db)
+	execOn(t, db, "CREATE TABLE "+other+" (n INT PRIMARY KEY, m INT) ENGINE=InnoDB")
+	execOn(t, db, "INSERT INTO "+other+" (n) VALUES (1),(2),(3),(4),(5),(6),(7),(8),(9),(10)")
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	for _, q := range []string{
+		"UPDATE " + other + " SET m=1",
+		"UPDATE locks SET note=note WHERE lock_key=x'" + hexOf(z.Key) + "'",
+	} {
+		_, err = tx.ExecContext(t.Context(), q)
+		require.NoError(t, err)
+	}
+	answers := make(chan []backend.Renewal, 1)
+	go func() { answers <- b.RenewBatch(t.Context(), []backend.Hold{a, z}) }()
+	eventually(t, "the batch waits for the row", func() bool {
+		var n int
+		require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state='LOCK WAIT' AND trx_query LIKE ?", "%"+hexOf(a.Key)+"%").Scan(&n))
+		return n > 0
+	})
+	_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=x'"+hexOf(a.Key)+"'")
+	require.NoError(t, err, "the transaction with less work is the victim")
+	require.NoError(t, tx.Rollback())
+	for _, r := range <-answers {
+		require.NoError(t, r.Err)
+		require.NotZero(t, r.Validity.For)
+	}
+	require.Greater(t, deadlocks(t, admin), before)
+}
+
+func hexOf(s string) string {
+	return strings.Trim(string(statement(nil).bytes(s)), "x'")
+}
+
+// The result is the same whatever the session of a pool looks like.
+func TestSessionsOfUsers(t *testing.T) {
+	t.Parallel()
+	for name, params := range map[string]string{
+		"not strict":         "sql_mode=''",
+		"ANSI":               "sql_mode='ANSI,STRICT_ALL_TABLES'",
+		"empty is NULL":      "sql_mode='EMPTY_STRING_IS_NULL'",
+		"Oracle":             "sql_mode='ORACLE'",
+		"no backslashes":     "sql_mode='NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT'",
+		"time zone":          "time_zone='%2B09:00'",
+		"interpolated":       "interpolateParams=true&multiStatements=true&parseTime=true&loc=Asia%2FTokyo",
+		"latin1":             "charset=latin1",
+		"repeatable read":    "tx_isolation='REPEATABLE-READ'",
+		"read committed":     "tx_isolation='READ-COMMITTED'",
+		"serializable":       "tx_isolation='SERIALIZABLE'",
+		"read uncommitted":   "tx_isolation='READ-UNCOMMITTED'",
+		"safe updates":       "sql_safe_updates=1",
+		"compressed":         "compress=true",
+		"result of an alias": "columnsWithAlias=true",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			strange := tableOn(t, userPool(t, params), nil)
+			plain, _ := sharedTable(t)
+			key := uniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
+			holder := backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
+			var last uint64
+			for i, c := range []*tableBackend{strange, plain, strange} {
+				other := []*tableBackend{plain, strange, plain}[i]
+				req := ownedRequest(key, "owner ü", ttl)
+				req.Holder = holder
+				hold, g := granted(t, c, req)
+				require.Greater(t, g.Token, last)
+				last = g.Token
+				rec, err := other.Inspect(t.Context(), key)
+				require.NoError(t, err)
+				require.Equal(t, holder.Label, rec.Holder.Label)
+				require.Greater(t, rec.Remaining, ttl/2)
+				require.LessOrEqual(t, rec.Remaining, ttl)
+				_, err = other.Try(t.Context(), request(key))
+				require.ErrorIs(t, err, backend.ErrHeld)
+				second, g2 := granted(t, other, ownedRequest(key, "owner ü", ttl))
+				require.Equal(t, 2, g2.Holds)
+				_, err = c.Renew(t.Context(), hold)
+				require.NoError(t, err)
+				require.NoError(t, other.Release(t.Context(), second))
+				_, err = c.Renew(t.Context(), hold)
+				require.NoError(t, err)
+				next, err := c.HandOver(t.Context(), hold, request(key))
+				require.NoError(t, err)
+				require.Greater(t, next.Token, last)
+				last = next.Token
+				require.NoError(t, other.ForceRelease(t.Context(), key, next.Token))
+			}
+		})
+	}
+}
+
+// Without a free connection nothing is sent, and the error says what to do.
+func TestEmptyPool(t *testing.T) {
+	t.Parallel()
+	db := userPool(t, "")
+	db.SetMaxOpenConns(1)
+	b := tableOn(t, db, nil)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	conn, err := db.Conn(t.Context())
+	require.NoError(t, err)
+	_, err = b.Renew(short(t, 50*time.Millisecond), hold)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "make the pool larger")
+	require.NoError(t, conn.Close())
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+}
+
+// A connection that died while it was idle is replaced without anybody noticing.
+func TestDeadIdleConnections(t *testing.T) {
+	t.Parallel()
+	db := userPool(t, "")
+	b := tableOn(t, db, nil)
+	admin := adminPool(t)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	for range 3 {
+		var id int64
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		_, err := admin.ExecContext(t.Context(), "KILL ?", id)
+		require.NoError(t, err)
+		eventually(t, "the server has closed it", func() bool {
+			var n int
+			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE id=?", id).Scan(&n))
+			return n == 0
+		})
+		_, err = b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+	}
+}
+
+// A server that is frozen or restarted: what was committed is kept, what was in
+// flight is unknown, and the pool recovers.
+func TestServerDies(t *testing.T) {
+	t.Parallel()
+	server := servertest.MariaDB(t, servertest.WithPersistence(), servertest.WithControl())
+	db := poolOf(t, servertest.MySQLDSN(server), "")
+	b := tableOn(t, db, nil)
+	require.Contains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
+	hold, g := granted(t, b, ownedRequest(uniqueKey(t), "", time.Minute))
+	server.Kill(t)
+	_, err := b.Renew(t.Context(), hold)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, backend.ErrNotHeld)
+	_, err = b.Try(t.Context(), request(hold.Key))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	server.Restart(t, true)
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	require.NoError(t, b.Release(t.Context(), hold))
+	_, next := granted(t, b, request(hold.Key))
+	require.Greater(t, next.Token, g.Token)
+	require.Contains(t, fmtErr(b.Try(t.Context(), request(hold.Key))), "held")
+
+	server.Freeze(t)
+	start := time.Now()
+	_, err = b.Renew(short(t, 200*time.Millisecond), hold)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, backend.ErrUnavailable, "it may have been applied")
+	assert.Less(t, time.Since(start), grace+5*time.Second)
+	server.Resume(t)
+}
+
+func fmtErr(_ backend.Grant, err error) string {
+	if err == nil {
+		return "granted"
+	}
+	return err.Error()
+}
+
+// A read-only server is no place for locks, and one that becomes read-only ends no
+// hold.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	server := servertest.MariaDB(t, servertest.WithControl())
+	db := poolOf(t, servertest.MySQLDSN(server), "")
+	admin := poolOf(t, servertest.MySQLAdminDSN(server), "")
+	b := tableOn(t, db, nil)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	execOn(t, admin, "SET GLOBAL read_only=1")
+	_, err := b.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "primary")
+	_, err = b.Try(t.Context(), request(uniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrUnavailable)
+	_, err = NewTable(t.Context(), db, nil)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "primary")
+	logger, text := logged()
+	_, err = NewTable(t.Context(), admin, &Options{Lock: lock.Options{Logger: logger}})
+	require.NoError(t, err, "this user may write")
+	require.Contains(t, text(), "read_only")
+	require.Contains(t, text(), "innodb_flush_log_at_trx_commit", "the test server does not write each commit to the disk")
+	execOn(t, admin, "SET GLOBAL read_only=0")
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+}
