@@ -53,6 +53,7 @@ func prepareMariaDB(ctx context.Context, l launch) error {
 	cmd := exec.CommandContext(ctx, "mariadb-install-db",
 		"--no-defaults",
 		"--datadir="+l.dir,
+		"--tmpdir="+filepath.Dir(l.dir),
 		"--auth-root-authentication-method=normal",
 		"--skip-test-db",
 		"--innodb-log-file-size=4M",
@@ -82,6 +83,9 @@ func mariadbCommand(l launch) []string {
 		cmp.Or(l.binary, "mariadbd"),
 		"--no-defaults",
 		"--datadir=" + l.dir,
+		// A server that starts removes what others have under way in a tmpdir that
+		// they share.
+		"--tmpdir=" + filepath.Dir(l.dir),
 		"--socket=" + filepath.Join(l.dir, "socket"),
 		"--pid-file=" + filepath.Join(l.dir, "pid"),
 		"--init-file=" + filepath.Join(l.dir, sqlInit),
