@@ -7,10 +7,11 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 # One package at a time: the suites look for races and bound some times, and another
 # suite on the same cores is the machine standing still, as far as they can tell.
-GOTEST = LOCK_TEST_REQUIRE=all CGO_ENABLED=1 $(GO) test -race -p 1
+# Every server that the machine can have is required; what it can't have is said.
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long fuzz lint bench
+.PHONY: help test test-long images fuzz lint bench
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +25,9 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
 	$(GOTEST) -timeout 180m -count $(ROUNDS) ./...
+
+images: ## Build container images of servers from Debian packages
+	@scripts/images
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \

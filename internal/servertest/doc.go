@@ -22,7 +22,8 @@
 //	LOCK_TEST_REDIS_PASSWORD  its password
 //	LOCK_TEST_REDIS_IMAGE     container image instead of redis:7
 //	LOCK_TEST_REQUIRE         all, or kinds with commas (redis,etcd): a missing
-//	                          server is a failure and not a skip
+//	                          server is a failure and not a skip; all,-mysql
+//	                          is all but that
 //	LOCK_TEST_SOURCE          env, binary or container: look there only
 //
 // The first three exist for MARIADB, MYSQL, ETCD and ZOOKEEPER too. A MariaDB or

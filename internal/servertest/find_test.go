@@ -51,6 +51,19 @@ func TestRequireOfAnotherKind(t *testing.T) {
 	require.False(t, must)
 }
 
+func TestRequireAllButOne(t *testing.T) {
+	t.Parallel()
+	for list, wanted := range map[string]bool{
+		"all,-redis": false, "-redis": false, "all, -mysql": true, "-redis,redis": true, "all,-redis,all": true,
+	} {
+		must, err := required(list, redisKind)
+		require.NoError(t, err, list)
+		require.Equal(t, wanted, must, list)
+	}
+	_, err := required("all,-reddis", redisKind)
+	require.ErrorContains(t, err, `"reddis"`)
+}
+
 func TestRequireOfAnUnknownKind(t *testing.T) {
 	t.Parallel()
 	f := empty("LOCK_TEST_REQUIRE", "reddis")

@@ -112,7 +112,7 @@ func register(k *kind) *kind {
 }
 
 // required reports whether list, the value of LOCK_TEST_REQUIRE, demands the
-// kind. A name that no kind has is an error: a typing error must not turn the
+// kind: the last name that fits decides, and "-" before a name takes it out. A name that no kind has is an error: a typing error must not turn the
 // demand off.
 func required(list string, k *kind) (bool, error) {
 	kinds.Lock()
@@ -120,10 +120,11 @@ func required(list string, k *kind) (bool, error) {
 	kinds.Unlock()
 	found := false
 	for name := range strings.SplitSeq(list, ",") {
-		switch name = strings.TrimSpace(name); {
+		name, out := strings.CutPrefix(strings.TrimSpace(name), "-")
+		switch {
 		case name == "":
 		case name == "all", name == k.name:
-			found = true
+			found = !out
 		case !slices.Contains(known, name):
 			return false, fmt.Errorf("servertest: LOCK_TEST_REQUIRE names %q; it takes all, or a list of: %s", name, strings.Join(known, ", "))
 		}
