@@ -19,7 +19,7 @@ var handOverScript = newScript(handOverText)
 func (b *redisBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	n := namesOf(b.prefix, from.Key)
 	r, err := b.run(ctx, handOverScript, n,
-		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), ownerField(to.Owner)+"|"+b.encodeHolder(to.Holder))
+		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), ownerField(to.Owner)+"|"+b.holders.of(to.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -14,7 +15,7 @@ import (
 func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	n := namesOf(b.prefix, req.Key)
 	r, err := b.run(ctx, tryScript, n,
-		req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner)+"|"+b.encodeHolder(req.Holder))
+		req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner)+"|"+b.holders.of(req.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -202,22 +203,25 @@ type encodedHolder struct {
 	details string
 }
 
-// encodeHolder writes the public details. Since is the server's to say. The
-// last result is kept, since a process seldom has more than one.
-func (b *redisBackend) encodeHolder(h backend.Holder) string {
+// holderTexts writes the public details of holders. The last result is kept, since
+// a process seldom has more than one.
+type holderTexts struct{ last atomic.Pointer[encodedHolder] }
+
+// of leaves out Since, which is said beside the details.
+func (t *holderTexts) of(h backend.Holder) string {
 	h.Since = time.Time{}
-	if last := b.lastHolder.Load(); last != nil && last.holder == h {
+	if last := t.last.Load(); last != nil && last.holder == h {
 		return last.details
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
 		text = []byte("{}") // strings and a number never fail
 	}
-	b.lastHolder.Store(&encodedHolder{h, string(text)})
+	t.last.Store(&encodedHolder{h, string(text)})
 	return string(text)
 }
 
-// decodeHolder reads what encodeHolder wrote, by whatever version, and the
+// decodeHolder reads what holderTexts wrote, by whatever version, and the
 // server's milliseconds.
 func decodeHolder(details, since string) backend.Holder {
 	var h backend.Holder

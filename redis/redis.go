@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -98,7 +97,7 @@ type redisBackend struct {
 	clock      backend.Clock
 	guarantees backend.Guarantees
 	hub        *hub
-	lastHolder atomic.Pointer[encodedHolder]
+	holders    holderTexts
 }
 
 var (

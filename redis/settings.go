@@ -25,7 +25,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 			"read_timeout", timeout, "ttl", ttl)
 	}
 	servers, err := b.serverInfos(ctx)
-	if refused(err) {
+	if notAllowed(err) {
 		logger.WarnContext(ctx, "redislock: the server does not allow INFO; make sure that maxmemory-policy is noeviction", "error", err)
 	} else if err != nil {
 		return openError(ctx, err)
@@ -47,7 +47,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 			return openError(ctx, err)
 		}
 	}
-	if _, err := b.ask(ctx, "publish", b.prefix+"{m:00}:k:", ""); refused(err) {
+	if _, err := b.ask(ctx, "publish", b.prefix+"{m:00}:k:", ""); notAllowed(err) {
 		logger.WarnContext(ctx, "redislock: the user may not publish on the channels of the prefix, so that waiters elsewhere learn of a release only when they ask again",
 			"channels", b.prefix+"*", "error", err)
 	} else if err != nil {
@@ -76,8 +76,8 @@ func openError(ctx context.Context, err error) error {
 	return fmt.Errorf("redislock: open: %w: %w; check that a Redis server answers at this address", backend.ErrUnavailable, err)
 }
 
-// refused reports that the server does not allow a command.
-func refused(err error) bool {
+// notAllowed reports that the server does not allow a command.
+func notAllowed(err error) bool {
 	return goredis.HasErrorPrefix(err, "NOPERM") || goredis.HasErrorPrefix(err, "unknown command") ||
 		goredis.HasErrorPrefix(err, "ERR unknown command")
 }

@@ -1,0 +1,242 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+func init() {
+	backend.DefaultMux.Register("redlock", RedlockOpener)
+}
+
+const defaultRedlockPrefix = "redlock:"
+
+// RedlockOptions are the settings of a Redlock backend. The zero value of each
+// field, and a nil pointer, mean the default.
+type RedlockOptions struct {
+	// Lock holds the settings of the Locker. Its Logger also receives the
+	// warnings about the nodes.
+	Lock lock.Options
+
+	// Prefix begins every Redis key: at most 128 bytes of valid UTF-8 without
+	// control characters. Lockers exclude each other only under the same prefix,
+	// and on the same nodes. Default: "redlock:".
+	Prefix string
+
+	// NodeTimeout is how long a node has to answer before it no longer counts for
+	// a request; it is never more than a fifth of the TTL of the request. A node
+	// that does not answer delays a request by at most this long, and only if the
+	// others can't decide without it. Default: a tenth of the default TTL, at most
+	// 500 ms.
+	NodeTimeout time.Duration
+
+	// RestartDelay is for how long a node that has lost its data grants nothing,
+	// on its own clock: at least the longest TTL that any Locker on these nodes
+	// uses. Default: the default TTL.
+	RestartDelay time.Duration
+
+	// WithoutTokens saves one of the two round trips of an acquisition. Token is 0
+	// then, and the guarantees say so. Lockers on the same nodes should agree.
+	WithoutTokens bool
+}
+
+// NewRedlock returns a Locker on one to seven independent Redis servers, by the
+// algorithm of the Redis page on distributed locks ("Redlock"): a lease is granted
+// and renewed by a majority of all of them, so that it survives the loss of a
+// minority. Use an odd number, on machines that don't fail together. An even one is
+// accepted, and warned about: it needs more votes and tolerates no more failures.
+//
+// The clients are the caller's: they are neither changed nor closed, and each is
+// for one server that is neither a replica nor a member of a Cluster. The same
+// server under two addresses is refused with ErrInvalid.
+//
+// NewRedlock asks every node for its settings, bounded by ctx and about a second. A
+// node that refuses for good (password, replica) is ErrPermanent. Nodes that can't be
+// reached are logged while a majority can, and ErrUnavailable otherwise.
+func NewRedlock(ctx context.Context, clients []goredis.UniversalClient, opts *RedlockOptions) (lock.Locker, error) {
+	b, err := NewRedlockBackend(ctx, clients, opts)
+	if err != nil {
+		return nil, err
+	}
+	var settings lock.Options
+	if opts != nil {
+		settings = opts.Lock
+	}
+	l, err := lock.New(b, &settings)
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// NewRedlockBackend is [NewRedlock] for those who put something between the Locker
+// and the backend. Closing the backend leaves the clients open.
+func NewRedlockBackend(ctx context.Context, clients []goredis.UniversalClient, opts *RedlockOptions) (backend.Backend, error) {
+	if opts == nil {
+		opts = &RedlockOptions{}
+	}
+	if len(clients) == 0 || len(clients) > maxNodes {
+		return nil, fmt.Errorf("redislock: %w: %d nodes; Redlock takes 1 to %d, best 3 or 5", backend.ErrInvalid, len(clients), maxNodes)
+	}
+	var nodes []*goredis.Client
+	for i, c := range clients {
+		switch client := c.(type) {
+		case *goredis.Client:
+			if client == nil {
+				return nil, fmt.Errorf("redislock: %w: client %d is nil", backend.ErrInvalid, i+1)
+			}
+			if client.Options().Addr == "FailoverClient" {
+				return nil, fmt.Errorf("redislock: %w: client %d is for Sentinel; a node that fails over to a replica forgets votes, so each needs a client of its own server", backend.ErrUnsupported, i+1)
+			}
+			nodes = append(nodes, client)
+		case nil:
+			return nil, fmt.Errorf("redislock: %w: client %d is nil", backend.ErrInvalid, i+1)
+		default:
+			return nil, fmt.Errorf("redislock: %w: client %d is a %T; Redlock needs one *redis.Client for each server", backend.ErrUnsupported, i+1, c)
+		}
+	}
+	return openRedlock(ctx, nodes, false, *opts)
+}
+
+// openRedlock takes over the clients if owned is true.
+func openRedlock(ctx context.Context, clients []*goredis.Client, owned bool, opts RedlockOptions) (backend.Backend, error) {
+	b, err := newRedlock(clients, owned, opts)
+	if err == nil {
+		err = b.checkNodes(ctx, clients, opts)
+		if err != nil {
+			_ = b.Close()
+		}
+	} else if owned {
+		closeAll(clients)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if b.tokens {
+		return redlockWithTokens{b}, nil
+	}
+	return b, nil
+}
+
+func closeAll(clients []*goredis.Client) {
+	for _, c := range clients {
+		_ = c.Close()
+	}
+}
+
+// redlockBackend implements backend.Backend and Inspector.
+type redlockBackend struct {
+	nodes        []*redlockNode
+	quorum       int
+	prefix       string
+	mark         string
+	nodeTimeout  time.Duration
+	restartDelay time.Duration
+	tokens       bool
+	clock        backend.Clock
+	guarantees   backend.Guarantees
+	holders      holderTexts
+	topUps       topUps
+	owned        []*goredis.Client
+	end          context.CancelFunc
+}
+
+// redlockWithTokens also implements ForceReleaser, which names a hold by its token.
+type redlockWithTokens struct{ *redlockBackend }
+
+var (
+	_ backend.Backend       = (*redlockBackend)(nil)
+	_ backend.Inspector     = (*redlockBackend)(nil)
+	_ backend.ForceReleaser = redlockWithTokens{}
+)
+
+func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*redlockBackend, error) {
+	prefix := opts.Prefix
+	if prefix == "" {
+		prefix = defaultRedlockPrefix
+	}
+	ttl := opts.Lock.TTL
+	if ttl <= 0 {
+		ttl = lock.DefaultTTL
+	}
+	switch {
+	case len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl):
+		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
+	case opts.NodeTimeout < 0 || opts.RestartDelay < 0:
+		return nil, fmt.Errorf("redislock: %w: NodeTimeout and RestartDelay must not be negative", backend.ErrInvalid)
+	case opts.NodeTimeout > ttl/3:
+		return nil, fmt.Errorf("redislock: %w: the node timeout of %s is more than a third of the TTL of %s, and one node that does not answer could cost the lease", backend.ErrInvalid, opts.NodeTimeout, ttl)
+	}
+	b := &redlockBackend{
+		quorum:       len(clients)/2 + 1,
+		prefix:       prefix,
+		mark:         prefix + "node",
+		nodeTimeout:  opts.NodeTimeout,
+		restartDelay: opts.RestartDelay,
+		tokens:       !opts.WithoutTokens,
+		clock:        backend.SystemClock(),
+	}
+	if b.nodeTimeout == 0 {
+		b.nodeTimeout = min(ttl/10, 500*time.Millisecond)
+	}
+	if b.restartDelay == 0 {
+		b.restartDelay = ttl
+	}
+	if owned {
+		b.owned = clients
+	}
+	b.guarantees = redlockGuarantees(len(clients), b.tokens, b.restartDelay, false)
+	ctx, cancel := context.WithCancel(context.Background())
+	b.end = cancel
+	for _, c := range clients {
+		b.nodes = append(b.nodes, &redlockNode{
+			name: c.Options().Addr, clock: b.clock, ctx: ctx, timeout: b.nodeTimeout,
+			// The copy shares the caller's connections and gives up in time.
+			server: redisServer{client: c.WithTimeout(b.nodeTimeout), mark: b.mark},
+		})
+	}
+	return b, nil
+}
+
+// Guarantees says what is promised. Holds survive a restart of every node only if
+// all kept append-only files when the backend was opened.
+func (b *redlockBackend) Guarantees() backend.Guarantees { return b.guarantees }
+
+// Close waits until the nodes have got what was on the way to them, for no longer
+// than a node has to answer, and closes the clients if they were opened by URL.
+func (b *redlockBackend) Close() error {
+	limit := time.NewTimer(2 * b.nodeTimeout)
+	defer limit.Stop()
+	for _, n := range b.nodes {
+		idle := n.close()
+		if idle == nil {
+			continue
+		}
+		select {
+		case <-idle:
+		case <-limit.C:
+			limit.Reset(0)
+		}
+	}
+	b.end()
+	closeAll(b.owned)
+	return nil
+}
+
+func warner(opts RedlockOptions) *slog.Logger {
+	if opts.Lock.Logger != nil {
+		return opts.Lock.Logger
+	}
+	return slog.New(slog.DiscardHandler)
+}

@@ -1,0 +1,86 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// failure is the error of a request to which too few nodes gave an answer that
+// counts. It is never a refusal. If a node may carry the request out later, the
+// outcome is unknown too, so that the clean-up goes on until a majority confirms it.
+func (b *redlockBackend) failure(ctx context.Context, r *round, key string) error {
+	var texts []string
+	permanent, unknown := true, false
+	for i, n := range b.nodes {
+		var p problem
+		switch r.tally.votes[i] {
+		case failed:
+			p = b.problemOf(&r.calls[i], key)
+		case pending:
+			p = problem{text: "no answer within " + b.nodeTimeout.String(), unknown: true}
+		default:
+			continue
+		}
+		texts = append(texts, n.name+": "+p.text)
+		permanent = permanent && p.permanent
+		unknown = unknown || p.unknown
+	}
+	sentinel := backend.ErrUnavailable
+	if permanent && len(texts) > 0 {
+		sentinel = backend.ErrPermanent
+	}
+	err := fmt.Errorf("%w: %d of %d nodes failed, and %d are needed: %s", sentinel, len(texts), len(b.nodes), b.quorum, strings.Join(texts, "; "))
+	if cause := ctx.Err(); cause != nil {
+		return fmt.Errorf("redislock: key %q: %w: %w", key, cause, unmarked{err})
+	}
+	if unknown {
+		err = fmt.Errorf("%w; %w", err, backend.ErrOutcomeUnknown)
+	}
+	return fmt.Errorf("redislock: key %q: %w", key, err)
+}
+
+// problem is why a node can't be counted.
+type problem struct {
+	text      string
+	permanent bool
+	unknown   bool // the request may have been carried out
+}
+
+func (b *redlockBackend) problemOf(c *call, key string) problem {
+	if c.round == nil {
+		return problem{text: "not asked"}
+	}
+	if err := c.err; err != nil {
+		sentinel := sentinelFor(err)
+		return problem{
+			text:      sanitized(err).Error() + hintFor(err),
+			permanent: errors.Is(sentinel, backend.ErrPermanent),
+			unknown:   mayHaveRun(c),
+		}
+	}
+	switch v := c.value.(type) {
+	case []any:
+		if ms, err := strconv.ParseInt(list(v).string(0), 10, 64); err == nil && len(v) == 1 {
+			left := time.Duration(ms) * time.Millisecond
+			return problem{text: fmt.Sprintf("has lost its data and takes no part for another %s", left.Round(time.Millisecond))}
+		}
+	case int64:
+		switch v {
+		case 0, 2:
+			return problem{text: "no longer has the key"}
+		case -1:
+			return problem{permanent: true, text: fmt.Sprintf("the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix", b.record(key))}
+		case -2:
+			return problem{permanent: true, text: fmt.Sprintf("the Redis key %q is not a token of ours, and is left as it is; remove it, or choose another prefix", b.accepted(key))}
+		case -3:
+			return problem{permanent: true, text: fmt.Sprintf("the tokens are used up: %q has reached 2^53", b.accepted(key))}
+		}
+	}
+	return problem{text: fmt.Sprintf("gave an unexpected reply of type %T", c.value), unknown: true}
+}

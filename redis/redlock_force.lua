@@ -1,0 +1,21 @@
+-- Removes the record of a key from one node if its token is the one given, so
+-- that a newer holder is never hit.
+--
+-- KEYS[1]  record of the key
+-- KEYS[2]  the token that was accepted last, and for which acquisition
+-- KEYS[3]  the node's mark
+-- ARGV[1]  token
+--
+-- Returns   1  removed
+--           0  the key is free or has another token; nothing was changed
+local record = redis.call('GET', KEYS[1])
+local accepted = redis.call('GET', KEYS[2])
+if record and accepted then
+  local token, id = string.match(accepted, '^(%d+)|(%x+)$')
+  if token == ARGV[1] and string.sub(record, 1, 36) == 'R1|' .. id .. '|' then
+    redis.call('DEL', KEYS[1])
+    return 1
+  end
+end
+redis.call('PERSIST', KEYS[3])
+return 0

@@ -1,0 +1,66 @@
+-- Grants the key on one node, or says who has it there.
+--
+-- KEYS[1]  record of the key
+-- KEYS[2]  the token that was accepted last, and for which acquisition
+-- KEYS[3]  the node's mark
+-- ARGV[1]  record to write: R1|acquisition id|since ms|details
+-- ARGV[2]  TTL in milliseconds
+-- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing
+-- ARGV[4]  given when no token is wanted
+--
+-- Returns  number          granted; the smallest token that this node would accept
+--          token           granted before, with a token accepted for it
+--          {record, ms}    held by somebody else for so long
+--          {ms}            the node has lost its data, and grants nothing for so long
+--          -1  the record is not ours
+--          -2  the accepted token is not ours
+--          -3  the tokens are used up
+local record = redis.call('GET', KEYS[1])
+local mine = record and string.sub(record, 1, 36) == string.sub(ARGV[1], 1, 36)
+if record and not mine then
+  if string.sub(record, 1, 3) ~= 'R1|' then return -1 end
+  -- A write that changes nothing: a replica answers READONLY here.
+  redis.call('PERSIST', KEYS[3])
+  return {record, redis.call('PTTL', KEYS[1])}
+end
+
+local mark = redis.call('GET', KEYS[3])
+local time
+if not mine and (not mark or string.sub(mark, -2) ~= '|0') then
+  -- The node has lost its data since it was first used: it may have voted for a
+  -- lease that still runs.
+  time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local born = mark and tonumber(string.match(mark, '^N1|%x*|(%d+)$'))
+  if not born then
+    born = now
+    redis.call('SET', KEYS[3], string.format('N1||%.0f', now))
+  end
+  if now - born < tonumber(ARGV[3]) then
+    return {string.format('%.0f', born + ARGV[3] - now)}
+  end
+end
+
+local token = 1
+if not ARGV[4] then
+  local accepted = redis.call('GET', KEYS[2])
+  local last = 0
+  if accepted then
+    local number, id = string.match(accepted, '^(%d+)|(%x+)$')
+    if not number then return -2 end
+    if mine and id == string.sub(ARGV[1], 4, 35) then token = number end
+    last = tonumber(number)
+  end
+  if token == 1 then
+    -- From 2^53 on, Lua's numbers no longer tell neighbours apart.
+    if last >= 9007199254740991 then return -3 end
+    time = time or redis.call('TIME')
+    token = math.max(last + 1, time[1] * 1000000 + time[2])
+  end
+end
+if not mine then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+elseif redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return token

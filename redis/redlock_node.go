@@ -1,0 +1,326 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const (
+	// maxQueued bounds what waits for one node, and maxBatch what is sent to it
+	// in one round trip.
+	maxQueued = 1024
+	// maxOwed bounds the releases that a node which does not answer is to get later.
+	maxOwed = 4096
+	// longestRest bounds for how long a node that does not answer is left alone.
+	longestRest = time.Second
+)
+
+// call is one request to one node. It is answered once.
+type call struct {
+	round  *round // nil for a release that nobody waits for
+	index  int    // of the node
+	script script
+	args   []any // the command by its hash, shared by the calls of a round
+
+	// A release that was not confirmed is sent again when the node answers, until
+	// the lease has ended by itself.
+	release bool
+	until   backend.Instant
+
+	value any
+	err   error
+}
+
+// server carries out the calls on one node, in their order, and fills in value
+// and err of each.
+type server interface {
+	do(ctx context.Context, calls []*call)
+}
+
+var (
+	errSilent  = errors.New("did not answer the last request, and was not asked")
+	errTooMany = errors.New("too many requests wait for it")
+	errClosing = errors.New("the Locker is closing")
+)
+
+// unsent marks the errors of calls that were not sent.
+func unsent(err error) bool { return err == errSilent || err == errTooMany || err == errClosing }
+
+// redlockNode sends the calls of a Locker to one node: one batch at a time, in the
+// order in which they were made, so that a release never overtakes the request that
+// it follows. One goroutine does so while there is work. Whoever makes a call never
+// waits for the node: a node that does not answer has one request under way, to find
+// out when it is back, and refuses all others at once.
+type redlockNode struct {
+	name    string // for errors
+	server  server
+	clock   backend.Clock
+	ctx     context.Context
+	timeout time.Duration // after which an answer no longer counts
+
+	mu        sync.Mutex
+	queue     []*call
+	spare     []*call
+	busy      bool            // the goroutine is at work
+	began     backend.Instant // when the batch under way was sent
+	failures  int             // batches in a row without an answer
+	restUntil backend.Instant // until when the node is left alone
+	owed      []*call         // releases to be sent again
+	closed    bool
+	idle      chan struct{} // closed when the goroutine has ended, if somebody waits
+}
+
+// send makes the call, or answers it at once when the node can't be asked.
+func (n *redlockNode) send(c *call, now backend.Instant) {
+	if err := n.enqueue(c, now); err != nil {
+		c.err = err
+		tell([]*call{c})
+	}
+}
+
+func (n *redlockNode) enqueue(c *call, now backend.Instant) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var err error
+	switch {
+	case n.closed && !(c.release && n.busy):
+		err = errClosing
+	case n.silent(now):
+		err = errSilent
+	case len(n.queue) >= maxQueued:
+		err = errTooMany
+	}
+	if err != nil {
+		n.owe(c)
+		return err
+	}
+	n.queue = append(n.queue, c)
+	if !n.busy {
+		n.busy = true
+		n.began = now
+		go n.run()
+	}
+	return nil
+}
+
+// silent reports that the node is known not to answer. The mutex is held.
+func (n *redlockNode) silent(now backend.Instant) bool {
+	if n.busy && (n.failures > 0 || now.Sub(n.began) > n.timeout) {
+		return true
+	}
+	return n.failures > 0 && now < n.restUntil
+}
+
+// owe remembers a release that was not confirmed. The mutex is held.
+func (n *redlockNode) owe(c *call) {
+	if c.release && len(n.owed) < maxOwed {
+		n.owed = append(n.owed, &call{script: c.script, args: c.args, release: true, until: c.until})
+	}
+}
+
+// run sends what is queued until there is nothing left.
+func (n *redlockNode) run() {
+	for {
+		batch, tested := n.take()
+		if batch == nil {
+			return
+		}
+		n.server.do(n.ctx, batch)
+		late := n.finish(batch, tested)
+		tell(batch)
+		tell(late)
+		n.mu.Lock()
+		if n.spare == nil && cap(batch) <= maxBatch {
+			clear(batch)
+			n.spare = batch[:0]
+		}
+		n.mu.Unlock()
+	}
+}
+
+// take returns the next batch, or nil when the goroutine ends. tested says that the
+// node answered the batch before.
+func (n *redlockNode) take() (batch []*call, tested bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.clock.Now()
+	tested = n.failures == 0
+	batch = n.queue
+	n.queue, n.spare = n.spare, nil
+	if len(batch) > maxBatch {
+		n.queue = append(n.queue, batch[maxBatch:]...)
+		batch = batch[:maxBatch:maxBatch]
+	}
+	if tested && len(n.owed) > 0 && !n.closed {
+		batch = append(batch, n.debts(now, maxBatch)...)
+	}
+	if len(batch) == 0 {
+		n.busy = false
+		if n.idle != nil {
+			close(n.idle)
+			n.idle = nil
+		}
+		return nil, tested
+	}
+	n.began = now
+	return batch, tested
+}
+
+// debts takes up to most of the releases that are owed and still matter. The mutex
+// is held.
+func (n *redlockNode) debts(now backend.Instant, most int) []*call {
+	var due, rest []*call
+	for _, c := range n.owed {
+		switch {
+		case now >= c.until:
+		case len(due) < most:
+			due = append(due, c)
+		default:
+			rest = append(rest, c)
+		}
+	}
+	n.owed = rest
+	return due
+}
+
+func tell(calls []*call) {
+	for _, c := range calls {
+		if c.round != nil {
+			c.round.answer(c)
+		}
+	}
+}
+
+// finish draws the conclusions about the node from a batch. It returns the calls
+// that will not be sent, since they have waited for too long.
+func (n *redlockNode) finish(batch []*call, tested bool) []*call {
+	answered, timeout := false, false
+	for _, c := range batch {
+		if c.err == nil || replied(c.err) {
+			answered = true
+		} else {
+			timeout = timeout || isTimeout(c.err)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range batch {
+		// What was sent before the node was known to answer may have been overtaken
+		// by a request that it got earlier, on a connection that was given up.
+		if c.release && (c.err != nil || !tested) {
+			n.owe(c)
+		}
+	}
+	if answered {
+		n.failures = 0
+		return nil
+	}
+	n.failures++
+	// A single broken connection says little; a server that restarts breaks them all.
+	if timeout || n.failures > 1 {
+		n.restUntil = n.clock.Now().Add(min(n.timeout<<min(n.failures-1, 8), longestRest))
+	}
+	late := n.queue
+	n.queue = nil
+	for _, c := range late {
+		c.err = errSilent
+		n.owe(c)
+	}
+	return late
+}
+
+// replied reports that an error is the server's answer.
+func replied(err error) bool {
+	var refusal goredis.Error
+	return errors.As(err, &refusal)
+}
+
+// close refuses further calls and returns what is closed when those under way have
+// ended, or nil if there are none.
+func (n *redlockNode) close() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if !n.busy {
+		return nil
+	}
+	if n.idle == nil {
+		n.idle = make(chan struct{})
+	}
+	return n.idle
+}
+
+// redisServer is a node on a client of go-redis.
+type redisServer struct {
+	client *goredis.Client
+	mark   string // the name of the node's mark
+}
+
+func (s redisServer) do(ctx context.Context, calls []*call) {
+	s.exec(ctx, calls, false)
+	for i, c := range calls {
+		if unknownScript(c.err) {
+			// The server has been restarted, or was never asked. The calls after this
+			// one go again too, to keep the order; they may be repeated.
+			s.again(ctx, calls[i:])
+			return
+		}
+	}
+}
+
+// again sends the calls as text, after the script that notices a restart.
+func (s redisServer) again(ctx context.Context, calls []*call) {
+	first := make([]any, len(calls))
+	for i, c := range calls {
+		if c.err == nil {
+			first[i] = c.value
+		}
+	}
+	if err := s.client.Process(ctx, newCommand(ctx, "eval", markScript.text, 1, s.mark)); err != nil {
+		for _, c := range calls {
+			c.value, c.err = nil, err
+		}
+		return
+	}
+	s.exec(ctx, calls, true)
+	for i, c := range calls {
+		if c.release && c.err == nil && first[i] == int64(1) {
+			c.value = first[i]
+		}
+	}
+}
+
+func (s redisServer) exec(ctx context.Context, calls []*call, asText bool) {
+	if len(calls) == 1 {
+		c := calls[0]
+		cmd := c.command(ctx, asText)
+		c.err = s.client.Process(ctx, cmd)
+		c.value = cmd.Val()
+		return
+	}
+	pipe := s.client.Pipeline()
+	cmds := make([]single, len(calls))
+	for i, c := range calls {
+		cmds[i] = c.command(ctx, asText)
+		_ = pipe.Process(ctx, cmds[i])
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, c := range calls {
+		c.value, c.err = cmds[i].Val(), cmds[i].Err()
+	}
+}
+
+func (c *call) command(ctx context.Context, asText bool) single {
+	if !asText {
+		return newCommand(ctx, c.args...)
+	}
+	all := append([]any(nil), c.args...)
+	all[0], all[1] = "eval", c.script.text
+	return newCommand(ctx, all...)
+}

@@ -1,0 +1,349 @@
+package redislock
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+//go:embed redlock_grant.lua
+var grantText string
+
+//go:embed redlock_accept.lua
+var acceptText string
+
+//go:embed redlock_renew.lua
+var extendText string
+
+//go:embed redlock_place.lua
+var placeText string
+
+//go:embed redlock_release.lua
+var unlockText string
+
+//go:embed redlock_mark.lua
+var markText string
+
+var (
+	grantScript  = newScript(grantText)
+	acceptScript = newScript(acceptText)
+	extendScript = newScript(extendText)
+	placeScript  = newScript(placeText)
+	unlockScript = newScript(unlockText)
+	markScript   = newScript(markText)
+)
+
+// tokenMemory is for how long a node remembers the token that it accepted last for
+// a key: max(24 h, 10 TTL).
+func tokenMemory(ttl time.Duration) int64 { return max(24*time.Hour, 10*ttl).Milliseconds() }
+
+func (b *redlockBackend) record(key string) string   { return b.prefix + "k:" + key }
+func (b *redlockBackend) accepted(key string) string { return b.prefix + "t:" + key }
+
+// limit is how long the nodes have to answer: far less than the TTL.
+func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.nodeTimeout, ttl/5) }
+
+// Try asks every node at once and is granted the key by a majority of all nodes.
+// With tokens it asks again: the token is the largest that the granting nodes would
+// accept, and holds if a majority accepts it, which a node does only when the
+// token is larger than all that it has accepted before. Two acquisitions share a
+// node, so the later one has the larger token, whatever the clocks say.
+func (b *redlockBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", req.Key, err)
+	}
+	id := req.ID.Hex()
+	record := recordHead + id + "|" + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.of(req.Holder)
+	args := []any{
+		"evalsha", grantScript.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
+		record, req.TTL.Milliseconds(), b.restartDelay.Milliseconds(),
+	}
+	if !b.tokens {
+		args = append(args, "no token")
+	}
+	r := b.newRound(req.TTL, (*tally).toAll, meansGrant)
+	r.after = func(c *call, v vote) {
+		if r.verdict != agreed && mayHold(c, v) {
+			b.releaseAt(c.index, req.Key, id, r.until)
+		}
+	}
+	r.ask(grantScript, args, false)
+	v := r.wait(ctx, b.limit(req.TTL))
+	if v == agreed && !b.tokens {
+		return backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}, nil
+	}
+	if v != agreed {
+		b.undo(ctx, r, req, id)
+		return backend.Grant{}, b.tryError(ctx, r, req.Key, v)
+	}
+
+	token := r.token()
+	second := b.newRound(req.TTL, (*tally).toAll, meansAccept)
+	second.tally.votes = r.toAccept()
+	second.ask(acceptScript, []any{
+		"evalsha", acceptScript.hash, 2, b.record(req.Key), b.accepted(req.Key),
+		id, token, tokenMemory(req.TTL),
+	}, false)
+	v = second.wait(ctx, b.limit(req.TTL))
+	valid := r.validity(req.TTL)
+	if v == agreed && b.clock.Now() < valid.Until() {
+		return backend.Grant{Token: uint64(token), Holds: 1, Validity: valid}, nil
+	}
+	b.undo(ctx, r, req, id)
+	if v == agreed {
+		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the grant took longer than its TTL and was given back", req.Key, backend.ErrUnavailable)
+	}
+	// No rival can have refused the token while the key was ours, so that failures
+	// of nodes, or a slow grant, are the reason.
+	return backend.Grant{}, b.tryError(ctx, second, req.Key, unavailable)
+}
+
+func (r *round) validity(ttl time.Duration) backend.Validity {
+	return backend.Validity{Sent: r.sent, For: backend.ValidFor(ttl)}
+}
+
+// meansGrant reads the answer to a request for the key.
+func meansGrant(c *call) vote {
+	if c.err != nil {
+		return failed
+	}
+	switch v := c.value.(type) {
+	case int64:
+		if v > 0 {
+			return yes
+		}
+	case string:
+		return yes
+	case []any:
+		if len(v) == 2 {
+			return no
+		}
+	}
+	return failed
+}
+
+// meansAccept reads the answer to a token.
+func meansAccept(c *call) vote {
+	switch {
+	case c.err != nil:
+		return failed
+	case c.value == int64(1):
+		return yes
+	}
+	return no
+}
+
+// mayHold reports whether a node may have the key for a request that it answered
+// with v.
+func mayHold(c *call, v vote) bool { return v == yes || v == failed && mayHaveRun(c) }
+
+// mayHaveRun reports whether a request that failed may have been carried out.
+func mayHaveRun(c *call) bool {
+	return c.err != nil && !unsent(c.err) && sentinelFor(c.err) == nil
+}
+
+// token is the token to propose: the largest of those that the granting nodes would
+// accept. An acquisition that asks again and has a token already keeps it.
+func (r *round) token() int64 {
+	var fresh, kept int64
+	for i, v := range r.tally.votes {
+		if v != yes {
+			continue
+		}
+		switch t := r.calls[i].value.(type) {
+		case int64:
+			fresh = max(fresh, t)
+		case string:
+			n, _ := strconv.ParseInt(t, 10, 64)
+			kept = max(kept, n)
+		}
+	}
+	if kept > 0 {
+		return kept
+	}
+	return fresh
+}
+
+// toAccept are the votes to begin the second phase with: who refused the key, or
+// failed, is not asked for the token.
+func (r *round) toAccept() [maxNodes]vote {
+	votes := r.tally.votes
+	for i, v := range votes {
+		if v == yes {
+			votes[i] = pending
+		}
+	}
+	return votes
+}
+
+// undo releases what an acquisition that failed may have on the nodes. It waits for
+// those that are known to have granted the key, unless ctx has ended. Nodes whose
+// answer is still to come are sent the release behind it.
+func (b *redlockBackend) undo(ctx context.Context, r *round, req backend.Request, id string) {
+	release := b.newRound(req.TTL, (*tally).everybody, meansRelease)
+	some := false
+	for i := range b.nodes {
+		switch v := r.tally.votes[i]; {
+		case v == yes:
+			some = true
+		case v == pending && r.verdict == agreed, v == failed && mayHaveRun(&r.calls[i]):
+			b.releaseAt(i, req.Key, id, release.until)
+			fallthrough
+		default:
+			release.tally.votes[i] = failed
+		}
+	}
+	if some {
+		release.ask(unlockScript, b.unlockArgs(req.Key, id), true)
+		release.wait(ctx, b.limit(req.TTL))
+	}
+}
+
+// releaseAt releases the hold at one node, without waiting.
+func (b *redlockBackend) releaseAt(node int, key, id string, until backend.Instant) {
+	c := &call{index: node, script: unlockScript, args: b.unlockArgs(key, id), release: true, until: until}
+	b.nodes[node].send(c, b.clock.Now())
+}
+
+func (b *redlockBackend) unlockArgs(key, id string) []any {
+	return []any{"evalsha", unlockScript.hash, 2, b.record(key), b.mark, id}
+}
+
+// Renew extends the hold where it still is, and succeeds when a majority of all
+// nodes had it without a break. Then nodes that lack it, and that nobody else has,
+// get it back; they count from the next renewal on. A round without a majority
+// changes nothing else: the hold goes on until its deadline.
+func (b *redlockBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Validity{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
+	}
+	r := b.newRound(hold.TTL, (*tally).gone, meansRenewal)
+	t := b.topUps.begin(b, r, hold)
+	r.after = func(c *call, v vote) {
+		if r.verdict == agreed {
+			t.place(c, v)
+		}
+		t.answered()
+	}
+	r.ask(extendScript, []any{
+		"evalsha", extendScript.hash, 2, b.record(hold.Key), b.mark, hold.ID.Hex(), hold.TTL.Milliseconds(),
+	}, false)
+	v := r.wait(ctx, b.limit(hold.TTL))
+	t.placeAll()
+	switch v {
+	case agreed:
+		return r.validity(hold.TTL), nil
+	case refused:
+		return backend.Validity{}, fmt.Errorf("redislock: key %q: %w: a majority of the nodes does not have it", hold.Key, backend.ErrTakenOver)
+	}
+	return backend.Validity{}, b.failure(ctx, r, hold.Key)
+}
+
+// meansRenewal reads the answer to a renewal.
+func meansRenewal(c *call) vote {
+	if c.err != nil {
+		return failed
+	}
+	switch v := c.value.(type) {
+	case string:
+		return yes
+	case int64:
+		if v == 0 || v == 2 {
+			return no
+		}
+	}
+	return failed
+}
+
+// Release ends the hold on every node. It is confirmed by a majority; nodes that
+// don't answer get the release when they answer again.
+func (b *redlockBackend) Release(ctx context.Context, hold backend.Hold) error {
+	b.topUps.end(hold.ID)
+	r := b.newRound(hold.TTL, (*tally).ended, meansRelease)
+	r.ask(unlockScript, b.unlockArgs(hold.Key, hold.ID.Hex()), true)
+	switch r.wait(ctx, b.limit(hold.TTL)) {
+	case agreed:
+		return nil
+	case refused:
+		return notHeld(hold.Key)
+	}
+	return b.failure(ctx, r, hold.Key)
+}
+
+// meansRelease reads the answer to a release.
+func meansRelease(c *call) vote {
+	switch {
+	case c.err != nil:
+		return failed
+	case c.value == int64(1):
+		return yes
+	case c.value == int64(0):
+		return no
+	}
+	return failed
+}
+
+// recordHead begins every record; 32 digits of the acquisition id follow.
+const recordHead = "R1|"
+
+// recordOf takes a record apart.
+func recordOf(text string) (id, since, details string, ok bool) {
+	rest, ok := strings.CutPrefix(text, recordHead)
+	if !ok {
+		return "", "", "", false
+	}
+	id, rest, ok = strings.Cut(rest, "|")
+	since, details, found := strings.Cut(rest, "|")
+	return id, since, details, ok && found && len(id) == 32
+}
+
+// heldError is the refusal of a request that no majority can grant: with what is
+// known of the holder, if there is one. After a split vote there is none. All
+// contenders give up what they got and try again after a random time, so that one
+// of them is the first.
+func (b *redlockBackend) heldError(r *round, key string) error {
+	var left []time.Duration
+	records := map[string]int{}
+	held := &backend.HeldError{Key: key}
+	most, free := "", 0
+	for i, v := range r.tally.votes[:r.tally.nodes] {
+		if v != no {
+			free++
+			continue
+		}
+		answer := list(r.calls[i].value.([]any))
+		record := answer.string(0)
+		records[record]++
+		if records[record] > records[most] {
+			most = record
+		}
+		left = append(left, time.Duration(max(answer.int(1), 0))*time.Millisecond)
+	}
+	if records[most]+r.tally.count(pending)+r.tally.count(failed) < b.quorum {
+		took := b.clock.Now().Sub(r.sent)
+		held.Remaining = time.Duration(rand.Int64N(int64(max(8*took, 8*time.Millisecond))))
+		return held
+	}
+	_, since, details, _ := recordOf(most)
+	held.Holder = decodeHolder(details, since)
+	slices.Sort(left)
+	if need := b.quorum - free; need > 0 && need <= len(left) {
+		held.Remaining = left[need-1] // then a majority is free, unless renewed
+	}
+	return held
+}
+
+// tryError is the error of an acquisition without a majority.
+func (b *redlockBackend) tryError(ctx context.Context, r *round, key string, v verdict) error {
+	if ctx.Err() == nil && v == refused {
+		return b.heldError(r, key)
+	}
+	return b.failure(ctx, r, key)
+}

@@ -1,0 +1,208 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// nodeState is what a node says when the backend is opened.
+type nodeState struct {
+	info   map[string]string
+	fsync  string // appendfsync, or "" where CONFIG is refused
+	marked bool   // the node has been used before, and has its data
+	err    error
+}
+
+// checkNodes asks all nodes at the same time, refuses what cannot work, and warns of
+// what may lose locks.
+func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Client, opts RedlockOptions) error {
+	logger := warner(opts)
+	for i, n := range b.nodes {
+		for _, other := range b.nodes[:i] {
+			if n.name == other.name {
+				return fmt.Errorf("redislock: open: %w: %s is given twice; each node must be a server of its own", backend.ErrInvalid, n.name)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(time.Second, 2*b.nodeTimeout))
+	defer cancel()
+	states := b.askAll(ctx, clients)
+
+	var missing []string
+	for i, s := range states {
+		name := b.nodes[i].name
+		switch {
+		case errors.Is(s.err, backend.ErrPermanent), errors.Is(s.err, backend.ErrInvalid):
+			return fmt.Errorf("redislock: open: node %s: %w", name, s.err)
+		case s.err != nil:
+			missing = append(missing, fmt.Sprintf("%s: %v", name, s.err))
+			logger.WarnContext(ctx, "redislock: a node can't be reached; it counts as failed", "node", name, "error", s.err)
+			continue
+		}
+		if run := s.info["run_id"]; run != "" {
+			for j := range i {
+				if states[j].info["run_id"] == run {
+					return fmt.Errorf("redislock: open: %w: %s and %s are the same server; each node must be a server of its own", backend.ErrInvalid, b.nodes[j].name, name)
+				}
+			}
+		}
+	}
+	if live := len(states) - len(missing); live < b.quorum {
+		return fmt.Errorf("redislock: open: %w: %d of %d nodes can be reached, and %d are needed: %s",
+			backend.ErrUnavailable, live, len(states), b.quorum, strings.Join(missing, "; "))
+	}
+	if len(states)%2 == 0 {
+		logger.WarnContext(ctx, "redislock: an even number of nodes tolerates no more failures than one node less; use an odd number", "nodes", len(states))
+	}
+	appendOnly := len(missing) == 0
+	for i, s := range states {
+		if s.err == nil {
+			b.warnOf(ctx, logger, b.nodes[i].name, s)
+		}
+		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
+	}
+	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
+	return b.markNew(ctx, clients, states)
+}
+
+func (b *redlockBackend) askAll(ctx context.Context, clients []*goredis.Client) []nodeState {
+	states := make([]nodeState, len(clients))
+	var all sync.WaitGroup
+	for i, c := range clients {
+		all.Go(func() {
+			answered := make(chan nodeState, 1) // the client may not obey the context
+			go func() { answered <- b.stateOf(ctx, c) }()
+			select {
+			case states[i] = <-answered:
+			case <-ctx.Done():
+				states[i] = nodeState{err: fmt.Errorf("%w: no answer: %w", backend.ErrUnavailable, ctx.Err())}
+			}
+		})
+	}
+	all.Wait()
+	return states
+}
+
+// stateOf asks one node.
+func (b *redlockBackend) stateOf(ctx context.Context, c *goredis.Client) (s nodeState) {
+	fail := func(err error) nodeState {
+		err = describe(ctx, err)
+		if !errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
+		}
+		return nodeState{err: err}
+	}
+	ping := newCommand(ctx, "ping")
+	if err := c.Process(ctx, ping); err != nil {
+		return fail(err)
+	}
+	info := newCommand(ctx, "info")
+	err := c.Process(ctx, info)
+	if err != nil && !notAllowed(err) {
+		return fail(err)
+	}
+	if text, ok := info.Val().(string); ok {
+		s.info = infoFields(text)
+	}
+	switch {
+	case s.info["role"] == "slave":
+		return nodeState{err: fmt.Errorf("%w: it is a replica; Redlock needs independent servers that are written to", backend.ErrPermanent)}
+	case s.info["cluster_enabled"] == "1":
+		return nodeState{err: fmt.Errorf("%w: it is a member of a Redis Cluster; Redlock needs independent servers", backend.ErrPermanent)}
+	case s.info["loading"] == "1":
+		return nodeState{err: fmt.Errorf("%w: it is loading its data", backend.ErrUnavailable)}
+	}
+	if s.info["aof_enabled"] == "1" {
+		config := newCommand(ctx, "config", "get", "appendfsync")
+		if c.Process(ctx, config) == nil {
+			if pair := list(asList(config.Val())); len(pair) == 2 {
+				s.fsync = pair.string(1)
+			}
+		}
+	}
+	mark := newCommand(ctx, "get", b.mark)
+	switch err := c.Process(ctx, mark); {
+	case errors.Is(err, goredis.Nil):
+	case err != nil:
+		return fail(err)
+	default:
+		s.marked = true
+		text, _ := mark.Val().(string)
+		if !strings.HasPrefix(text, "N1|") {
+			return nodeState{err: fmt.Errorf("%w: the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix", backend.ErrPermanent, b.mark)}
+		}
+	}
+	return s
+}
+
+func asList(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+// warnOf logs settings with which a node may forget that it has voted.
+func (b *redlockBackend) warnOf(ctx context.Context, logger *slog.Logger, node string, s nodeState) {
+	if len(s.info) == 0 {
+		logger.WarnContext(ctx, "redislock: the node does not allow INFO, so that neither its settings nor whether it is given twice can be seen, nor a restart without its newest data", "node", node)
+		return
+	}
+	if policy := s.info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+		logger.WarnContext(ctx, "redislock: the node may evict locks and tokens when its memory is full; set maxmemory-policy to noeviction",
+			"node", node, "maxmemory_policy", policy, "maxmemory", s.info["maxmemory_human"])
+	}
+	switch {
+	case s.info["aof_enabled"] != "1":
+		logger.WarnContext(ctx, "redislock: the node does not keep an append-only file: when it restarts it has forgotten its votes, and takes no part until the restart delay has passed; its tokens go on from its clock",
+			"node", node, "restart_delay", b.restartDelay)
+	case s.fsync != "" && s.fsync != "always":
+		logger.WarnContext(ctx, "redislock: the node may forget the last second of votes when its machine loses power: set appendfsync to always, or start it again only after the longest TTL",
+			"node", node, "appendfsync", s.fsync)
+	}
+}
+
+// markNew marks the nodes as complete if they are all new, as far as can be seen: a
+// majority has never been used under this prefix. A minority without marks has lost
+// its data, or has been added, and waits for the restart delay.
+func (b *redlockBackend) markNew(ctx context.Context, clients []*goredis.Client, states []nodeState) error {
+	unmarked := 0
+	for _, s := range states {
+		if s.err == nil && !s.marked {
+			unmarked++
+		}
+	}
+	args := []any{"eval", markScript.text, 1, b.mark}
+	if unmarked >= b.quorum {
+		args = append(args, "new")
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(clients))
+	for i, c := range clients {
+		if states[i].err != nil {
+			continue
+		}
+		all.Go(func() {
+			answered := make(chan error, 1)
+			go func() { answered <- c.Process(ctx, newCommand(ctx, args...)) }()
+			select {
+			case errs[i] = <-answered:
+			case <-ctx.Done():
+			}
+		})
+	}
+	all.Wait()
+	for i, err := range errs {
+		if err != nil && errors.Is(sentinelFor(err), backend.ErrPermanent) {
+			return fmt.Errorf("redislock: open: node %s: %w", b.nodes[i].name, describe(ctx, err))
+		}
+	}
+	return nil
+}
