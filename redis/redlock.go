@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -19,7 +20,14 @@ func init() {
 	backend.DefaultMux.Register("redlock", RedlockOpener)
 }
 
-const defaultRedlockPrefix = "redlock:"
+const (
+	defaultRedlockPrefix = "redlock:"
+	dialTimeout          = time.Second
+	openTimeout          = 2 * time.Second
+)
+
+// nodeTimeoutFor is far below the usual TTLs, and long enough for the short ones.
+func nodeTimeoutFor(ttl time.Duration) time.Duration { return min(ttl/5, 500*time.Millisecond) }
 
 // RedlockOptions are the settings of a Redlock backend. The zero value of each
 // field, and a nil pointer, mean the default.
@@ -36,7 +44,7 @@ type RedlockOptions struct {
 	// NodeTimeout is how long a node has to answer before it no longer counts for
 	// a request; it is never more than a fifth of the TTL of the request. A node
 	// that does not answer delays a request by at most this long, and only if the
-	// others can't decide without it. Default: a tenth of the default TTL, at most
+	// others can't decide without it. Default: a fifth of the default TTL, at most
 	// 500 ms.
 	NodeTimeout time.Duration
 
@@ -60,7 +68,7 @@ type RedlockOptions struct {
 // for one server that is neither a replica nor a member of a Cluster. The same
 // server under two addresses is refused with ErrInvalid.
 //
-// NewRedlock asks every node for its settings, bounded by ctx and about a second. A
+// NewRedlock asks every node for its settings, bounded by ctx and by two seconds. A
 // node that refuses for good (password, replica) is ErrPermanent. Nodes that can't be
 // reached are logged while a majority can, and ErrUnavailable otherwise.
 func NewRedlock(ctx context.Context, clients []goredis.UniversalClient, opts *RedlockOptions) (lock.Locker, error) {
@@ -147,6 +155,7 @@ type redlockBackend struct {
 	clock        backend.Clock
 	guarantees   backend.Guarantees
 	holders      holderTexts
+	attempts     atomic.Uint64
 	topUps       topUps
 	owned        []*goredis.Client
 	end          context.CancelFunc
@@ -188,7 +197,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		clock:        backend.SystemClock(),
 	}
 	if b.nodeTimeout == 0 {
-		b.nodeTimeout = min(ttl/10, 500*time.Millisecond)
+		b.nodeTimeout = nodeTimeoutFor(ttl)
 	}
 	if b.restartDelay == 0 {
 		b.restartDelay = ttl

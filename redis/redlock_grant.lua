@@ -3,7 +3,7 @@
 -- KEYS[1]  record of the key
 -- KEYS[2]  the token that was accepted last, and for which acquisition
 -- KEYS[3]  the node's mark
--- ARGV[1]  record to write: R1|acquisition id|since ms|details
+-- ARGV[1]  record to write: R1|acquisition id|attempt|since ms|details
 -- ARGV[2]  TTL in milliseconds
 -- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing
 -- ARGV[4]  given when no token is wanted
@@ -60,7 +60,10 @@ if not ARGV[4] then
 end
 if not mine then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+else
+  -- The record takes the number of this attempt, so that what still clears away an
+  -- earlier one leaves it alone.
+  local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', left))
 end
 return token

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	_ "embed" // the scripts
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,9 @@ type candidate struct {
 // Inspect shows the hold that a majority of the nodes has. Redis does not know who
 // waits, so Waiters is -1.
 func (b *redlockBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return backend.Record{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
+	}
 	r := b.newRound(0, (*tally).everybody, meansShow)
 	r.ask(showScript, []any{"evalsha", showScript.hash, 2, b.record(key), b.accepted(key)}, false)
 	r.wait(ctx, b.nodeTimeout)
@@ -104,6 +108,9 @@ func (b *redlockBackend) candidateOf(answer list) (candidate, bool) {
 
 // ForceRelease removes the record from every node where it has the token.
 func (b redlockWithTokens) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
+	}
 	r := b.newRound(0, (*tally).everybody, meansRelease)
 	r.ask(evictScript, []any{
 		"evalsha", evictScript.hash, 3, b.record(key), b.accepted(key), b.mark, strconv.FormatUint(token, 10),

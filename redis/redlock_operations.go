@@ -55,12 +55,44 @@ func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.n
 // accept, and holds if a majority accepts it, which a node does only when the
 // token is larger than all that it has accepted before. Two acquisitions share a
 // node, so the later one has the larger token, whatever the clocks say.
+//
+// When several ask at the same moment, each may get a few nodes and none a majority.
+// The protocol has an answer to that, and it is part of the question: all give up
+// what they got, wait for a random time and ask again, so that one of them is the
+// first. Otherwise the key would be refused to all while nobody has it.
 func (b *redlockBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", req.Key, err)
 	}
+	for splits := 0; ; splits++ {
+		start := b.clock.Now()
+		g, split, err := b.try(ctx, req)
+		if !split || splits == maxSplits {
+			return g, err
+		}
+		window := min(max(b.clock.Now().Sub(start), time.Millisecond)<<splits, longestSplit)
+		pause := time.NewTimer(rand.N(2 * window))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return g, err
+		}
+	}
+}
+
+const (
+	maxSplits    = 8 // split votes in a row before an acquisition is refused
+	longestSplit = 50 * time.Millisecond
+)
+
+// try asks once. It also reports whether the vote was split.
+func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backend.Grant, split bool, _ error) {
 	id := req.ID.Hex()
-	record := recordHead + id + "|" + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.of(req.Holder)
+	// An attempt that failed is cleared away by its number: the acquisition may have
+	// asked again before a node has got the release, or the late grant, of the last time.
+	attempt := recordHead + id + "|" + strconv.FormatUint(b.attempts.Add(1), 10) + "|"
+	record := attempt + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.of(req.Holder)
 	args := []any{
 		"evalsha", grantScript.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
 		record, req.TTL.Milliseconds(), b.restartDelay.Milliseconds(),
@@ -71,17 +103,21 @@ func (b *redlockBackend) Try(ctx context.Context, req backend.Request) (backend.
 	r := b.newRound(req.TTL, (*tally).toAll, meansGrant)
 	r.after = func(c *call, v vote) {
 		if r.verdict != agreed && mayHold(c, v) {
-			b.releaseAt(c.index, req.Key, id, r.until)
+			b.releaseAt(c.index, req.Key, attempt, r.until)
 		}
 	}
 	r.ask(grantScript, args, false)
 	v := r.wait(ctx, b.limit(req.TTL))
 	if v == agreed && !b.tokens {
-		return backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}, nil
+		return backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}, false, nil
 	}
 	if v != agreed {
-		b.undo(ctx, r, req, id)
-		return backend.Grant{}, b.tryError(ctx, r, req.Key, v)
+		b.undo(ctx, r, req, attempt)
+		if v != refused || ctx.Err() != nil {
+			return backend.Grant{}, false, b.failure(ctx, r, req.Key)
+		}
+		held, split := b.heldError(r, req.Key)
+		return backend.Grant{}, split, held
 	}
 
 	token := r.token()
@@ -94,15 +130,15 @@ func (b *redlockBackend) Try(ctx context.Context, req backend.Request) (backend.
 	v = second.wait(ctx, b.limit(req.TTL))
 	valid := r.validity(req.TTL)
 	if v == agreed && b.clock.Now() < valid.Until() {
-		return backend.Grant{Token: uint64(token), Holds: 1, Validity: valid}, nil
+		return backend.Grant{Token: uint64(token), Holds: 1, Validity: valid}, false, nil
 	}
-	b.undo(ctx, r, req, id)
+	b.undo(ctx, r, req, attempt)
 	if v == agreed {
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: the grant took longer than its TTL and was given back", req.Key, backend.ErrUnavailable)
+		return backend.Grant{}, false, fmt.Errorf("redislock: key %q: %w: the grant took longer than its TTL and was given back", req.Key, backend.ErrUnavailable)
 	}
 	// No rival can have refused the token while the key was ours, so that failures
 	// of nodes, or a slow grant, are the reason.
-	return backend.Grant{}, b.tryError(ctx, second, req.Key, unavailable)
+	return backend.Grant{}, false, b.failure(ctx, second, req.Key)
 }
 
 func (r *round) validity(ttl time.Duration) backend.Validity {
@@ -186,7 +222,7 @@ func (r *round) toAccept() [maxNodes]vote {
 // undo releases what an acquisition that failed may have on the nodes. It waits for
 // those that are known to have granted the key, unless ctx has ended. Nodes whose
 // answer is still to come are sent the release behind it.
-func (b *redlockBackend) undo(ctx context.Context, r *round, req backend.Request, id string) {
+func (b *redlockBackend) undo(ctx context.Context, r *round, req backend.Request, attempt string) {
 	release := b.newRound(req.TTL, (*tally).everybody, meansRelease)
 	some := false
 	for i := range b.nodes {
@@ -194,26 +230,27 @@ func (b *redlockBackend) undo(ctx context.Context, r *round, req backend.Request
 		case v == yes:
 			some = true
 		case v == pending && r.verdict == agreed, v == failed && mayHaveRun(&r.calls[i]):
-			b.releaseAt(i, req.Key, id, release.until)
+			b.releaseAt(i, req.Key, attempt, release.until)
 			fallthrough
 		default:
 			release.tally.votes[i] = failed
 		}
 	}
 	if some {
-		release.ask(unlockScript, b.unlockArgs(req.Key, id), true)
+		release.ask(unlockScript, b.unlockArgs(req.Key, attempt), true)
 		release.wait(ctx, b.limit(req.TTL))
 	}
 }
 
 // releaseAt releases the hold at one node, without waiting.
-func (b *redlockBackend) releaseAt(node int, key, id string, until backend.Instant) {
-	c := &call{index: node, script: unlockScript, args: b.unlockArgs(key, id), release: true, until: until}
+func (b *redlockBackend) releaseAt(node int, key, record string, until backend.Instant) {
+	c := &call{index: node, script: unlockScript, args: b.unlockArgs(key, record), release: true, until: until}
 	b.nodes[node].send(c, b.clock.Now())
 }
 
-func (b *redlockBackend) unlockArgs(key, id string) []any {
-	return []any{"evalsha", unlockScript.hash, 2, b.record(key), b.mark, id}
+// unlockArgs are the arguments of the release of a record that begins so.
+func (b *redlockBackend) unlockArgs(key, record string) []any {
+	return []any{"evalsha", unlockScript.hash, 2, b.record(key), b.mark, record}
 }
 
 // Renew extends the hold where it still is, and succeeds when a majority of all
@@ -265,9 +302,12 @@ func meansRenewal(c *call) vote {
 // Release ends the hold on every node. It is confirmed by a majority; nodes that
 // don't answer get the release when they answer again.
 func (b *redlockBackend) Release(ctx context.Context, hold backend.Hold) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
+	}
 	b.topUps.end(hold.ID)
 	r := b.newRound(hold.TTL, (*tally).ended, meansRelease)
-	r.ask(unlockScript, b.unlockArgs(hold.Key, hold.ID.Hex()), true)
+	r.ask(unlockScript, b.unlockArgs(hold.Key, recordHead+hold.ID.Hex()+"|"), true)
 	switch r.wait(ctx, b.limit(hold.TTL)) {
 	case agreed:
 		return nil
@@ -300,18 +340,18 @@ func recordOf(text string) (id, since, details string, ok bool) {
 		return "", "", "", false
 	}
 	id, rest, ok = strings.Cut(rest, "|")
+	_, rest, _ = strings.Cut(rest, "|") // the attempt
 	since, details, found := strings.Cut(rest, "|")
 	return id, since, details, ok && found && len(id) == 32
 }
 
-// heldError is the refusal of a request that no majority can grant: with what is
-// known of the holder, if there is one. After a split vote there is none. All
-// contenders give up what they got and try again after a random time, so that one
-// of them is the first.
-func (b *redlockBackend) heldError(r *round, key string) error {
+// heldError is the refusal of a request that no majority can grant, with what is
+// known of the holder. After a split vote there is none, as far as can be seen, and
+// the remaining time is a random one, after which to try again.
+func (b *redlockBackend) heldError(r *round, key string) (held *backend.HeldError, split bool) {
 	var left []time.Duration
 	records := map[string]int{}
-	held := &backend.HeldError{Key: key}
+	held = &backend.HeldError{Key: key}
 	most, free := "", 0
 	for i, v := range r.tally.votes[:r.tally.nodes] {
 		if v != no {
@@ -326,10 +366,9 @@ func (b *redlockBackend) heldError(r *round, key string) error {
 		}
 		left = append(left, time.Duration(max(answer.int(1), 0))*time.Millisecond)
 	}
-	if records[most]+r.tally.count(pending)+r.tally.count(failed) < b.quorum {
-		took := b.clock.Now().Sub(r.sent)
-		held.Remaining = time.Duration(rand.Int64N(int64(max(8*took, 8*time.Millisecond))))
-		return held
+	if records[most] < b.quorum {
+		held.Remaining = rand.N(max(8*b.clock.Now().Sub(r.sent), 8*time.Millisecond))
+		return held, true
 	}
 	_, since, details, _ := recordOf(most)
 	held.Holder = decodeHolder(details, since)
@@ -337,13 +376,5 @@ func (b *redlockBackend) heldError(r *round, key string) error {
 	if need := b.quorum - free; need > 0 && need <= len(left) {
 		held.Remaining = left[need-1] // then a majority is free, unless renewed
 	}
-	return held
-}
-
-// tryError is the error of an acquisition without a majority.
-func (b *redlockBackend) tryError(ctx context.Context, r *round, key string, v verdict) error {
-	if ctx.Err() == nil && v == refused {
-		return b.heldError(r, key)
-	}
-	return b.failure(ctx, r, key)
+	return held, false
 }

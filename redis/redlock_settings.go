@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -33,9 +32,13 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(time.Second, 2*b.nodeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	states := b.askAll(ctx, clients)
+	patient := make([]*goredis.Client, len(clients))
+	for i, c := range clients {
+		patient[i] = c.WithTimeout(openTimeout)
+	}
+	states := b.askAll(ctx, patient)
 
 	var missing []string
 	for i, s := range states {
@@ -71,7 +74,7 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
 	}
 	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
-	return b.markNew(ctx, clients, states)
+	return b.markNew(ctx, patient, states)
 }
 
 func (b *redlockBackend) askAll(ctx context.Context, clients []*goredis.Client) []nodeState {

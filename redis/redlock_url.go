@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -47,7 +46,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 	opts := RedlockOptions{
 		Lock:          lock.Options{TTL: ttl, Logger: cfg.Logger},
 		Prefix:        q.String("prefix", defaultRedlockPrefix),
-		NodeTimeout:   q.Duration("node_timeout", min(ttl/10, 500*time.Millisecond)),
+		NodeTimeout:   q.Duration("node_timeout", nodeTimeoutFor(ttl)),
 		RestartDelay:  q.Duration("restart_delay", ttl),
 		WithoutTokens: q.OneOf("tokens", "on", "off") == "off",
 	}
@@ -55,7 +54,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 		Username:      u.User,
 		Password:      u.Password,
 		PoolSize:      q.Int("pool_size", 2*runtime.GOMAXPROCS(0)), // this package uses one at a time
-		DialTimeout:   opts.NodeTimeout,
+		DialTimeout:   dialTimeout,                                 // nobody waits for it
 		DialerRetries: 1,
 		MaxRetries:    -1,
 		ReadTimeout:   opts.NodeTimeout,
