@@ -1,0 +1,163 @@
+// Package peers runs the conformance suite on locks that were not written here,
+// each through an adapter of its own file. What a library never claimed is not
+// counted against it.
+//
+// It is a module of its own, so that none of these libraries comes to those who use
+// the lock package.
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// Peer is a lock of somebody else's.
+type Peer struct {
+	Name    string // import path
+	Version string
+	Server  string // "redis" or "etcd"
+	// Adapter says what the adapter adds, since no two interfaces are alike.
+	Adapter string
+	// NotClaimed are rules, or subjects of rules, about what the library does not
+	// promise anywhere, each with what its documentation says instead.
+	NotClaimed map[string]string
+	// Guarantees are what the library's documentation promises.
+	Guarantees backend.Guarantees
+	TTL        time.Duration
+
+	open func(ctx context.Context, addr string, ttl time.Duration) (lock.Locker, error)
+	kill func(lock.Locker)
+}
+
+// All lists the peers.
+func All() []Peer { return []Peer{bsmRedislock, redsyncMutex, rueidisLock, etcdMutex} }
+
+// Config is the peer as the suite sees it, on the server at addr.
+func (p Peer) Config(addr string) conformance.Config {
+	return conformance.Config{
+		Name: p.Name, Guarantees: &p.Guarantees, TTL: p.TTL, Kill: p.kill,
+		Open: func(ctx context.Context) (lock.Locker, error) { return p.open(ctx, addr, p.TTL) },
+	}
+}
+
+// adapter makes a lock.Locker of two functions.
+type adapter struct {
+	ttl      time.Duration
+	renews   bool // by itself, always
+	try      func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
+	wait     func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
+	shutdown func() error
+}
+
+// settle checks the key and the options as lock.Locker asks of every adapter.
+func (a *adapter) settle(key string, opts []lock.Option) (time.Duration, error) {
+	if err := lock.ValidateKey(key); err != nil {
+		return 0, err
+	}
+	s, err := lock.ResolveOptions(opts...)
+	switch {
+	case err != nil:
+		return 0, err
+	case s.Owner != "" || s.MaxHold != 0:
+		return 0, fmt.Errorf("%w: owners and maximum holds", lock.ErrUnsupported)
+	case a.renews && (s.NoRenewal || s.TTL != 0 && s.TTL != a.ttl):
+		return 0, fmt.Errorf("%w: the TTL is that of the Locker, and leases are always renewed", lock.ErrUnsupported)
+	case s.TTL == 0:
+		s.TTL = a.ttl
+	}
+	return s.TTL, nil
+}
+
+func (a *adapter) call(ctx context.Context, key string, opts []lock.Option, f func(context.Context, string, time.Duration) (*lease, error)) (lock.Lease, error) {
+	ttl, err := a.settle(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	l, err := f(ctx, key, ttl)
+	if err != nil {
+		return nil, err
+	}
+	l.key = key
+	if l.ctx == nil {
+		var end context.CancelCauseFunc
+		l.ctx, end = context.WithCancelCause(context.Background())
+		release := l.release
+		l.release = func(ctx context.Context) error {
+			end(lock.ErrReleased)
+			return release(ctx)
+		}
+	}
+	return l, nil
+}
+
+func (a *adapter) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return a.call(ctx, key, opts, a.wait)
+}
+
+func (a *adapter) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return a.call(ctx, key, opts, a.try)
+}
+
+func (a *adapter) Close() error { return a.shutdown() }
+
+// lease makes a lock.Lease of what the library has. Missing functions are what it
+// does not have.
+type lease struct {
+	key      string
+	token    uint64
+	ctx      context.Context
+	deadline func() time.Time
+	renew    func(ctx context.Context) error
+	release  func(ctx context.Context) error
+}
+
+func (l *lease) Key() string              { return l.key }
+func (l *lease) Token() uint64            { return l.token }
+func (l *lease) Context() context.Context { return l.ctx }
+
+func (l *lease) Deadline() (time.Time, bool) {
+	if l.deadline == nil {
+		return time.Time{}, false
+	}
+	return l.deadline(), true
+}
+
+func (l *lease) Renew(ctx context.Context) error {
+	if l.renew == nil {
+		return lock.ErrUnsupported
+	}
+	return l.renew(ctx)
+}
+
+func (l *lease) Release(ctx context.Context) error { return l.release(ctx) }
+
+// withContext adds the context's error to one that does not name it.
+func withContext(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+// once passes the first call on, and answers lock.ErrNotHeld afterwards.
+func once(f func(ctx context.Context) error) func(ctx context.Context) error {
+	var mu sync.Mutex
+	done := false
+	return func(ctx context.Context) error {
+		mu.Lock()
+		again := done
+		done = true
+		mu.Unlock()
+		if again {
+			return lock.ErrNotHeld
+		}
+		return f(ctx)
+	}
+}
