@@ -16,8 +16,9 @@ var bsmRedislock = Peer{
 	Name: "github.com/bsm/redislock", Version: "v0.9.4", Server: "redis", TTL: time.Second,
 	Adapter: "Acquire is Obtain with the retry strategy LinearBackoff(20 ms); Renew is Refresh",
 	NotClaimed: map[string]string{
-		"RenewKeeps": "locks are refreshed by their caller",
-		"close":      "there is nothing to close",
+		"RenewKeeps": "locks are refreshed by their caller", "HoldOutlivesAcquireCtx": "locks are refreshed by their caller",
+		"TTLGrain": "a TTL is cut to milliseconds",
+		"close":    "there is nothing to close",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "bsm/redislock", Reach: backend.ReachNetwork, Expiry: backend.ClockServerWall, TTLGrain: time.Millisecond,
@@ -30,11 +31,11 @@ var bsmRedislock = Peer{
 			return func(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
 				l, err := client.Obtain(ctx, key, ttl, opt)
 				if err != nil {
-					return nil, bsmError(err)
+					return nil, bsmError(err, lock.ErrHeld)
 				}
 				return &lease{
-					renew:   func(ctx context.Context) error { return bsmError(l.Refresh(ctx, ttl, nil)) },
-					release: func(ctx context.Context) error { return bsmError(l.Release(ctx)) },
+					renew:   func(ctx context.Context) error { return bsmError(l.Refresh(ctx, ttl, nil), lock.ErrNotHeld) },
+					release: func(ctx context.Context) error { return bsmError(l.Release(ctx), lock.ErrNotHeld) },
 				}, nil
 			}
 		}
@@ -43,12 +44,9 @@ var bsmRedislock = Peer{
 	},
 }
 
-func bsmError(err error) error {
-	switch {
-	case errors.Is(err, redislock.ErrNotObtained):
-		return errors.Join(lock.ErrHeld, err)
-	case errors.Is(err, redislock.ErrLockNotHeld):
-		return errors.Join(lock.ErrNotHeld, err)
+func bsmError(err, taken error) error {
+	if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
+		return errors.Join(taken, err)
 	}
 	return err
 }

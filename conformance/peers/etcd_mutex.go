@@ -44,7 +44,7 @@ var etcdMutex = Peer{
 					if errors.Is(err, concurrency.ErrLocked) {
 						err = errors.Join(lock.ErrHeld, err)
 					}
-					return nil, withContext(ctx, err)
+					return nil, err
 				}
 				return &lease{
 					ctx: s.Ctx(), token: uint64(m.Header().Revision),

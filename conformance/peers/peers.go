@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -54,6 +55,7 @@ type adapter struct {
 	try      func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
 	wait     func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
 	shutdown func() error
+	closed   atomic.Bool
 }
 
 // settle checks the key and the options as lock.Locker asks of every adapter.
@@ -80,6 +82,9 @@ func (a *adapter) call(ctx context.Context, key string, opts []lock.Option, f fu
 	if err != nil {
 		return nil, err
 	}
+	if a.closed.Load() {
+		return nil, lock.ErrClosed
+	}
 	l, err := f(ctx, key, ttl)
 	if err != nil {
 		return nil, err
@@ -98,14 +103,24 @@ func (a *adapter) call(ctx context.Context, key string, opts []lock.Option, f fu
 }
 
 func (a *adapter) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	return a.call(ctx, key, opts, a.wait)
+	l, err := a.call(ctx, key, opts, a.wait)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, lock.ErrClosed) {
+		// A wait that was given up: somebody else had the key.
+		err = errors.Join(lock.ErrHeld, context.Cause(ctx), err)
+	}
+	return l, err
 }
 
 func (a *adapter) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 	return a.call(ctx, key, opts, a.try)
 }
 
-func (a *adapter) Close() error { return a.shutdown() }
+func (a *adapter) Close() error {
+	if a.closed.Swap(true) {
+		return nil
+	}
+	return a.shutdown()
+}
 
 // lease makes a lock.Lease of what the library has. Missing functions are what it
 // does not have.
@@ -137,14 +152,6 @@ func (l *lease) Renew(ctx context.Context) error {
 }
 
 func (l *lease) Release(ctx context.Context) error { return l.release(ctx) }
-
-// withContext adds the context's error to one that does not name it.
-func withContext(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return errors.Join(err, ctx.Err())
-}
 
 // once passes the first call on, and answers lock.ErrNotHeld afterwards.
 func once(f func(ctx context.Context) error) func(ctx context.Context) error {

@@ -17,8 +17,9 @@ var redsyncMutex = Peer{
 	Name: "github.com/go-redsync/redsync/v4", Version: "v4.18.1", Server: "redis", TTL: time.Second,
 	Adapter: "a Mutex with one pool for each acquisition; Acquire is LockContext with tries without end; Renew is ExtendContext",
 	NotClaimed: map[string]string{
-		"RenewKeeps": "locks are extended by their caller",
-		"close":      "there is nothing to close",
+		"RenewKeeps": "locks are extended by their caller", "HoldOutlivesAcquireCtx": "locks are extended by their caller",
+		"TTLGrain": "a TTL is cut to milliseconds",
+		"close":    "there is nothing to close",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "redsync", Reach: backend.ReachNetwork, Expiry: backend.ClockMajority, TTLGrain: time.Millisecond,
@@ -32,7 +33,7 @@ var redsyncMutex = Peer{
 			return func(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
 				m := rs.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(1<<30), redsync.WithRetryDelay(20*time.Millisecond))
 				if err := lockIt(m, ctx); err != nil {
-					return nil, withContext(ctx, redsyncError(err, lock.ErrHeld))
+					return nil, redsyncError(err, lock.ErrHeld)
 				}
 				ended := func(f func(context.Context) (bool, error)) func(context.Context) error {
 					return func(ctx context.Context) error {

@@ -42,7 +42,7 @@ var rueidisLock = Peer{
 				}
 				if err != nil {
 					end()
-					return nil, withContext(ctx, rueidisError(err))
+					return nil, rueidisError(err)
 				}
 				return &lease{ctx: held, release: func(context.Context) error { cancel(); end(); return nil }}, nil
 			}
