@@ -23,8 +23,7 @@ var redsyncMutex = Peer{
 	},
 	Guarantees: backend.Guarantees{
 		Name: "redsync", Reach: backend.ReachNetwork, Expiry: backend.ClockMajority, TTLGrain: time.Millisecond,
-		Token: backend.TokenNone, Reentrancy: backend.ReentrancyNone, Waiting: backend.WaitPoll,
-		ManualRenewal: true, WithoutRenewal: true, Deadline: true,
+		Token: backend.TokenNone, Waiting: backend.WaitPoll, ManualRenewal: true, WithoutRenewal: true, Deadline: true,
 	},
 	open: func(_ context.Context, addr string, ttl time.Duration) (lock.Locker, error) {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -52,8 +51,7 @@ var redsyncMutex = Peer{
 }
 
 func redsyncError(err, taken error) error {
-	var all *redsync.ErrTaken
-	var one *redsync.ErrNodeTaken
+	all, one := (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
 	if errors.As(err, &all) || errors.As(err, &one) || errors.Is(err, redsync.ErrFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) {
 		return errors.Join(taken, err)
 	}

@@ -53,11 +53,8 @@ var rueidisLock = Peer{
 }
 
 func rueidisError(err error) error {
-	switch {
-	case errors.Is(err, rueidislock.ErrNotLocked):
+	if errors.Is(err, rueidislock.ErrNotLocked) {
 		return errors.Join(lock.ErrHeld, err)
-	case errors.Is(err, rueidislock.ErrLockerClosed):
-		return errors.Join(lock.ErrClosed, err)
 	}
 	return err
 }
