@@ -78,6 +78,10 @@ type Config struct {
 	// are skipped.
 	Judge func(h History) error
 
+	// Guarded is what the lock offers for guarded writes. Without it the rules about
+	// them are skipped.
+	Guarded *GuardedWrite
+
 	// Child is by what another process makes this Config again, such as the address
 	// of a server: the argument of the function that was given to the function
 	// Child. Without it, the rules that kill or stop processes are skipped.

@@ -14,7 +14,7 @@ type Rule struct {
 	// Name is the name of the subtest and of the result.
 	Name string `json:"name"`
 	// Subject groups rules: exclusion, release, expiry, renewal, loss, tokens,
-	// reentrancy, waiting, processes, keys, errors, close, faults, backend.
+	// reentrancy, waiting, processes, keys, errors, close, faults, backend, guarded writes.
 	Subject string `json:"subject"`
 	// Statement is the rule in one sentence.
 	Statement string `json:"statement"`
@@ -65,7 +65,7 @@ var (
 // allRules lists every rule in the order in which cases start.
 var allRules = slices.Concat(
 	exclusionRules, releaseRules, expiryRules, renewalRules, lossRules, tokenRules, reentrancyRules,
-	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules,
+	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules, guardRules,
 )
 
 func init() {

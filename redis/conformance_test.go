@@ -2,12 +2,15 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
@@ -25,9 +28,35 @@ func conformanceOfURL(url string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: time.Second})
 		},
-		Child:  url,
-		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Guarded: guardedOn(url),
+		Child:   url,
+		TTL:     time.Second,
+		Budget:  20 * time.Second,
+	}
+}
+
+// guardedOn writes a Redis key in the slot of the lease.
+func guardedOn(url string) *conformance.GuardedWrite {
+	client := sync.OnceValue(func() goredis.UniversalClient {
+		opts, err := goredis.ParseURL(url)
+		if err != nil {
+			panic(err)
+		}
+		return goredis.NewClient(opts)
+	})
+	return &conformance.GuardedWrite{
+		Write: func(ctx context.Context, lease lock.Lease, value string) error {
+			name := namesOf(defaultPrefix, lease.Key()).bucket + "g:" + lease.Key()
+			_, err := GuardedSet.Run(ctx, lease, []string{name}, value)
+			return err
+		},
+		Read: func(ctx context.Context, key string) (string, error) {
+			value, err := client().Get(ctx, namesOf(defaultPrefix, key).bucket+"g:"+key).Result()
+			if errors.Is(err, goredis.Nil) {
+				err = nil
+			}
+			return value, err
+		},
 	}
 }
 
@@ -51,9 +80,10 @@ func conformanceOfClient(url string) (conformance.Config, *goredis.Client) {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return NewBackend(ctx, client, nil)
 		},
-		Child:  childOfClient + url,
-		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Guarded: guardedOn(url),
+		Child:   childOfClient + url,
+		TTL:     time.Second,
+		Budget:  20 * time.Second,
 	}, client
 }
 

@@ -38,6 +38,7 @@ func guarantees(appendOnly bool) backend.Guarantees {
 		LossSignal:     true,
 		Deadline:       true,
 		HolderDetails:  true,
+		GuardedWrite:   true,
 	}
 	if appendOnly {
 		g.HoldsSurvive = []backend.Event{backend.EventRestart}

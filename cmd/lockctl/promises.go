@@ -54,7 +54,7 @@ var promises = []promise{
 	{title: "a waiter learns of a release by", cell: func(g backend.Guarantees) string { return waitings[g.Waiting] }, subjects: []string{"waiting"}},
 	{title: "manual renewal", cell: func(g backend.Guarantees) string { return yes(g.ManualRenewal, "yes") }, claims: []string{"ManualRenewal"}, subjects: []string{"renewal"}},
 	{title: "a refusal names the holder", cell: func(g backend.Guarantees) string { return yes(g.HolderDetails, "yes") }, claims: []string{"HolderDetails"}},
-	{title: "guarded write into the same store", cell: func(g backend.Guarantees) string { return yes(g.GuardedWrite, "yes") }, elsewhere: "tests of the backend"},
+	{title: "guarded write into the same store", cell: func(g backend.Guarantees) string { return yes(g.GuardedWrite, "yes") }, claims: []string{"GuardedWrite"}},
 }
 
 var reaches = map[backend.Reach]string{

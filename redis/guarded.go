@@ -1,0 +1,102 @@
+package redislock
+
+import (
+	"context"
+	_ "embed" // the script
+	"errors"
+	"fmt"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+//go:embed guarded.lua
+var guardedText string
+
+// GuardedScript is a Lua script that takes effect only while a lease is held. It is
+// made once and is safe for concurrent use.
+type GuardedScript struct{ script script }
+
+// NewGuardedScript returns a script for [GuardedScript.Run]. It sees the KEYS and
+// ARGV that Run is given.
+func NewGuardedScript(lua string) *GuardedScript {
+	return &GuardedScript{newScript(guardedText + lua)}
+}
+
+// GuardedSet sets the Redis key KEYS[1] to ARGV[1] while the lease is held.
+var GuardedSet = NewGuardedScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
+
+// Run compares the record of the lease's key with the lease, and then runs the
+// script, in one atomic step on the server. It is the only protection that depends
+// on no clock but the server's: a process that was paused between looking at its
+// lease and writing is refused. The record must still be on the server, so the
+// assumptions of the guarantees hold for it too, failover above all.
+//
+// In a Cluster all keys must be in the slot of the lease's key; [GuardedKey] makes
+// such names. The result is what the script returns.
+//
+// The error matches ErrNotHeld when the lease is not held any more: nothing was
+// run. ErrUnavailable and ErrPermanent say that nothing was run either. The script
+// is sent once: after ErrOutcomeUnknown it may have been run. Every other error is
+// the script's own.
+func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string, args ...any) (any, error) {
+	b, hold, err := guardedBy(lease)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
+	}
+	n := namesOf(b.prefix, hold.Key)
+	all := []any{"evalsha", s.script.hash, 2 + len(keys), n.record(), n.counter()}
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := keyed(ctx, append(append(all, hold.ID.Hex()), args...))
+	err = b.client.Process(ctx, cmd)
+	if unknownScript(err) {
+		cmd = s.script.asText(ctx, cmd)
+		err = b.client.Process(ctx, cmd)
+	}
+	var refusal goredis.Error
+	switch {
+	case err == nil, errors.Is(err, goredis.Nil):
+		return cmd.Val(), nil
+	case errors.As(err, &refusal) && strings.HasSuffix(refusal.Error(), "MORTISE not held"):
+		return nil, notHeld(hold.Key)
+	case errors.As(err, &refusal) && strings.HasSuffix(refusal.Error(), "MORTISE foreign"):
+		return nil, foreignError(n)
+	case errors.As(err, &refusal), sentinelFor(err) != nil:
+		return nil, keyError(ctx, n, err, false)
+	}
+	return nil, fmt.Errorf("redislock: key %q: %w: a guarded write: %w", hold.Key, backend.ErrOutcomeUnknown, describe(ctx, err))
+}
+
+// GuardedKey is the name of a Redis key that guarded scripts can use beside the
+// lease in a Cluster too, since it is in the same slot. It depends on the lease's
+// key and the prefix only.
+func GuardedKey(lease lock.Lease, name string) (string, error) {
+	b, hold, err := guardedBy(lease)
+	if err != nil {
+		return "", err
+	}
+	return namesOf(b.prefix, hold.Key).bucket + "g:" + name, nil
+}
+
+func guardedBy(lease lock.Lease) (*redisBackend, backend.Hold, error) {
+	if lease == nil {
+		return nil, backend.Hold{}, fmt.Errorf("redislock: %w: the lease is nil", backend.ErrInvalid)
+	}
+	owner, hold, ok := lock.HoldOf(lease)
+	if !ok && lease.Context().Err() != nil {
+		return nil, hold, notHeld(lease.Key())
+	}
+	b, isRedis := owner.(*redisBackend)
+	if !ok || !isRedis {
+		return nil, hold, fmt.Errorf("redislock: key %q: %w: the lease is not one of a Locker on one Redis", lease.Key(), backend.ErrUnsupported)
+	}
+	return b, hold, nil
+}
