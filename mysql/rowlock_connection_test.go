@@ -1,0 +1,282 @@
+package mysqllock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// A hold whose connection was ended by an operator is lost, however many new
+// connections the pool makes meanwhile, and the next holder is let in at once.
+func TestRowLostWithItsConnection(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		a, b := rowLockerOn(t, s, nil), rowLockerOn(t, s, nil)
+		key := uniqueKey(t)
+		lease, err := a.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		run(t, admin, fmt.Sprintf("KILL CONNECTION %d", connectionOf(t, admin, key)))
+		for i := range 5 { // the pool reconnects
+			other, err := a.TryAcquire(t.Context(), fmt.Sprintf("%s/%d", key, i), lock.WithTTL(3*time.Second))
+			require.NoError(t, err)
+			require.NoError(t, other.Release(t.Context()))
+		}
+		next, err := b.Acquire(short(t, 5*time.Second), key)
+		require.NoError(t, err)
+		assert.Greater(t, next.Token(), lease.Token())
+		cause := ended(t, lease, 3*time.Second) // a renewal period is one
+		assert.ErrorIs(t, cause, lock.ErrSessionLost)
+		assert.ErrorIs(t, lease.Renew(t.Context()), lock.ErrNotHeld)
+		assert.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
+func TestRowSurvivesKillQuery(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		a, b := rowLockerOn(t, s, nil), rowLockerOn(t, s, nil)
+		key := uniqueKey(t)
+		lease, err := a.TryAcquire(t.Context(), key, lock.WithTTL(time.Second))
+		require.NoError(t, err)
+		connection := connectionOf(t, admin, key)
+		for range 15 {
+			run(t, admin, fmt.Sprintf("KILL QUERY %d", connection))
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.NoError(t, lease.Context().Err())
+		_, err = b.TryAcquire(t.Context(), key)
+		require.ErrorIs(t, err, lock.ErrHeld)
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// A wait that is cancelled leaves no thread in the server's queue, and nobody is
+// granted the row in its name.
+func TestRowCancelledWaitLeavesNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		b := rowBackendOn(t, s, nil)
+		other := rowBackendOn(t, s, nil)
+		key := uniqueKey(t)
+		hold, g := granted(t, b, request(key))
+		for range 5 {
+			req := request(key)
+			ticket, err := other.Enqueue(t.Context(), req)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				_, err := ticket.Wait(ctx)
+				done <- err
+			}()
+			eventually(t, "the wait is on the server", func() bool { return statementsOn(t, admin, key) == 1 })
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+			assert.Zero(t, statementsOn(t, admin, key), "threads that wait for the row when Wait has returned")
+			require.NoError(t, ticket.Withdraw(t.Context()))
+		}
+		require.NoError(t, b.Release(t.Context(), hold))
+		next, ng := granted(t, b, request(key))
+		assert.Greater(t, ng.Token, g.Token)
+		require.NoError(t, b.Release(t.Context(), next))
+	})
+}
+
+// A wait goes on when the server's own limit for waits has passed.
+func TestRowWaitOutlastsLockWaitTimeout(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		b := rowBackendOn(t, s, nil)
+		key := uniqueKey(t)
+		hold, _ := granted(t, b, request(key))
+		req := request(key)
+		ticket, err := b.Enqueue(t.Context(), req)
+		require.NoError(t, err)
+		type answer struct {
+			g   backend.Grant
+			err error
+		}
+		answers := make(chan answer, 1)
+		go func() {
+			g, err := ticket.Wait(t.Context())
+			answers <- answer{g, err}
+		}()
+		select {
+		case a := <-answers:
+			require.Fail(t, "the wait ended", "%v", a.err)
+		case <-time.After(lockWait + lockWait/2):
+		}
+		released := b.clock.Now()
+		require.NoError(t, b.Release(t.Context(), hold))
+		a := <-answers
+		require.NoError(t, a.err)
+		assert.GreaterOrEqual(t, a.g.Sent, released, "the validity begins when the wait was over")
+		require.NoError(t, ticket.Withdraw(t.Context()))
+	})
+}
+
+// After many acquisitions that fail or are given up, the server has no more threads,
+// and the pool no fewer places, than before.
+func TestRowFailuresLeaveNothing(t *testing.T) {
+	t.Parallel()
+	s := servertest.MariaDB(t)
+	admin := adminOf(t, s)
+	threads := func() int {
+		return number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER NOT IN ('root', 'system user', 'event_scheduler')")
+	}
+	holder := rowBackendOn(t, s, nil)
+	key := uniqueKey(t)
+	hold, _ := granted(t, holder, backend.Request{Key: key, ID: backend.NewID(), TTL: time.Minute})
+	before := threads()
+	l, err := NewRow(t.Context(), rowConnector(t, s, nil), &RowOptions{PoolSize: 4})
+	require.NoError(t, err)
+	b := l.(interface{ Backend() backend.Backend }).Backend().(*rowBackend)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 125 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%10)*time.Millisecond)
+				if i%2 == 0 {
+					_, err := l.Acquire(ctx, key)
+					assert.Error(t, err)
+				} else {
+					_, err := l.TryAcquire(ctx, key)
+					assert.Error(t, err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "the places of the pool are free", func() bool { return len(b.sessions.slots) == 0 })
+	b.mu.Lock()
+	assert.Empty(t, b.holds)
+	b.mu.Unlock()
+	eventually(t, "no thread waits", func() bool { return statementsOn(t, admin, key) == 0 })
+	require.NoError(t, l.Close())
+	eventually(t, "the threads are gone", func() bool { return threads() <= before })
+	require.NoError(t, holder.Release(t.Context(), hold))
+}
+
+// Each hold needs a connection. One acquisition more than there are waits for one,
+// and ends with its context.
+func TestRowPoolTooSmall(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		l := rowLockerOn(t, s, &RowOptions{PoolSize: 2})
+		key := uniqueKey(t)
+		first, err := l.Acquire(t.Context(), key+"/1")
+		require.NoError(t, err)
+		second, err := l.TryAcquire(t.Context(), key+"/2")
+		require.NoError(t, err)
+		for name, acquire := range map[string]func(context.Context, string, ...lock.Option) (lock.Lease, error){
+			"Acquire": l.Acquire, "TryAcquire": l.TryAcquire,
+		} {
+			begun := time.Now()
+			_, err = acquire(short(t, 300*time.Millisecond), key+"/3")
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			assert.Less(t, time.Since(begun), 2*time.Second, name)
+		}
+		got := make(chan error, 1)
+		go func() {
+			lease, err := l.Acquire(short(t, 10*time.Second), key+"/3")
+			if err == nil {
+				err = lease.Release(t.Context())
+			}
+			got <- err
+		}()
+		time.Sleep(50 * time.Millisecond)
+		require.NoError(t, first.Release(t.Context()))
+		require.NoError(t, <-got)
+		require.NoError(t, second.Release(t.Context()))
+	})
+}
+
+// What is set on the connections stays on them: the caller's own are as they were,
+// whatever the caller sets on his.
+func TestRowSessionVariables(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		timeout := number(t, admin, "SELECT @@SESSION.wait_timeout")
+		connector := rowConnector(t, s, func(c *mysql.Config) {
+			c.Params = map[string]string{"time_zone": "'+11:00'", "sql_mode": "'ANSI_QUOTES'", "autocommit": "1"}
+			c.ParseTime, c.ClientFoundRows, c.InterpolateParams = true, true, true
+		})
+		b, err := NewRowBackend(t.Context(), connector, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		key := uniqueKey(t)
+		for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 5 * time.Second, time.Second} {
+			req := request(key)
+			req.TTL = ttl
+			hold, g := granted(t, b, req)
+			connection := connectionOf(t, admin, key)
+			h := b.(*rowBackend).find(hold)
+			var wait, autocommit int
+			require.NoError(t, h.s.conn.QueryRowContext(t.Context(), "SELECT @@SESSION.wait_timeout, @@SESSION.autocommit").Scan(&wait, &autocommit))
+			assert.Equal(t, int(ttl/time.Second), wait)
+			assert.Zero(t, autocommit)
+			assert.NotZero(t, connection)
+			assert.InDelta(t, time.Now().UnixMicro(), g.Token, float64(time.Hour/time.Microsecond), "a token is the server's clock in UTC")
+			require.NoError(t, b.Release(t.Context(), hold))
+		}
+		assert.Equal(t, timeout, number(t, admin, "SELECT @@SESSION.wait_timeout"))
+		mine := adminOf(t, s)
+		assert.Equal(t, timeout, number(t, mine, "SELECT @@SESSION.wait_timeout"))
+	})
+}
+
+// A session that was idle for longer than its TTL has been closed by the server; the
+// next acquisition takes another one.
+func TestRowIdleSessionsEnd(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		b := rowBackendOn(t, s, nil)
+		key := uniqueKey(t)
+		req := func() backend.Request {
+			return backend.Request{Key: key, ID: backend.NewID(), TTL: time.Second}
+		}
+		hold, _ := granted(t, b, req())
+		first := b.find(hold).s
+		require.NoError(t, b.Release(t.Context(), hold))
+		hold, _ = granted(t, b, req())
+		assert.Same(t, first, b.find(hold).s)
+		require.NoError(t, b.Release(t.Context(), hold))
+		time.Sleep(1500 * time.Millisecond)
+		first.used = b.clock.Now() // as if it had been used just now
+		hold, _ = granted(t, b, req())
+		assert.NotSame(t, first, b.find(hold).s)
+		require.NoError(t, b.Release(t.Context(), hold))
+	})
+}
+
+// New keys are made by many at the same time without a deadlock, and each key is
+// given to one of those who ask for it.
+func TestRowNewKeys(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		lockers := []lock.Locker{rowLockerOn(t, s, nil), rowLockerOn(t, s, nil)}
+		base := uniqueKey(t)
+		end := time.Now().Add(3 * time.Second)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				for n := 0; time.Now().Before(end); n++ {
+					lease, err := lockers[i%2].Acquire(short(t, 20*time.Second), fmt.Sprintf("%s/%d/%d", base, i/2, n))
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.NoError(t, lease.Release(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

@@ -1,0 +1,344 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// inTx is what a test of InTx needs.
+type inTx struct {
+	t     *testing.T
+	admin *sql.DB
+	l     lock.Locker
+	key   string
+	table string
+}
+
+func onBothInTx(t *testing.T, f func(t *testing.T, x *inTx)) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		f(t, &inTx{t: t, admin: admin, l: rowLockerOn(t, s, nil), key: uniqueKey(t), table: workTable(t, admin)})
+	})
+}
+
+func (x *inTx) lease(ttl time.Duration, opts ...lock.Option) lock.Lease {
+	x.t.Helper()
+	lease, err := x.l.Acquire(short(x.t, 20*time.Second), x.key, append(opts, lock.WithTTL(ttl))...)
+	require.NoError(x.t, err)
+	return lease
+}
+
+// n is what was committed.
+func (x *inTx) n() int {
+	x.t.Helper()
+	return number(x.t, x.admin, "SELECT n FROM "+x.table+" WHERE id = 1")
+}
+
+func (x *inTx) add(ctx context.Context, tx Tx) error {
+	_, err := tx.ExecContext(ctx, "UPDATE "+x.table+" SET n = n + ? WHERE id = 1", 1)
+	return err
+}
+
+// over requires that the lease has ended and the key is free.
+func (x *inTx) over(lease lock.Lease) {
+	x.t.Helper()
+	require.Error(x.t, lease.Context().Err())
+	assert.ErrorIs(x.t, lease.Release(x.t.Context()), lock.ErrNotHeld)
+	next := x.lease(5 * time.Second)
+	assert.Greater(x.t, next.Token(), lease.Token())
+	require.NoError(x.t, next.Release(x.t.Context()))
+}
+
+func TestInTxCommits(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		lease := x.lease(time.Second)
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			for range 3 {
+				if err := x.add(ctx, tx); err != nil {
+					return err
+				}
+				time.Sleep(600 * time.Millisecond) // heartbeats in between keep the lease
+			}
+			var n int
+			if err := tx.QueryRowContext(ctx, "SELECT n FROM "+x.table+" WHERE id = ?", 1).Scan(&n); err != nil {
+				return err
+			}
+			assert.Equal(t, 3, n)
+			assert.Zero(t, x.n(), "not committed yet")
+			rows, err := tx.QueryContext(ctx, "SELECT id, n FROM "+x.table+" ORDER BY id")
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, "SELECT 1")
+			assert.ErrorIs(t, err, backend.ErrInvalid, "rows are open")
+			var ids []int
+			for rows.Next() {
+				var id int
+				if err := rows.Scan(&id, &n); err != nil {
+					return err
+				}
+				ids = append(ids, id)
+			}
+			assert.Equal(t, []int{1, 2}, ids)
+			assert.ErrorIs(t, tx.QueryRowContext(ctx, "SELECT 1 FROM "+x.table+" WHERE id = 77").Scan(&n), sql.ErrNoRows)
+			_, err = tx.ExecContext(ctx, "INSERT INTO "+x.table+" VALUES (1, 1)")
+			assert.EqualValues(t, codeDuplicate, codeOf(err))
+			_, err = tx.ExecContext(ctx, "SELEKT")
+			assert.EqualValues(t, 1064, codeOf(err))
+			_, err = tx.ExecContext(ctx, "UPDATE "+x.table+" SET n = ?", make(chan int))
+			assert.Error(t, err)
+			return rows.Err()
+		})
+		require.NoError(t, err)
+		assert.Equal(t, 3, x.n())
+		assert.ErrorIs(t, context.Cause(lease.Context()), lock.ErrReleased)
+		x.over(lease)
+	})
+}
+
+func TestInTxRollsBack(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		failure := errors.New("failed")
+		lease := x.lease(5 * time.Second)
+		var kept Tx
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			kept = tx
+			require.NoError(t, x.add(ctx, tx))
+			return failure
+		})
+		require.ErrorIs(t, err, failure)
+		assert.NotErrorIs(t, err, lock.ErrLost)
+		assert.Error(t, x.add(t.Context(), kept), "the transaction is over")
+		x.over(lease)
+
+		lease = x.lease(5 * time.Second)
+		assert.PanicsWithValue(t, "oh", func() {
+			_ = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+				require.NoError(t, x.add(ctx, tx))
+				panic("oh")
+			})
+		})
+		x.over(lease)
+
+		lease = x.lease(5 * time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		err = InTx(ctx, lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			cancel()
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		x.over(lease)
+
+		lease = x.lease(5 * time.Second)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error { // rows are left open
+			require.NoError(t, x.add(ctx, tx))
+			_, err := tx.QueryContext(ctx, "SELECT id FROM "+x.table)
+			require.NoError(t, err)
+			return failure
+		})
+		require.ErrorIs(t, err, failure)
+		x.over(lease)
+
+		lease = x.lease(5 * time.Second)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			return lease.Release(t.Context()) // out of turn
+		})
+		require.ErrorIs(t, err, lock.ErrNotHeld)
+		x.over(lease)
+		assert.Zero(t, x.n())
+	})
+}
+
+// When the connection is ended by force, the work ends, nothing is committed, and
+// the error says so.
+func TestInTxLoss(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		lease := x.lease(2 * time.Second)
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			run(t, x.admin, fmt.Sprintf("KILL CONNECTION %d", connectionOf(t, x.admin, x.key)))
+			<-ctx.Done() // by the next heartbeat
+			assert.ErrorIs(t, context.Cause(ctx), lock.ErrLost)
+			assert.Error(t, x.add(ctx, tx))
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		x.over(lease)
+
+		lease = x.lease(30 * time.Second)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			run(t, x.admin, fmt.Sprintf("KILL CONNECTION %d", connectionOf(t, x.admin, x.key)))
+			err := x.add(t.Context(), tx) // a statement notices it too
+			assert.ErrorIs(t, err, lock.ErrSessionLost)
+			<-ctx.Done()
+			return err
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		x.over(lease)
+
+		lease = x.lease(30 * time.Second)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			run(t, x.admin, fmt.Sprintf("KILL CONNECTION %d", connectionOf(t, x.admin, x.key)))
+			return nil // and so does the commit
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		x.over(lease)
+		assert.Zero(t, x.n())
+	})
+}
+
+// A statement that takes longer than the lease is a loss, and is ended on the server
+// so that the next holder need not wait for it.
+func TestInTxLongStatement(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		lease := x.lease(time.Second)
+		begun := time.Now()
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			_, err := tx.ExecContext(context.WithoutCancel(ctx), "SELECT SLEEP(30)")
+			assert.Error(t, err)
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrExpired)
+		assert.Less(t, time.Since(begun), 10*time.Second)
+		x.over(lease)
+		assert.Less(t, time.Since(begun), 15*time.Second)
+		assert.Zero(t, x.n())
+	})
+}
+
+// Statements that would end the transaction are refused; what cannot be seen is
+// found before the commit.
+func TestInTxImplicitCommit(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		procedure := x.table + "_ddl"
+		run(t, x.admin, "CREATE PROCEDURE "+procedure+"() CREATE TABLE IF NOT EXISTS "+x.table+"_new (id INT)")
+		t.Cleanup(func() {
+			_, _ = x.admin.ExecContext(context.Background(), "DROP PROCEDURE "+procedure)
+			_, _ = x.admin.ExecContext(context.Background(), "DROP TABLE "+x.table+"_new")
+		})
+		lease := x.lease(30 * time.Second)
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			_, err := tx.ExecContext(ctx, "ALTER TABLE "+x.table+" ADD COLUMN more INT")
+			assert.ErrorIs(t, err, backend.ErrInvalid)
+			_, err = tx.ExecContext(ctx, "COMMIT")
+			assert.ErrorIs(t, err, backend.ErrInvalid)
+			_, err = tx.ExecContext(ctx, "CALL "+procedure+"()")
+			return err
+		})
+		require.ErrorIs(t, err, lock.ErrSessionLost)
+		require.ErrorContains(t, err, "commits implicitly")
+		x.over(lease)
+
+		lease = x.lease(time.Second) // and by a heartbeat
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			_, err := tx.ExecContext(ctx, "CALL "+procedure+"()")
+			require.NoError(t, err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+				assert.Fail(t, "not noticed")
+			}
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, lock.ErrSessionLost)
+		x.over(lease)
+	})
+}
+
+// A deadlock rolls the transaction back, and the lock with it.
+func TestInTxDeadlock(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		other, err := x.admin.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = other.Rollback() }()
+		// The transaction that has changed more is not chosen.
+		_, err = other.Exec("INSERT INTO " + x.table + " VALUES (10, 0), (11, 0), (12, 0), (13, 0), (14, 0)")
+		require.NoError(t, err)
+		_, err = other.Exec("UPDATE " + x.table + " SET n = 5 WHERE id = 2")
+		require.NoError(t, err)
+		lease := x.lease(10 * time.Second)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			done := make(chan error, 1)
+			go func() {
+				_, err := other.Exec("UPDATE " + x.table + " SET n = 5 WHERE id = 1")
+				done <- err
+			}()
+			eventually(t, "the other one waits", func() bool {
+				return number(t, x.admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'UPDATE "+x.table+" SET n = 5 WHERE id = 1%'") == 1
+			})
+			time.Sleep(50 * time.Millisecond)
+			_, err := tx.ExecContext(ctx, "UPDATE "+x.table+" SET n = 6 WHERE id = 2")
+			assert.ErrorIs(t, err, lock.ErrSessionLost)
+			assert.EqualValues(t, codeDeadlock, codeOf(err))
+			require.NoError(t, <-done)
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		require.NoError(t, other.Commit())
+		x.over(lease)
+		assert.Equal(t, 5, x.n())
+	})
+}
+
+func TestInTxRefuses(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		never := func(context.Context, Tx) error { assert.Fail(t, "called"); return nil }
+		assert.ErrorIs(t, InTx(t.Context(), nil, never), backend.ErrInvalid)
+		lease := x.lease(5*time.Second, lock.WithOwner("me"))
+		assert.ErrorIs(t, InTx(t.Context(), lease, never), backend.ErrUnsupported)
+		require.NoError(t, lease.Context().Err())
+		require.NoError(t, lease.Release(t.Context()))
+		assert.ErrorIs(t, InTx(t.Context(), lease, never), backend.ErrNotHeld)
+
+		lease = x.lease(5 * time.Second)
+		assert.ErrorIs(t, InTx(t.Context(), lease, nil), backend.ErrInvalid)
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			assert.ErrorIs(t, InTx(ctx, lease, never), backend.ErrInvalid)
+			return x.add(ctx, tx)
+		})
+		require.NoError(t, err)
+		assert.Equal(t, 1, x.n())
+
+		mem, err := memlock.New(t.Context(), nil)
+		require.NoError(t, err)
+		defer mem.Close()
+		lease, err = mem.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		assert.ErrorIs(t, InTx(t.Context(), lease, never), backend.ErrUnsupported)
+	})
+}
+
+func TestTransactionWord(t *testing.T) {
+	t.Parallel()
+	for query, word := range map[string]string{
+		"SELECT 1": "", "  update t set commit = 1": "", "": "", "CALL p()": "", "SET @a = 1": "",
+		"/* COMMIT */ SELECT 1": "", "-- COMMIT\nDELETE FROM t": "", "# COMMIT\nDELETE FROM t": "", "/* unclosed COMMIT": "",
+		"create temporary table t (id int)": "", "DROP TEMPORARY TABLE t": "", "REPLACE INTO t VALUES (1)": "",
+		"COMMIT": "COMMIT", " \n\tcommit and chain": "COMMIT", "rollback": "ROLLBACK", "ROLLBACK TO x": "ROLLBACK",
+		"/* x */ /* y */ START TRANSACTION": "START", "begin": "BEGIN", "DROP TABLE t": "DROP", "truncate t": "TRUNCATE",
+		"CREATE/**/TABLE t (id int)": "CREATE", "SAVEPOINT a": "SAVEPOINT", "/*!40000 ALTER TABLE t DISABLE KEYS */": "ALTER",
+		"/*M!100100 ALTER TABLE t DISABLE KEYS */": "ALTER", "set session AutoCommit = 1": "SET autocommit", "LOCK TABLES t READ": "LOCK",
+		"-- x": "", "#": "",
+	} {
+		assert.Equal(t, word, transactionWord(query), "%q", query)
+	}
+}
