@@ -37,7 +37,7 @@ func conformanceOfRedlock(name, url string) conformance.Config {
 		},
 		Child:  url,
 		TTL:    time.Second,
-		Budget: 12 * time.Second,
+		Budget: 10 * time.Second,
 		// Many servers share few cores here.
 		Parallel: 8,
 	}
@@ -66,6 +66,11 @@ func TestRedlockConformance(t *testing.T) {
 				s.Kill(t)
 			}
 			conformance.Run(t, conformanceOfRedlock("redlock, "+set.name, url))
+			if set.up < set.nodes {
+				// go-redis asks a dead server for a sign of life once a second, and
+				// only then sees that its client was closed. goleak would see it too.
+				time.Sleep(1100 * time.Millisecond)
+			}
 		})
 	}
 }

@@ -52,13 +52,15 @@ const (
 	unavailable                // so many nodes failed that no majority could have said yes
 )
 
-// toAll is the verdict on a request that needs the yes of a majority.
+// toAll is the verdict on a request that needs the yes of a majority. When that can't
+// be had because nodes failed, the others are waited for, so that what they grant can
+// be given back.
 func (t *tally) toAll() verdict {
 	y, f, p := t.count(yes), t.count(failed), t.count(pending)
 	switch {
 	case y >= t.quorum:
 		return agreed
-	case f > t.nodes-t.quorum:
+	case f > t.nodes-t.quorum && p == 0:
 		return unavailable
 	case y+p < t.quorum && f+p <= t.nodes-t.quorum:
 		return refused

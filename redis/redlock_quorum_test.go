@@ -1,0 +1,291 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// TestRedlockQuorumExact: an acquisition succeeds with the majority of all nodes and
+// with nothing less, for every set of nodes that are up.
+func TestRedlockQuorumExact(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, maxNodes)
+	for n := 1; n <= maxNodes; n++ {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			for up := range 1 << n {
+				d := doubleOn(t, clients[:n], RedlockOptions{})
+				for i, node := range d.nodes {
+					if up&(1<<i) == 0 {
+						node.down()
+					}
+				}
+				req := request("k")
+				g, err := d.Try(t.Context(), req)
+				enough := bits.OnesCount(uint(up)) >= n/2+1
+				if !enough {
+					require.ErrorIs(t, err, backend.ErrUnavailable, "up: %b", up)
+					require.NotErrorIs(t, err, backend.ErrHeld, "up: %b", up)
+					require.NotErrorIs(t, err, backend.ErrOutcomeUnknown, "up: %b", up)
+					require.Zero(t, d.count(t, "k"), "what was granted was not given back; up: %b", up)
+					continue
+				}
+				require.NoError(t, err, "up: %b", up)
+				require.NotZero(t, g.Token)
+				require.NoError(t, d.Release(t.Context(), backend.HoldOf(req)), "up: %b", up)
+				eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+			}
+		})
+	}
+}
+
+// TestRedlockErrorsAreNoVotes: what was carried out without an answer, and what is
+// carried out too late, does not count, and does not stay.
+func TestRedlockErrorsAreNoVotes(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 5)
+	for lost := range 6 {
+		d := doubleOn(t, clients, RedlockOptions{})
+		for _, node := range d.nodes[:lost] {
+			node.losesReply()
+		}
+		_, err := d.Try(t.Context(), request("k"))
+		if lost <= 2 {
+			require.NoError(t, err, "%d lost", lost)
+			continue
+		}
+		require.ErrorIs(t, err, backend.ErrUnavailable, "%d lost", lost)
+		require.ErrorIs(t, err, backend.ErrOutcomeUnknown, "a grant may be on the nodes that did not answer")
+		eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+	}
+}
+
+// TestRedlockRefusals: the refusals of a majority are contention, and name the
+// holder; those of a minority are outvoted.
+func TestRedlockRefusals(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 5)
+	for held := range 6 {
+		d := doubleOn(t, clients, RedlockOptions{})
+		for i := range held {
+			d.rival(t, "k", i)
+		}
+		rival := make([]int, held)
+		for i := range rival {
+			rival[i] = i
+		}
+		d.rival(t, "k", rival...)
+		before := d.records(t, "k")
+		req := request("k")
+		_, err := d.Try(t.Context(), req)
+		if held <= 2 {
+			require.NoError(t, err, "%d held", held)
+			require.NoError(t, d.Release(t.Context(), backend.HoldOf(req)))
+		} else {
+			var refusal *backend.HeldError
+			require.ErrorAs(t, err, &refusal, "%d held", held)
+			assert.Equal(t, "rival", refusal.Holder.Label)
+			assert.InDelta(t, time.Minute, refusal.Remaining, float64(10*time.Second))
+		}
+		eventually(t, "only the rival's records stay", func() bool { return assert.ObjectsAreEqual(before, d.records(t, "k")) })
+	}
+}
+
+// TestRedlockCancelled: a call that is cancelled returns, and a node that carries
+// its request out later gets the release behind it.
+func TestRedlockCancelled(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{})
+	goOn := []func(){d.nodes[1].stall(), d.nodes[2].stall()}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := d.Try(ctx, request("k"))
+		ended <- err
+	}()
+	eventually(t, "the first node grants it", func() bool { return d.count(t, "k") == 1 })
+	cancel()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, backend.ErrUnavailable)
+	case <-time.After(5 * time.Second):
+		t.Fatal("the call outlived its context")
+	}
+	for _, f := range goOn {
+		f()
+	}
+	eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+}
+
+// TestRedlockLateReleaseOfAnAttempt: the release of an attempt that failed, which is
+// sent behind a grant that came late, leaves the next attempt of the same
+// acquisition alone.
+func TestRedlockLateReleaseOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{})
+	d.rival(t, "k", 0, 1)
+	goOn := d.nodes[2].stall()
+	req := request("k")
+	_, err := d.Try(t.Context(), req)
+	require.ErrorIs(t, err, backend.ErrHeld)
+	d.forget(t, "k", 0)
+	granted := make(chan error)
+	go func() {
+		_, err := d.Try(t.Context(), req)
+		granted <- err
+	}()
+	eventually(t, "the second attempt is on its way", func() bool {
+		n := d.redlockBackend.nodes[2]
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.queue) == 1
+	})
+	goOn()
+	require.NoError(t, <-granted)
+	require.NoError(t, d.Close()) // when it returns, the late release has arrived
+	records := d.records(t, "k")
+	assert.Contains(t, records[0], req.ID.Hex())
+	assert.Contains(t, records[2], req.ID.Hex())
+}
+
+// TestRedlockSilentNode: a node that does not answer costs nothing while the others
+// decide, is asked one thing at a time, and gets the releases that it missed.
+func TestRedlockSilentNode(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 200 * time.Millisecond})
+	goOn := d.nodes[2].stall()
+	defer goOn()
+	var holds []backend.Hold
+	for i := range 200 {
+		hold, _ := granted(t, d, request(fmt.Sprintf("k%d", i)))
+		require.NoError(t, d.Release(t.Context(), hold))
+		holds = append(holds, hold)
+	}
+	n := d.redlockBackend.nodes[2]
+	n.mu.Lock()
+	waiting := len(n.queue)
+	n.mu.Unlock()
+	assert.LessOrEqual(t, waiting, maxQueued)
+	goOn()
+	d.nodes[2].up()
+	eventually(t, "the node answers again and has none of the keys", func() bool {
+		hold, _ := granted(t, d, request("last"))
+		require.NoError(t, d.Release(t.Context(), hold))
+		for _, hold := range holds {
+			if d.count(t, hold.Key) > 0 {
+				return false
+			}
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.failures == 0
+	})
+}
+
+// TestRedlockExtend: a renewal needs a majority that had the hold without a break.
+// It puts the hold back on the others, which count from then on.
+func TestRedlockExtend(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 5)
+	begin := func(t *testing.T) (*double, backend.Hold) {
+		d := doubleOn(t, clients, RedlockOptions{})
+		hold, _ := granted(t, d, request("k"))
+		eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
+		return d, hold
+	}
+	t.Run("a minority lacks it", func(t *testing.T) {
+		d, hold := begin(t)
+		d.forget(t, "k", 0, 1)
+		_, err := d.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		eventually(t, "every node has it again", func() bool { return d.count(t, "k") == 5 })
+		d.forget(t, "k", 2, 3)
+		_, err = d.Renew(t.Context(), hold)
+		require.NoError(t, err, "what was put back counts by now")
+		for i, c := range clients {
+			token, err := c.Get(t.Context(), d.accepted("k")).Result()
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprintf("%d|%s", hold.Token, hold.ID.Hex()), token, "node %d", i)
+		}
+	})
+	t.Run("a majority lacks it", func(t *testing.T) {
+		d, hold := begin(t)
+		d.forget(t, "k", 0, 1, 2)
+		_, err := d.Renew(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrTakenOver)
+		require.NoError(t, d.Close())
+		require.Equal(t, 2, d.count(t, "k"), "nothing is put back without a majority, and nothing is released")
+	})
+	t.Run("a minority lacks it and others don't answer", func(t *testing.T) {
+		d, hold := begin(t)
+		d.forget(t, "k", 0, 1)
+		d.nodes[2].down()
+		_, err := d.Renew(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.NotErrorIs(t, err, backend.ErrNotHeld, "the node that is down may have it")
+		require.NoError(t, d.Close())
+		require.Equal(t, 3, d.count(t, "k"))
+	})
+	t.Run("somebody else has it on a minority", func(t *testing.T) {
+		d, hold := begin(t)
+		d.rival(t, "k", 0, 1)
+		rivals := d.records(t, "k")[:2]
+		_, err := d.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		require.Equal(t, rivals, d.records(t, "k")[:2])
+	})
+	t.Run("released meanwhile", func(t *testing.T) {
+		d, hold := begin(t)
+		d.forget(t, "k", 4)
+		goOn := d.nodes[4].stall()
+		defer goOn()
+		_, err := d.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		require.NoError(t, d.Release(t.Context(), hold))
+		goOn() // and the late "I don't have it" does not put the hold back
+		require.NoError(t, d.Close())
+		require.Zero(t, d.count(t, "k"))
+	})
+}
+
+// TestRedlockSplitVotes: when all ask at the same moment, one of them gets the key.
+func TestRedlockSplitVotes(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 3)
+	prefix := "double:" + backend.NewID().Hex()[:8] + ":"
+	var contenders []*double
+	for range 10 {
+		contenders = append(contenders, doubleOn(t, clients, RedlockOptions{Prefix: prefix}))
+	}
+	for round := range 10 {
+		key := fmt.Sprintf("k%d", round)
+		start := make(chan struct{})
+		results := make(chan error)
+		for _, c := range contenders {
+			go func() {
+				<-start
+				_, err := c.Try(t.Context(), request(key))
+				results <- err
+			}()
+		}
+		close(start)
+		won := 0
+		for range contenders {
+			if err := <-results; err == nil {
+				won++
+			} else {
+				assert.ErrorIs(t, err, backend.ErrHeld)
+			}
+		}
+		require.Equal(t, 1, won)
+	}
+}

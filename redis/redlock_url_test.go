@@ -1,0 +1,91 @@
+package redislock
+
+import (
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+func redlockOptionsOf(t *testing.T, raw string, ttl time.Duration) ([]*goredis.Client, RedlockOptions, error) {
+	t.Helper()
+	u, err := backend.ParseURL(raw)
+	require.NoError(t, err)
+	clients, opts, err := redlockClients(u, backend.OpenConfig{TTL: ttl})
+	t.Cleanup(func() { closeAll(clients) })
+	return clients, opts, err
+}
+
+func TestRedlockURLs(t *testing.T) {
+	t.Parallel()
+	for raw, check := range map[string]func(all []*goredis.Client, first *goredis.Options, o RedlockOptions){
+		"redlock://a,b:7000,[::1]:7001": func(all []*goredis.Client, first *goredis.Options, o RedlockOptions) {
+			require.Len(t, all, 3)
+			require.Equal(t, "a:6379", first.Addr)
+			require.Equal(t, "b:7000", all[1].Options().Addr)
+			require.Equal(t, "[::1]:7001", all[2].Options().Addr)
+			require.Nil(t, first.TLSConfig)
+			require.Equal(t, "redlock:", o.Prefix)
+			require.Equal(t, 15*time.Second, o.RestartDelay)
+			require.Equal(t, 500*time.Millisecond, o.NodeTimeout)
+			require.False(t, o.WithoutTokens)
+		},
+		"redlock://ann:pass@a,b,c/2?tokens=off&prefix=app%3A&node_timeout=30ms&restart_delay=1m&pool_size=3": func(all []*goredis.Client, first *goredis.Options, o RedlockOptions) {
+			for _, c := range all {
+				require.Equal(t, "ann", c.Options().Username)
+				require.Equal(t, "pass", c.Options().Password)
+				require.Equal(t, 2, c.Options().DB)
+			}
+			require.Equal(t, 3, first.PoolSize)
+			require.Equal(t, 30*time.Millisecond, first.ReadTimeout)
+			require.Equal(t, "app:", o.Prefix)
+			require.Equal(t, time.Minute, o.RestartDelay)
+			require.True(t, o.WithoutTokens)
+		},
+		"redlock://a?tls=true": func(all []*goredis.Client, first *goredis.Options, _ RedlockOptions) {
+			require.Len(t, all, 1)
+			require.NotNil(t, first.TLSConfig)
+			require.False(t, first.TLSConfig.InsecureSkipVerify)
+		},
+	} {
+		clients, opts, err := redlockOptionsOf(t, raw, 0)
+		require.NoError(t, err, raw)
+		check(clients, clients[0].Options(), opts)
+	}
+}
+
+func TestRedlockBadURLs(t *testing.T) {
+	t.Parallel()
+	for raw, text := range map[string]string{
+		"redlock://a,b,c,d,e,f,g,h":          "1 to 7",
+		"redlock://a?master=m":               "master",
+		"redlock://a?tokens=perhaps":         "tokens",
+		"redlock://a?node_timeout=0s":        "node_timeout",
+		"redlock://a?node_timeout=5":         "node_timeout",
+		"redlock://a?restart_delay=-1s":      "restart_delay",
+		"redlock://a?ca=/x":                  "tls=true",
+		"redlock://a?tls=true&ca=/not/there": "ca",
+		"redlock://a?pool_size=0":            "pool_size",
+		"redlock://a?prefix=":                "prefix",
+		"redlock://ann@a,b":                  "password",
+		"redlock://a/x":                      "database",
+	} {
+		_, _, err := redlockOptionsOf(t, raw, 0)
+		require.ErrorIs(t, err, backend.ErrInvalid, raw)
+		require.ErrorContains(t, err, text, raw)
+	}
+	_, err := backend.DefaultMux.Open(t.Context(), "redlock://127.0.0.1:1,127.0.0.1:2?node_timeout=6s", backend.OpenConfig{})
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "third of the TTL")
+	_, err = backend.DefaultMux.Open(t.Context(), "redlock://127.0.0.1:1,127.0.0.1:1", backend.OpenConfig{})
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "given twice")
+	_, err = backend.DefaultMux.Open(t.Context(), "redlock://:secret@127.0.0.1:1,127.0.0.1:2", backend.OpenConfig{})
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.NotContains(t, err.Error(), "secret")
+	_, _, err = redlockOptionsOf(t, "redlock://a", time.Millisecond)
+	require.ErrorIs(t, err, backend.ErrInvalid)
+}
