@@ -19,6 +19,7 @@ import (
 func init() {
 	backend.DefaultMux.Register("etcd", Opener)
 	backend.DefaultMux.Register("etcds", Opener)
+	backend.DefaultMux.Declare("etcd://", guarantees(2*time.Second))
 }
 
 // Options are the settings of an etcd backend. The zero value of each field, and a

@@ -15,10 +15,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-func init() {
-	backend.DefaultMux.Declare("mysql://", tableGuarantees(true))
-}
-
 // DefaultTable is the name of the lock table when nothing else is said.
 const DefaultTable = "locks"
 

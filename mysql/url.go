@@ -20,7 +20,8 @@ import (
 
 func init() {
 	backend.DefaultMux.Register("mysql", Opener)
-	backend.DefaultMux.Declare("mysql://", tableGuarantees(true))
+	backend.DefaultMux.Declare("mysql://?mode=table", tableGuarantees(true))
+	backend.DefaultMux.Declare("mysql://?mode=row", rowGuarantees())
 }
 
 // Opener opens the backend of a URL; it is registered for the scheme mysql.

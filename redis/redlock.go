@@ -18,6 +18,7 @@ import (
 
 func init() {
 	backend.DefaultMux.Register("redlock", RedlockOpener)
+	backend.DefaultMux.Declare("redlock://", redlockGuarantees(5, true, lock.DefaultTTL, true))
 }
 
 const (

@@ -21,6 +21,7 @@ func redlockGuarantees(nodes int, tokens bool, restartDelay time.Duration, appen
 	g.Expiry = backend.ClockMajority
 	g.Reentrancy = backend.ReentrancyClient
 	g.Waiting = backend.WaitPoll
+	g.GuardedWrite = false // no write is atomic on a majority
 	g.Token = backend.TokenNone
 	g.TokenSurvives = nil
 	if tokens {

@@ -20,7 +20,10 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-func init() { backend.DefaultMux.Register("zk", Opener) }
+func init() {
+	backend.DefaultMux.Register("zk", Opener)
+	backend.DefaultMux.Declare("zk://", guarantees(lock.DefaultTTL))
+}
 
 // Options are the settings of a ZooKeeper backend. The zero value of each field, and
 // a nil pointer, mean the default.

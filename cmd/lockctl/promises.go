@@ -112,7 +112,7 @@ func events(list []backend.Event) string {
 
 func ttlRange(g backend.Guarantees) string {
 	if g.MinTTL > 0 && g.MinTTL == g.MaxTTL {
-		return duration(g.MinTTL) + ", chosen at opening"
+		return "one for the Locker, such as " + duration(g.MinTTL)
 	}
 	s := duration(max(g.MinTTL, g.TTLGrain))
 	if g.MaxTTL > 0 {
