@@ -41,6 +41,9 @@ func (e *env) guardedWrite(h *hold, value string) error {
 	ev := e.hist.begin(h.c.who, "guarded write of "+value, h.key)
 	err := e.Guarded.Write(e.ctx, h.lease, value)
 	e.hist.end(ev, outcome(err))
+	if errors.Is(context.Cause(h.lease.Context()), lock.ErrReleased) {
+		h.releasing(ev.from) // the write has ended the lease, as it may
+	}
 	return err
 }
 
