@@ -32,6 +32,13 @@ func (s *Server) Addr() string { return s.addr }
 // URL returns the server's URL, with its password if it has one. Don't print it.
 func (s *Server) URL() string { return s.kind.url(s.target()) }
 
+// URLAt is URL with another address: that of a proxy before this server.
+func (s *Server) URLAt(addr string) string {
+	to := s.target()
+	to.addr = addr
+	return s.kind.url(to)
+}
+
 // Password returns the server's password, or "".
 func (s *Server) Password() string { return s.password }
 
