@@ -324,13 +324,11 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	c.notices.expect(a.req.ID)
 	start := c.clock.Now()
 	req := a.req
-	limited, cancel := context.WithTimeout(ctx, a.answerLimit())
-	ticket, err := whileOpen(limited, c, func(t backend.Ticket, err error) {
+	ticket, err := queueCall(ctx, c, a.answerLimit(), func(t backend.Ticket, err error) {
 		if err == nil {
 			c.withdraw(req, t)
 		}
 	}, func(ctx context.Context) (backend.Ticket, error) { return c.queuer.Enqueue(ctx, req) })
-	cancel()
 	if err == errOwnerHolds {
 		return nil, err
 	}
@@ -342,10 +340,8 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 		a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
 	}
 	placed := c.clock.Now()
-	waiting, stop := context.WithCancel(ctx)
-	g, err := whileOpen(waiting, c, func(backend.Grant, error) { c.withdraw(req, ticket) },
+	g, err := queueCall(ctx, c, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
-	stop()
 	if c.clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
 		w.slept = true // longer than the answer of a server that grants at once
 	}
@@ -371,6 +367,30 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 		c.observe(ctx, e)
 	}
 	return l, err
+}
+
+// queueCall calls the queue of the server, on the caller's goroutine where that is
+// possible, for at most the limit if there is one.
+func queueCall[T any](ctx context.Context, c *client, limit time.Duration, late func(T, error), f func(context.Context) (T, error)) (T, error) {
+	parent := ctx
+	if direct(ctx) {
+		parent = openContext{c.open, ctx}
+	}
+	limited, cancel := context.WithCancel(parent)
+	defer cancel()
+	if limit > 0 {
+		var stop context.CancelFunc
+		limited, stop = context.WithTimeout(limited, limit)
+		defer stop()
+	}
+	if !direct(ctx) {
+		return whileOpen(limited, c, late, f)
+	}
+	v, err := f(limited)
+	if err != nil && c.open.Err() != nil && !isAny(err, known) {
+		err = ErrClosed
+	}
+	return v, err
 }
 
 // withdraw gives a place up in the background until the server confirms it.

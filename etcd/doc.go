@@ -9,9 +9,10 @@
 //
 // Each acquisition has an etcd key of its own, on an etcd lease:
 //
-//	lock/keys/KEY/HASH   {"holder":{...},"ttl_ms":15000}
+//	lock/keys/KEY/CLIENT-ERA-SLOT   {"holder":{...},"ttl_ms":15000}
 //
-// HASH is a hash of the acquisition's id, and a slash in KEY is written %2F. The
+// A slash in KEY is written %2F. CLIENT is a random number of the Locker, and ERA and
+// SLOT tell its acquisitions apart. The
 // acquisition with the smallest create revision holds the lock, the others wait in
 // the order of theirs (the recipe of etcd's own concurrency package). A try creates
 // its key in a transaction that requires that no acquisition has one, so that it

@@ -106,6 +106,8 @@ type etcdBackend struct {
 	mu      sync.Mutex // never held across a request
 	shared  map[time.Duration]*opening
 	members map[backend.ID]*member
+	slots   slots
+	busy    map[string]bool // keys that somebody had when they were last asked for
 	lost    func(id backend.ID, cause error)
 	closed  bool
 }
@@ -139,6 +141,8 @@ func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
 		guarantees: guarantees(usualMinTTL),
 		shared:     map[time.Duration]*opening{},
 		members:    map[backend.ID]*member{},
+		slots:      newSlots(),
+		busy:       map[string]bool{},
 	}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil

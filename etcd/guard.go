@@ -51,15 +51,14 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 	if !ok {
 		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
 	}
-	m := e.member(hold.ID)
+	m := e.member(hold.ID, hold.Key)
 	if m == nil {
 		return nil, notHeld(hold.Key)
 	}
 	e.mu.Lock()
 	s, next := m.session, m.next
 	e.mu.Unlock()
-	own := namesOf(e.prefix, hold.Key).own(hold.ID)
-	held := e.holds(own, int64(hold.Token), s)
+	held := e.holds(m.slot.name, int64(hold.Token), s)
 	if next != nil {
 		held = held[:1] // on its way to another lease
 	}

@@ -1,9 +1,8 @@
 package etcdlock
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,11 +28,60 @@ func namesOf(prefix, key string) names {
 	return names{key: key, dir: dir + "/", end: dir + "0"} // '0' follows '/'
 }
 
-// own is the etcd key of an acquisition. Its id is a secret, so that the name has
-// a hash of it.
-func (n names) own(id backend.ID) string {
-	sum := sha256.Sum256(id[:])
-	return n.dir + hex.EncodeToString(sum[:16])
+// slots gives the acquisitions of one client their names below the directories of
+// the locks:
+//
+//	CLIENT-ERA-SLOT
+//
+// A server walks over every name that a range ever had since the last compaction,
+// so that names are used again: a lock that one client takes over and over has one.
+// A name belongs to one acquisition at a time, and an acquisition that ends while a
+// request about its key has no answer ends the era, since the request could meet the
+// next user of the name. The backend's mutex guards the slots.
+type slots struct {
+	client uint64
+	era    int
+	used   map[string]map[int]bool // slots of this era, by the key of the lock
+}
+
+// slot is a name in use.
+type slot struct {
+	name string // the etcd key
+	key  string
+	era  int
+	n    int
+}
+
+func newSlots() slots { return slots{client: rand.Uint64(), used: map[string]map[int]bool{}} }
+
+func (s *slots) take(n names) slot {
+	used := s.used[n.key]
+	if used == nil {
+		used = map[int]bool{}
+		s.used[n.key] = used
+	}
+	i := 0
+	for used[i] {
+		i++
+	}
+	used[i] = true
+	return slot{name: fmt.Sprintf("%s%016x-%d-%d", n.dir, s.client, s.era, i), key: n.key, era: s.era, n: i}
+}
+
+// free gives the name back. doubtful: a request about it may still be on its way.
+func (s *slots) free(x slot, doubtful bool) {
+	switch {
+	case x.era != s.era:
+		return
+	case doubtful:
+		s.era++
+		s.used = map[string]map[int]bool{}
+		return
+	}
+	delete(s.used[x.key], x.n)
+	if len(s.used[x.key]) == 0 {
+		delete(s.used, x.key)
+	}
 }
 
 // fenceName is the etcd key that a session's withdrawn requests are told by.
@@ -56,8 +104,8 @@ func keyOf(prefix, name string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	element, hash, ok := strings.Cut(rest, "/")
-	if !ok || len(hash) != 32 || strings.Contains(hash, "/") {
+	element, slot, ok := strings.Cut(rest, "/")
+	if !ok || strings.Contains(slot, "/") {
 		return "", false
 	}
 	key := unescaper.Replace(element)

@@ -10,7 +10,7 @@ import (
 // released or known to be gone.
 type member struct {
 	holder backend.Holder
-	queued bool // it took a place, rather than asking once
+	slot   slot
 
 	// Guarded by the backend's mutex.
 	session *session
@@ -19,18 +19,23 @@ type member struct {
 	// pending counts the requests that create the key and have no answer: they may
 	// still be on their way, even if nobody waits for them any more.
 	pending int
+	// doubtful: a request that deletes the key has no answer.
+	doubtful bool
 }
 
-// member returns what is known of the acquisition, or nil.
-func (b *etcdBackend) member(id backend.ID) *member {
+// member returns what is known of an acquisition of the key, or nil.
+func (b *etcdBackend) member(id backend.ID, key string) *member {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.members[id]
+	if m := b.members[id]; m != nil && m.slot.key == key {
+		return m
+	}
+	return nil
 }
 
 // enlist finds or makes the session for a request, and remembers the acquisition.
 // A repeated request stays with the session of the first.
-func (b *etcdBackend) enlist(ctx context.Context, req backend.Request, queued bool) (*member, error) {
+func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) (*member, error) {
 	b.mu.Lock()
 	m := b.members[req.ID]
 	if m != nil && !m.session.gone {
@@ -46,9 +51,12 @@ func (b *etcdBackend) enlist(ctx context.Context, req backend.Request, queued bo
 	if err != nil {
 		return nil, err
 	}
-	m = &member{holder: req.Holder, queued: queued, session: s}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if m != nil {
+		b.slots.free(m.slot, m.doubtful) // on a lease that has ended nothing can be created
+	}
+	m = &member{holder: req.Holder, slot: b.slots.take(n), session: s}
 	b.members[req.ID] = m
 	return m, nil
 }
@@ -58,13 +66,23 @@ func (b *etcdBackend) enlist(ctx context.Context, req backend.Request, queued bo
 func (b *etcdBackend) forget(id backend.ID, m *member) {
 	b.mu.Lock()
 	keep := m.pending > 0 && m.session.shared && !m.session.gone
-	if !keep && b.members[id] == m {
-		delete(b.members, id)
-	}
 	gone := m.session.gone
 	b.mu.Unlock()
+	if !keep {
+		b.drop(id, m)
+	}
 	if !m.session.shared && !gone {
 		b.revoke(m.session)
+	}
+}
+
+// drop ends what is known of an acquisition that has no key any more.
+func (b *etcdBackend) drop(id backend.ID, m *member) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.members[id] == m {
+		delete(b.members, id)
+		b.slots.free(m.slot, m.pending > 0 || m.doubtful)
 	}
 }
 

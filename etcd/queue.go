@@ -23,7 +23,7 @@ func (b *etcdBackend) Enqueue(ctx context.Context, req backend.Request) (backend
 	if err != nil {
 		return nil, err
 	}
-	t := &ticket{b: b, n: n, req: req, m: m, s: m.session, own: n.own(req.ID), rev: a.rev, seen: a.seen}
+	t := &ticket{b: b, n: n, req: req, m: m, s: m.session, own: m.slot.name, rev: a.rev, seen: a.seen}
 	if a.alone {
 		t.granted, t.sent = true, a.sent
 	}

@@ -19,12 +19,12 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m := b.member(hold.ID)
+	m := b.member(hold.ID, hold.Key)
 	if m == nil {
-		return b.deleteKey(ctx, hold, nil, int64(hold.Token), false)
+		return notHeld(hold.Key) // not asked for by this client, refused, or released
 	}
 	b.mu.Lock()
-	s, rev, pending, gone := m.session, m.rev, m.pending > 0, m.session.gone && m.next == nil
+	s, pending, gone := m.session, m.pending > 0, m.session.gone && m.next == nil
 	b.mu.Unlock()
 	if gone {
 		b.drop(hold.ID, m)
@@ -45,7 +45,7 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 		}
 		return nil
 	}
-	err := b.deleteKey(ctx, hold, s, rev, pending)
+	err := b.deleteKey(ctx, hold.Key, m, s, pending)
 	if err == nil || isNotHeld(err) {
 		b.drop(hold.ID, m)
 		if !s.shared {
@@ -55,48 +55,51 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	return err
 }
 
-func (b *etcdBackend) drop(id backend.ID, m *member) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.members[id] == m {
-		delete(b.members, id)
-	}
-}
-
-// deleteKey deletes the acquisition's key, by its create revision where that is
-// known. Its name has the acquisition's id, so that it is nobody else's.
-func (b *etcdBackend) deleteKey(ctx context.Context, hold backend.Hold, s *session, rev int64, fence bool) error {
-	own := namesOf(b.prefix, hold.Key).own(hold.ID)
-	var same []clientv3.Cmp
-	if rev != 0 {
-		same = []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(own), "=", rev)}
-	}
-	txn := clientv3.OpTxn(same, []clientv3.Op{clientv3.OpDelete(own)}, nil)
-	if fence {
-		txn = clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpDelete(own), clientv3.OpPut(s.fence, "", clientv3.WithLease(s.id))}, nil)
-	}
-	var resp *clientv3.TxnResponse
+// deleteKey deletes the acquisition's key. Its name is the acquisition's alone, and
+// is not used again while a request to delete it has no answer; comparing the create
+// revision would add nothing but a transaction.
+func (b *etcdBackend) deleteKey(ctx context.Context, key string, m *member, s *session, fence bool) error {
+	own := m.slot.name
+	var deleted, revision int64
 	tries := 0
 	err := b.attempts(ctx, func(ctx context.Context) error {
-		tries++
-		r, err := b.client.Do(ctx, txn)
-		resp = r.Txn()
+		if tries++; tries > 1 {
+			b.doubt(m)
+		}
+		if !fence {
+			resp, err := b.client.Delete(ctx, own)
+			if err == nil {
+				deleted = resp.Deleted
+			}
+			return err
+		}
+		resp, err := b.client.Txn(ctx).Then(clientv3.OpDelete(own), clientv3.OpPut(s.fence, "", clientv3.WithLease(s.id))).Commit()
+		if err == nil {
+			deleted, revision = resp.Responses[0].GetResponseDeleteRange().Deleted, resp.Header.Revision
+		}
 		return err
 	})
 	switch {
 	case leaseNotFound(err):
 		b.sessionGone(s)
-		return sessionLost(hold.Key)
+		return sessionLost(key)
 	case err != nil:
-		return keyError(ctx, hold.Key, err)
+		b.doubt(m)
+		return keyError(ctx, key, err)
 	}
 	if fence {
-		b.moveFence(s, resp.Header.Revision)
+		b.moveFence(s, revision)
 	}
-	if resp.Succeeded && resp.Responses[0].GetResponseDeleteRange().Deleted > 0 || tries > 1 {
-		return nil
+	if deleted == 0 && tries == 1 {
+		return notHeld(key)
 	}
-	return notHeld(hold.Key)
+	return nil
+}
+
+func (b *etcdBackend) doubt(m *member) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.doubtful = true
 }
 
 // ForceRelease deletes the holder's key if its create revision is the token.

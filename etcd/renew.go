@@ -73,17 +73,14 @@ func (b *etcdBackend) renewSession(ctx context.Context, s *session) error {
 }
 
 // findHold finds the session that the hold lives on, or has to live on for its TTL.
-// A hold of another client, which this one knows by its id only, is looked up.
+// Of a hold that this client did not ask for, or has released, there is none.
 func (b *etcdBackend) findHold(ctx context.Context, r *renewing) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m := b.member(r.hold.ID)
+	m := b.member(r.hold.ID, r.hold.Key)
 	if m == nil {
-		var err error
-		if m, err = b.adopt(ctx, r.hold); err != nil {
-			return err
-		}
+		return notHeld(r.hold.Key)
 	}
 	b.mu.Lock()
 	s, gone := m.session, m.session.gone && m.next == nil
@@ -101,35 +98,12 @@ func (b *etcdBackend) findHold(ctx context.Context, r *renewing) error {
 	return nil
 }
 
-// adopt learns from the server about a hold that was granted to another client.
-func (b *etcdBackend) adopt(ctx context.Context, hold backend.Hold) (*member, error) {
-	resp, err := b.client.Get(ctx, namesOf(b.prefix, hold.Key).own(hold.ID))
-	if err != nil {
-		return nil, readError(ctx, hold.Key, err)
-	}
-	if len(resp.Kvs) == 0 || resp.Kvs[0].Lease == 0 {
-		return nil, notHeld(hold.Key)
-	}
-	kv, id := resp.Kvs[0], clientv3.LeaseID(resp.Kvs[0].Lease)
-	m := &member{
-		holder: decodeRecord(kv).Holder, rev: kv.CreateRevision,
-		session: &session{id: id, ttl: hold.TTL, fence: fenceName(b.prefix, id), ended: make(chan struct{})},
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if known := b.members[hold.ID]; known != nil {
-		return known, nil
-	}
-	b.members[hold.ID] = m
-	return m, nil
-}
-
 // seeKeys looks whether the keys are still there, with their leases. The answer to
 // a key that is not is that the hold was removed.
 func (b *etcdBackend) seeKeys(ctx context.Context, holds []renewing, sent backend.Instant) {
 	gets := make([]clientv3.Op, len(holds))
 	for i, r := range holds {
-		gets[i] = clientv3.OpGet(namesOf(b.prefix, r.hold.Key).own(r.hold.ID), clientv3.WithKeysOnly())
+		gets[i] = clientv3.OpGet(r.m.slot.name, clientv3.WithKeysOnly())
 	}
 	var resp *clientv3.TxnResponse
 	err := b.attempts(ctx, func(ctx context.Context) (err error) {
@@ -146,7 +120,7 @@ func (b *etcdBackend) seeKeys(ctx context.Context, holds []renewing, sent backen
 		rev, gone := r.m.rev, r.s.gone
 		b.mu.Unlock()
 		switch {
-		case kv != nil && kv.Lease == int64(r.s.id) && (rev == 0 || kv.CreateRevision == rev):
+		case kv != nil && kv.Lease == int64(r.s.id) && kv.CreateRevision == rev:
 			r.out.Validity = b.validity(r.s, sent)
 		case gone:
 			r.out.Err = sessionLost(r.hold.Key)
@@ -175,7 +149,7 @@ func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *member) (*
 		m.next = to
 		b.mu.Unlock()
 	}
-	own := namesOf(b.prefix, hold.Key).own(hold.ID)
+	own := m.slot.name
 	put := clientv3.OpPut(own, encodeRecord(m.holder, hold.TTL, m.holder.Since), clientv3.WithLease(to.id))
 	var resp *clientv3.TxnResponse
 	err := b.attempts(ctx, func(ctx context.Context) (err error) {

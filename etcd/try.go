@@ -20,7 +20,7 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 		return backend.Grant{}, err
 	}
 	n := namesOf(b.prefix, req.Key)
-	if !req.Renewed && b.member(req.ID) == nil {
+	if !req.Renewed && b.member(req.ID, req.Key) == nil {
 		// A look first, so that a refusal does not cost a lease.
 		if err := b.look(ctx, n); err != nil {
 			return backend.Grant{}, err
@@ -67,7 +67,7 @@ type asked struct {
 // has moved since the session was last used.
 func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *member, error) {
 	for tries := 1; ; tries++ {
-		m, err := b.enlist(ctx, req, queue)
+		m, err := b.enlist(ctx, n, req)
 		if err != nil {
 			return asked{}, nil, err
 		}
@@ -86,7 +86,7 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 		err = keyError(ctx, req.Key, err)
 		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
 			b.forget(req.ID, m)
-			if b.member(req.ID) != nil {
+			if b.member(req.ID, req.Key) != nil {
 				err = unmark(err) // an earlier attempt is still in doubt
 			}
 		}
@@ -107,16 +107,21 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			b.answered(m)
 			return asked{}, err
 		}
-		resp, err := b.commit(ctx, m, takeTxn(n, req, s, epoch, queue))
+		full := b.isBusy(n.key)
+		resp, err := b.commit(ctx, m, takeTxn(n, req, m.slot.name, s, epoch, queue, full))
 		if err != nil {
 			return asked{}, err
 		}
-		if !resp.Succeeded {
-			// A request of the same session was withdrawn meanwhile; ours was not meant.
-			b.moveFence(s, revisionOf(resp.Responses))
+		b.setBusy(n.key, !resp.Succeeded)
+		if !resp.Succeeded && !full {
 			continue
 		}
-		a := readTake(n, req, s, resp, queue)
+		a, moved, valid := readTake(m.slot.name, s, epoch, resp, queue)
+		if !valid {
+			// A request of the same session was withdrawn meanwhile; ours was not meant.
+			b.moveFence(s, moved)
+			continue
+		}
 		a.sent = sent
 		b.created(m, a.rev)
 		return a, nil
@@ -147,53 +152,67 @@ func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (res
 // takeTxn creates the acquisition's key: if no acquisition has a key with a lease,
 // or in any case when a place in the queue is wanted. Keys without a lease are not
 // ours and don't count. What is sent under an older epoch of a shared session has no
-// effect.
-func takeTxn(n names, req backend.Request, s *session, epoch int64, queue bool) clientv3.Op {
-	own := n.own(req.ID)
+// effect. Only a full transaction says why it was refused, or takes a place.
+func takeTxn(n names, req backend.Request, own string, s *session, epoch int64, queue, full bool) clientv3.Op {
 	put := func(since time.Time, more ...clientv3.OpOption) clientv3.Op {
 		return clientv3.OpPut(own, encodeRecord(req.Holder, req.TTL, since), append(more, clientv3.WithLease(s.id))...)
 	}
-	refused := []clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}
-	if queue {
-		refused = []clientv3.Op{put(time.Time{}, clientv3.WithPrevKV()), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
-	}
 	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
-	take := clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put(time.Now())}, refused)
 	var valid []clientv3.Cmp
-	var otherwise []clientv3.Op
+	var fence []clientv3.Op
 	if s.shared {
 		valid = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.fence), "=", epoch)}
-		otherwise = []clientv3.Op{clientv3.OpGet(s.fence)}
+		fence = []clientv3.Op{clientv3.OpGet(s.fence)}
 	}
-	return clientv3.OpTxn(valid, []clientv3.Op{take}, otherwise)
+	if !full {
+		return clientv3.OpTxn(append(valid, free), []clientv3.Op{put(time.Now())}, nil)
+	}
+	refused := append([]clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}, fence...)
+	if queue {
+		place := []clientv3.Op{put(time.Time{}, clientv3.WithPrevKV()), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
+		refused = []clientv3.Op{clientv3.OpTxn(valid, place, fence)}
+	}
+	return clientv3.OpTxn(append(valid, free), []clientv3.Op{put(time.Now())}, refused)
 }
 
-func readTake(n names, req backend.Request, s *session, resp *clientv3.TxnResponse, queue bool) asked {
-	inner := resp.Responses[0].GetResponseTxn()
-	a := asked{seen: resp.Header.Revision}
-	if inner.Succeeded {
+// readTake reads the answer to takeTxn. It is not valid when the fence has moved,
+// and then tells to where.
+func readTake(name string, s *session, epoch int64, resp *clientv3.TxnResponse, queue bool) (a asked, moved int64, valid bool) {
+	a.seen = resp.Header.Revision
+	if resp.Succeeded {
 		a.rev, a.alone = resp.Header.Revision, true
-		return a
+		return a, 0, true
 	}
-	if !queue {
-		// The key of an earlier attempt holds: the range was empty when it was created.
-		own := oldest(inner.Responses[0].GetResponseRange())
-		if own != nil && own.Lease == int64(s.id) {
-			a.rev, a.alone = own.CreateRevision, true
-			return a
+	if queue {
+		return readPlace(name, a, resp.Responses[0].GetResponseTxn())
+	}
+	if s.shared {
+		if moved = revisionOf(resp.Responses[2]); moved != epoch {
+			return a, moved, false
 		}
-		a.other = oldest(inner.Responses[1].GetResponseRange())
-		return a
 	}
-	a.rev = resp.Header.Revision
-	newest := inner.Responses[1].GetResponseRange().Kvs
-	if before := inner.Responses[0].GetResponsePut().PrevKv; before != nil {
+	// The key of an earlier attempt holds: the range was empty when it was created.
+	if own := oldest(resp.Responses[0].GetResponseRange()); own != nil && own.Lease == int64(s.id) {
+		a.rev, a.alone = own.CreateRevision, true
+		return a, 0, true
+	}
+	a.other = oldest(resp.Responses[1].GetResponseRange())
+	return a, 0, true
+}
+
+func readPlace(name string, a asked, resp *pb.TxnResponse) (_ asked, moved int64, valid bool) {
+	if !resp.Succeeded {
+		return a, revisionOf(resp.Responses[0]), false
+	}
+	a.rev = a.seen
+	newest := resp.Responses[1].GetResponseRange().Kvs
+	if before := resp.Responses[0].GetResponsePut().PrevKv; before != nil {
 		a.rev = before.CreateRevision // the place of an earlier attempt; Wait finds out where it is
-	} else if len(newest) == 2 && string(newest[0].Key) == n.own(req.ID) {
+	} else if len(newest) == 2 && string(newest[0].Key) == name {
 		a.other = newest[1] // a new place is the last one
 	}
-	return a
+	return a, 0, true
 }
 
 func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
@@ -203,15 +222,39 @@ func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
 	return r.Kvs[0]
 }
 
-// revisionOf is the mod revision of the key that a transaction has read, or zero
-// when it does not exist.
-func revisionOf(responses []*pb.ResponseOp) int64 {
-	if len(responses) == 1 {
-		if kv := oldest(responses[0].GetResponseRange()); kv != nil {
-			return kv.ModRevision
-		}
+// revisionOf is the mod revision of the key that was read, or zero when it does not
+// exist.
+func revisionOf(r *pb.ResponseOp) int64 {
+	if kv := oldest(r.GetResponseRange()); kv != nil {
+		return kv.ModRevision
 	}
 	return 0
+}
+
+// busyMost bounds how many keys are remembered as busy.
+const busyMost = 4096
+
+// isBusy reports that the key was in use when it was last asked for. The first
+// request for another key is shorter, which the server notices; when it is refused,
+// the whole transaction follows.
+func (b *etcdBackend) isBusy(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.busy[key]
+}
+
+func (b *etcdBackend) setBusy(key string, busy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case !busy:
+		delete(b.busy, key)
+	case !b.busy[key]:
+		if len(b.busy) >= busyMost {
+			clear(b.busy)
+		}
+		b.busy[key] = true
+	}
 }
 
 func (b *etcdBackend) epochOf(s *session) int64 {

@@ -32,6 +32,8 @@ var measurements = []measurement{
 	{"uncontended", (*bench).uncontended},
 	{"leases", (*bench).leases},
 	{"contended", (*bench).contended},
+	{"etcd", (*bench).etcd},
+	{"etcd-contended", (*bench).etcdContended},
 }
 
 // bench is what every measurement has.
