@@ -1,10 +1,19 @@
 package etcdlock
 
 import (
+	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -13,4 +22,89 @@ import (
 func TestMain(m *testing.M) {
 	conformance.Child(conformanceOfURL)
 	goleak.VerifyTestMain(servertest.StopAfter(m))
+}
+
+const ttl = 10 * time.Second
+
+var keys atomic.Int64
+
+// uniqueKey is a key that no other test uses.
+func uniqueKey(t testing.TB) string {
+	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
+}
+
+// clientOf is a client of the servers that logs nothing.
+func clientOf(t testing.TB, servers ...*servertest.Server) *clientv3.Client {
+	t.Helper()
+	conf := clientv3.Config{Logger: zap.NewNop(), DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second}
+	for _, s := range servers {
+		conf.Endpoints = append(conf.Endpoints, "http://"+s.Addr())
+	}
+	c, err := clientv3.New(conf)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func backendOn(t testing.TB, c *clientv3.Client, opts *Options) *etcdBackend {
+	t.Helper()
+	b, err := NewBackend(t.Context(), c, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b.(*etcdBackend)
+}
+
+func lockerOn(t testing.TB, c *clientv3.Client, ttl time.Duration) lock.Locker {
+	t.Helper()
+	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// shared is a backend on the shared server.
+func shared(t testing.TB) (*etcdBackend, *clientv3.Client) {
+	t.Helper()
+	c := clientOf(t, servertest.SharedEtcd(t))
+	return backendOn(t, c, nil), c
+}
+
+func request(key string) backend.Request {
+	return backend.Request{Key: key, ID: backend.NewID(), TTL: ttl, Renewed: true}
+}
+
+// granted asks for the hold and requires it.
+func granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
+	t.Helper()
+	g, err := b.Try(t.Context(), req)
+	require.NoError(t, err)
+	hold := backend.HoldOf(req)
+	hold.Token = g.Token
+	return hold, g
+}
+
+// keysOf are the etcd keys of a lock.
+func keysOf(t testing.TB, c *clientv3.Client, key string) []string {
+	t.Helper()
+	n := namesOf(defaultPrefix, key)
+	resp, err := c.Get(t.Context(), n.dir, clientv3.WithRange(n.end), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	var names []string
+	for _, kv := range resp.Kvs {
+		names = append(names, string(kv.Key))
+	}
+	return names
+}
+
+// eventually waits for something that has no signal.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	require.Eventually(t, ok, 15*time.Second, 10*time.Millisecond, what)
+}
+
+func short(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
 }

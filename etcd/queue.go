@@ -113,44 +113,44 @@ func (t *ticket) over(ctx context.Context, err error) bool {
 	return t.b.clock.Now() >= t.s.until
 }
 
-// verify asks, in one transaction, whether the place still exists with its lease,
-// and which place is before it. Both are read anew each time: the lease may have
-// ended while others were waited for (the fault that Jepsen found in etcd 3.4.3).
+// verify asks, in one linearizable read, whether the place still exists with its
+// lease, and which place is before it. Both are read anew each time: the lease may
+// have ended while others were waited for (the fault that Jepsen found in etcd
+// 3.4.3).
 func (t *ticket) verify(ctx context.Context) (first bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.s.ttl/3)
 	defer cancel()
 	err = t.b.freshly(ctx, t.s, func() error {
-		first, err = t.look(ctx, 1)
+		first, err = t.look(ctx, 2)
 		return err
 	})
 	return first, err
 }
 
 func (t *ticket) look(ctx context.Context, limit int64) (first bool, err error) {
-	before := clientv3.OpGet(t.n.dir, clientv3.WithRange(t.n.end), clientv3.WithMaxCreateRev(t.rev-1), clientv3.WithKeysOnly(),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit))
-	var resp *clientv3.TxnResponse
+	var resp *clientv3.GetResponse
 	err = t.b.attempts(ctx, func(ctx context.Context) error {
-		resp, err = t.b.client.Txn(ctx).If(t.b.holds(t.own, t.rev, t.s)...).Then(before).Commit()
+		resp, err = t.b.client.Get(ctx, t.n.dir, clientv3.WithRange(t.n.end), clientv3.WithMaxCreateRev(t.rev), clientv3.WithKeysOnly(),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit))
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, readError(ctx, t.req.Key, err)
-	case !resp.Succeeded && t.b.isGone(t.s):
-		return false, sessionLost(t.req.Key)
-	case !resp.Succeeded:
+	}
+	if len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != t.own || resp.Kvs[0].CreateRevision != t.rev || resp.Kvs[0].Lease != int64(t.s.id) {
+		if t.b.isGone(t.s) {
+			return false, sessionLost(t.req.Key)
+		}
 		return false, notHeld(t.req.Key)
 	}
 	t.seen = resp.Header.Revision
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	for _, kv := range kvs {
+	for _, kv := range resp.Kvs[1:] {
 		if t.follow(kv); t.before != "" {
 			return false, nil
 		}
 	}
-	if len(kvs) > 0 && limit > 0 {
-		return t.look(ctx, 0) // only keys that are not ours so far
+	if resp.More {
+		return t.look(ctx, 0) // only a key that is not ours so far
 	}
 	return true, nil
 }

@@ -1,0 +1,197 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// A request that creates a key and arrives after the release of its acquisition
+// has no effect, although the lease that it names lives on with other holds.
+func TestLateRequestHasNoEffect(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	other, _ := granted(t, b, request(uniqueKey(t)))
+	for _, queue := range []bool{false, true} {
+		for _, full := range []bool{false, true} {
+			req := request(uniqueKey(t))
+			n := namesOf(b.prefix, req.Key)
+			m, err := b.enlist(t.Context(), n, req)
+			require.NoError(t, err)
+			b.sending(m)
+			late := takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), queue, full)
+
+			require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
+			_, err = c.Do(t.Context(), late)
+			require.NoError(t, err)
+			assert.Empty(t, keysOf(t, c, req.Key), "queue %t, full %t", queue, full)
+
+			// Others of the session, which did not know of it, go on.
+			next, _ := granted(t, b, request(req.Key))
+			assert.NotEqual(t, m.slot.name, b.member(next.ID, next.Key).slot.name, "the late request would have met the next user of the name")
+			require.NoError(t, b.Release(t.Context(), next))
+		}
+	}
+	_, err := b.Renew(t.Context(), other)
+	require.NoError(t, err)
+}
+
+// On a lease of its own the release revokes the lease.
+func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	req := request(uniqueKey(t))
+	req.Renewed = false
+	n := namesOf(b.prefix, req.Key)
+	m, err := b.enlist(t.Context(), n, req)
+	require.NoError(t, err)
+	b.sending(m)
+	late := takeTxn(n, req, m.slot.name, m.session, 0, false, true)
+	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
+	_, err = c.Do(t.Context(), late)
+	require.True(t, leaseNotFound(err), "%v", err)
+}
+
+// A server that stands still gets requests, cancelled meanwhile, that it answers
+// later. Nothing of them is left although the lease lives on.
+func TestFrozenServerAnswersLate(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t, servertest.WithControl())
+	c := clientOf(t, server)
+	l := lockerOn(t, c, 20*time.Second)
+	kept, err := l.TryAcquire(t.Context(), "kept") // its renewals keep the lease alive
+	require.NoError(t, err)
+	server.Freeze(t)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			acquire := l.TryAcquire
+			if i%2 == 1 {
+				acquire = l.Acquire
+			}
+			_, err := acquire(ctx, fmt.Sprint("late ", i%5))
+			assert.Error(t, err)
+		})
+	}
+	wg.Wait()
+	server.Resume(t)
+	eventually(t, "only the hold that was kept is left", func() bool {
+		resp, err := c.Get(t.Context(), defaultPrefix+"keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count == 1
+	})
+	require.Never(t, func() bool {
+		resp, err := c.Get(t.Context(), defaultPrefix+"keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count != 1
+	}, 500*time.Millisecond, 20*time.Millisecond, "nothing appears later")
+	for i := range 5 {
+		lease, err := l.TryAcquire(t.Context(), fmt.Sprint("late ", i))
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(t.Context()))
+	}
+	require.NoError(t, kept.Context().Err())
+	require.NoError(t, kept.Release(t.Context()))
+}
+
+// After 1000 cancelled acquisitions no lease, key or watch is left on the server.
+func TestCancelledAcquiresLeaveNothing(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t)
+	c := clientOf(t, server)
+	a, b := lockerOn(t, c, ttl), lockerOn(t, c, ttl)
+	held, err := a.TryAcquire(t.Context(), "held")
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			for j := range 50 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i*50+j)%40)*time.Millisecond)
+				l := a
+				if i%2 == 1 {
+					l = b
+				}
+				_, err := l.Acquire(ctx, "held")
+				assert.Error(t, err)
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "only the holder's key is left", func() bool { return len(keysOf(t, c, "held")) == 1 })
+	eventually(t, "no watch is left", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "0" })
+	require.NoError(t, held.Release(t.Context()))
+	resp, err := c.Leases(t.Context())
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(resp.Leases), 2, "one for each Locker")
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	resp, err = c.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, resp.Leases)
+	all, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	require.Empty(t, all.Kvs)
+}
+
+func metric(t testing.TB, s *servertest.Server, name string) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + s.Addr() + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func TestIdleLeaseEnds(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t)
+	c := clientOf(t, server)
+	l := lockerOn(t, c, 2*time.Second)
+	lease, err := l.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+	eventually(t, "a lease without holds ends", func() bool {
+		resp, err := c.Leases(t.Context())
+		return err == nil && len(resp.Leases) == 0
+	})
+	lease, err = l.Acquire(t.Context(), "k")
+	require.NoError(t, err, "the next acquisition has a new one")
+	require.NoError(t, lease.Release(t.Context()))
+}
+
+func TestNamesAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	seen := map[string]bool{}
+	for range 20 {
+		hold, _ := granted(t, b, request(key))
+		for _, name := range keysOf(t, c, key) {
+			seen[name] = true
+		}
+		require.NoError(t, b.Release(t.Context(), hold))
+	}
+	require.Len(t, seen, 1)
+	require.Empty(t, b.members)
+	require.Empty(t, b.slots.used)
+}

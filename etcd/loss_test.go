@@ -1,0 +1,213 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// leaseOf is the etcd lease of the key that holds.
+func leaseOf(t *testing.T, c *clientv3.Client, key string) (clientv3.LeaseID, string) {
+	t.Helper()
+	n := namesOf(defaultPrefix, key)
+	resp, err := c.Get(t.Context(), n.dir, append(first(), clientv3.WithRange(n.end))...)
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
+	return clientv3.LeaseID(resp.Kvs[0].Lease), string(resp.Kvs[0].Key)
+}
+
+func lostWithin(t *testing.T, l lock.Lease, d time.Duration, cause error) {
+	t.Helper()
+	select {
+	case <-l.Context().Done():
+		require.ErrorIs(t, context.Cause(l.Context()), cause)
+	case <-time.After(d):
+		t.Fatalf("the loss was not told within %s", d)
+	}
+}
+
+func TestOperatorEndsAHold(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.SharedEtcd(t))
+	const ttl = 3 * time.Second
+	for name, k := range map[string]struct {
+		end   func(t *testing.T, key string)
+		cause error
+	}{
+		"lease revoked": {func(t *testing.T, key string) {
+			id, _ := leaseOf(t, c, key)
+			_, err := c.Revoke(t.Context(), id)
+			require.NoError(t, err)
+		}, lock.ErrSessionLost},
+		"key deleted": {func(t *testing.T, key string) {
+			_, name := leaseOf(t, c, key)
+			_, err := c.Delete(t.Context(), name)
+			require.NoError(t, err)
+		}, lock.ErrTakenOver},
+		"key on another lease": {func(t *testing.T, key string) {
+			b := backendOn(t, c, nil)
+			rec, err := b.Inspect(t.Context(), key)
+			require.NoError(t, err)
+			require.NoError(t, b.Revoke(t.Context(), key, rec.Token))
+		}, lock.ErrTakenOver},
+	} {
+		for what, opts := range map[string][]lock.Option{"renewed": nil, "owned": {lock.WithOwner("me")}} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				t.Parallel()
+				l := lockerOn(t, c, ttl)
+				key := uniqueKey(t)
+				lease, err := l.Acquire(t.Context(), key, opts...)
+				require.NoError(t, err)
+				k.end(t, key)
+				lostWithin(t, lease, ttl/3+2*time.Second, k.cause)
+				require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
+				next, err := l.Acquire(short(t, 2*ttl), key, opts...)
+				require.NoError(t, err)
+				require.Greater(t, next.Token(), lease.Token())
+				require.NoError(t, next.Release(t.Context()))
+			})
+		}
+	}
+}
+
+// The hold of a waiter whose lease has ended while it waited is never granted.
+func TestWaiterWithoutALeaseIsNotGranted(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	other := backendOn(t, c, nil)
+	for _, renewed := range []bool{true, false} {
+		key := uniqueKey(t)
+		hold, _ := granted(t, other, request(key))
+		req := request(key)
+		req.Renewed = renewed
+		place, err := b.Enqueue(t.Context(), req)
+		require.NoError(t, err)
+		got := make(chan error, 1)
+		go func() {
+			_, err := place.Wait(t.Context())
+			got <- err
+		}()
+		next, err := other.Enqueue(t.Context(), request(key))
+		require.NoError(t, err)
+		_, err = c.Revoke(t.Context(), b.member(req.ID, key).session.id)
+		require.NoError(t, err)
+		require.NoError(t, other.Release(t.Context(), hold))
+		require.ErrorIs(t, <-got, backend.ErrNotHeld)
+		_, err = next.Wait(short(t, 5*time.Second))
+		require.NoError(t, err, "the place behind it is served")
+		require.NoError(t, place.Withdraw(t.Context()))
+		require.NoError(t, next.Withdraw(t.Context()))
+	}
+}
+
+// A lost watch does not strand a waiter.
+func TestCompactionUnderAWatch(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Etcd(t))
+	a, b := backendOn(t, c, nil), backendOn(t, c, nil)
+	hold, _ := granted(t, a, request("k"))
+	place, err := b.Enqueue(t.Context(), request("k"))
+	require.NoError(t, err)
+	for range 5 {
+		_, err = c.Put(t.Context(), "else", "where")
+		require.NoError(t, err)
+	}
+	resp, err := c.Get(t.Context(), "else")
+	require.NoError(t, err)
+	_, err = c.Compact(t.Context(), resp.Header.Revision) // the place's watch begins before it
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		_, err := place.Wait(t.Context())
+		got <- err
+	}()
+	require.NoError(t, a.Release(t.Context(), hold))
+	select {
+	case err := <-got:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the waiter is stranded")
+	}
+	require.NoError(t, place.Withdraw(t.Context()))
+}
+
+// While the server stands still a release is bounded, and the loss is told by the
+// deadline.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t, servertest.WithControl())
+	c := clientOf(t, server)
+	l := lockerOn(t, c, 3*time.Second)
+	lease, err := l.Acquire(t.Context(), "a")
+	require.NoError(t, err)
+	released, err := l.Acquire(t.Context(), "b")
+	require.NoError(t, err)
+	waiting := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := l.Acquire(ctx, "a")
+		waiting <- err
+	}()
+	server.Freeze(t)
+	deadline, _ := lease.Deadline()
+	start := time.Now()
+	err = released.Release(short(t, 100*time.Millisecond))
+	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+	require.Less(t, time.Since(start), 2*time.Second)
+	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
+	lostWithin(t, lease, time.Until(deadline)+2*time.Second, lock.ErrExpired)
+	server.Resume(t)
+	next, err := l.Acquire(short(t, 10*time.Second), "b")
+	require.NoError(t, err, "the release is repeated when the server is back")
+	require.NoError(t, next.Release(t.Context()))
+}
+
+// A kill and restart within the TTL is no loss.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t, servertest.WithControl())
+	c := clientOf(t, server)
+	l := lockerOn(t, c, 20*time.Second)
+	lease, err := l.Acquire(t.Context(), "a")
+	require.NoError(t, err)
+	server.Kill(t)
+	_, err = l.TryAcquire(short(t, 2*time.Second), "b")
+	require.Error(t, err)
+	server.Restart(t, true)
+	eventually(t, "the lock can be asked again", func() bool {
+		other, err := l.TryAcquire(short(t, time.Second), "b")
+		if err == nil {
+			assert.Greater(t, other.Token(), lease.Token())
+			_ = other.Release(t.Context())
+		}
+		return err == nil
+	})
+	require.NoError(t, lease.Renew(t.Context()))
+	_, err = l.TryAcquire(t.Context(), "a")
+	require.ErrorIs(t, err, lock.ErrHeld)
+	require.NoError(t, lease.Release(t.Context()))
+}
+
+func TestRestartWithoutData(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t, servertest.WithControl())
+	l := lockerOn(t, clientOf(t, server), 20*time.Second)
+	lease, err := l.Acquire(t.Context(), "a")
+	require.NoError(t, err)
+	server.Restart(t, false)
+	eventually(t, "the loss is told", func() bool {
+		err := lease.Renew(short(t, time.Second))
+		return errors.Is(err, lock.ErrNotHeld)
+	})
+	lostWithin(t, lease, time.Second, lock.ErrLost)
+}
