@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -56,6 +57,9 @@ var source = sync.OnceValues(func() ([]sourceFile, error) {
 		if d.IsDir() {
 			if base != "." && (base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_")) {
 				return fs.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil && base != "." {
+				return fs.SkipDir // a module of its own
 			}
 			return nil
 		}
