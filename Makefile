@@ -11,7 +11,7 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long images fuzz lint bench
+.PHONY: help test test-long images fuzz lint bench bench-peers
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ test: ## Run every test with the race detector, on real servers
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	$(GOTEST) -timeout 180m -count $(ROUNDS) ./...
+	LOCK_TEST_LONG=1 $(GOTEST) -timeout 180m -count $(ROUNDS) ./...
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images
@@ -49,3 +49,7 @@ lint: ## Check format, vet on three systems, linters, and go.mod
 bench: ## Compare with the bare commands of the servers; prints a table
 	@scripts/test-servers
 	$(GO) run ./internal/bench
+
+bench-peers: ## Compare Redlock with redsync on the same servers; prints a table
+	@scripts/test-servers
+	cd internal/bench/peers && $(GO) run .

@@ -1,6 +1,7 @@
 // Package redislock keeps locks in Redis: a single server, one behind Sentinel,
-// or a Cluster. It registers the URL schemes redis and rediss, and takes any
-// client of go-redis v9 except a Ring.
+// a Cluster, or a majority of independent servers ([NewRedlock]). It registers the
+// URL schemes redis, rediss and redlock. [New] takes any client of go-redis v9 except
+// a Ring; the rest of this comment is about it.
 //
 //	import _ "github.com/mortiselock/lock/redis"
 //

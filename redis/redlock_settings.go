@@ -66,11 +66,9 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 	if len(states)%2 == 0 {
 		logger.WarnContext(ctx, "redislock: an even number of nodes tolerates no more failures than one node less; use an odd number", "nodes", len(states))
 	}
+	b.warnOf(ctx, logger, states)
 	appendOnly := len(missing) == 0
-	for i, s := range states {
-		if s.err == nil {
-			b.warnOf(ctx, logger, b.nodes[i].name, s)
-		}
+	for _, s := range states {
 		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
 	}
 	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
@@ -152,24 +150,36 @@ func asList(v any) []any {
 	return l
 }
 
-// warnOf logs settings with which a node may forget that it has voted.
-func (b *redlockBackend) warnOf(ctx context.Context, logger *slog.Logger, node string, s nodeState) {
-	if len(s.info) == 0 {
-		logger.WarnContext(ctx, "redislock: the node does not allow INFO, so that neither its settings nor whether it is given twice can be seen, nor a restart without its newest data", "node", node)
-		return
+// warnOf logs settings with which nodes may forget that they have voted, in one line
+// for all nodes that have them.
+func (b *redlockBackend) warnOf(ctx context.Context, logger *slog.Logger, states []nodeState) {
+	var silent, evicting, forgetful, delayed []string
+	for i, s := range states {
+		name := b.nodes[i].name
+		switch policy := s.info["maxmemory_policy"]; {
+		case s.err != nil:
+			continue
+		case len(s.info) == 0:
+			silent = append(silent, name)
+			continue
+		case policy != "" && policy != "noeviction":
+			evicting = append(evicting, name+" "+policy)
+		}
+		if s.info["aof_enabled"] != "1" {
+			forgetful = append(forgetful, name)
+		} else if s.fsync != "" && s.fsync != "always" {
+			delayed = append(delayed, name+" "+s.fsync)
+		}
 	}
-	if policy := s.info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		logger.WarnContext(ctx, "redislock: the node may evict locks and tokens when its memory is full; set maxmemory-policy to noeviction",
-			"node", node, "maxmemory_policy", policy, "maxmemory", s.info["maxmemory_human"])
+	warn := func(text string, nodes []string) {
+		if len(nodes) > 0 {
+			logger.WarnContext(ctx, "redislock: "+text, "nodes", strings.Join(nodes, ", "))
+		}
 	}
-	switch {
-	case s.info["aof_enabled"] != "1":
-		logger.WarnContext(ctx, "redislock: the node does not keep an append-only file: when it restarts it has forgotten its votes, and takes no part until the restart delay has passed; its tokens go on from its clock",
-			"node", node, "restart_delay", b.restartDelay)
-	case s.fsync != "" && s.fsync != "always":
-		logger.WarnContext(ctx, "redislock: the node may forget the last second of votes when its machine loses power: set appendfsync to always, or start it again only after the longest TTL",
-			"node", node, "appendfsync", s.fsync)
-	}
+	warn("these nodes don't allow INFO, so that it can't be seen whether one is given twice, nor whether one restarts without its newest data", silent)
+	warn("these nodes may evict locks and tokens when their memory is full; set maxmemory-policy to noeviction", evicting)
+	warn(fmt.Sprintf("these nodes keep no append-only file: after a restart they grant nothing for %s (restart_delay)", b.restartDelay), forgetful)
+	warn("these nodes can forget their last votes when their machine loses power; set appendfsync to always, or start such a node again only after the longest TTL", delayed)
 }
 
 // markNew marks the nodes as complete if they are all new, as far as can be seen: a

@@ -34,6 +34,7 @@ var measurements = []measurement{
 	{"contended", (*bench).contended},
 	{"etcd", (*bench).etcd},
 	{"etcd-contended", (*bench).etcdContended},
+	{"redlock", (*bench).redlock},
 }
 
 // bench is what every measurement has.
