@@ -24,12 +24,13 @@ func listens(pid int, addr string) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	if err != nil || len(links) == 0 {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	descriptors, _ := os.ReadDir(dir)
+	if len(descriptors) == 0 {
 		return nil
 	}
-	for _, link := range links {
-		if target, err := os.Readlink(link); err == nil && wanted[target] {
+	for _, d := range descriptors {
+		if target, err := os.Readlink(filepath.Join(dir, d.Name())); err == nil && wanted[target] {
 			return nil
 		}
 	}

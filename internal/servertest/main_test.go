@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childVar makes the test binary start servers, print their addresses and wait
-// to be killed, in place of running tests.
+// childVar names the servers that the test binary starts, to print their
+// addresses and wait to be killed, in place of running tests.
 const childVar = "SERVERTEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -31,8 +31,18 @@ func TestMain(m *testing.M) {
 func serveAsChild() {
 	flag.Parse() // as m.Run would: the life of a container follows from -test.timeout
 	t := &fakeTB{}
-	server, common := Redis(t, WithControl()), SharedRedis(t)
-	fmt.Println(server.Addr(), common.Addr())
+	var addrs []string
+	for name := range strings.SplitSeq(os.Getenv(childVar), ",") {
+		if name == "Redis" {
+			addrs = append(addrs, SharedRedis(t).Addr(), Redis(t, WithControl()).Addr())
+		}
+		for _, k := range trials() {
+			if k.name == name {
+				addrs = append(addrs, k.start(t, WithControl()).Addr())
+			}
+		}
+	}
+	fmt.Println(strings.Join(addrs, " "))
 	select {}
 }
 
@@ -116,10 +126,10 @@ func short(t *testing.T) context.Context {
 }
 
 // readAddrs starts a child that serves, and returns it with its servers.
-func readAddrs(t *testing.T) (*exec.Cmd, []string) {
+func readAddrs(t *testing.T, names ...string) (*exec.Cmd, []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.timeout=1m")
-	cmd.Env = append(os.Environ(), childVar+"=1", "LOCK_TEST_SOURCE="+sourceBinary, "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), childVar+"="+strings.Join(names, ","), "LOCK_TEST_SOURCE="+sourceBinary, "TMPDIR="+t.TempDir())
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

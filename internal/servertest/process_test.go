@@ -57,8 +57,14 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 	}
 	t.Parallel()
 	private(t, binary(), redisKind, nil) // skips without a redis-server
-	child, addrs := readAddrs(t)
-	require.Len(t, addrs, 2)
+	names := []string{"Redis"}
+	for name, k := range map[string]*kind{"MariaDB": mariadbKind, "Etcd": etcdKind, "ZooKeeper": zookeeperKind} {
+		if _, err := binary().program(k); err == nil {
+			names = append(names, name)
+		}
+	}
+	child, addrs := readAddrs(t, names...)
+	require.Len(t, addrs, len(names)+1, "Redis twice: shared and private")
 	for _, addr := range addrs {
 		conn, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
