@@ -43,3 +43,18 @@ func TestEtcdMemberKeepsItsData(t *testing.T) {
 	members := EtcdCluster(t, 2)
 	require.Contains(t, attempt(func(tb TB) { members[0].Restart(tb, false) }).failed, "without its data")
 }
+
+// BenchmarkClusterStart measures how long a test waits for three members.
+func BenchmarkClusterStart(b *testing.B) {
+	for name, start := range map[string]func(TB, int, ...Option) []*Server{
+		"Etcd": EtcdCluster, "EtcdCurrent": EtcdCurrentCluster, "ZooKeeper": ZooKeeperCluster,
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				for _, s := range start(b, 3) {
+					s.Kill(b)
+				}
+			}
+		})
+	}
+}
