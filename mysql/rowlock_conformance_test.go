@@ -4,11 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -16,69 +13,51 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-func init() { childConfigs["row"] = rowConfig }
-
-func TestRowOnMariaDB(t *testing.T) {
-	t.Parallel()
-	conformance.Run(t, rowConfig(servertest.SharedMariaDB(t).URL()))
+func init() {
+	childConfigs["row"] = func(url string) conformance.Config { return rowConfig(url, nil) }
 }
 
-func TestRowOnMySQL(t *testing.T) {
+func TestRowOnMariaDB(t *testing.T) { testRow(t, servertest.SharedMariaDB) }
+
+func TestRowOnMySQL(t *testing.T) { testRow(t, servertest.SharedMySQL) }
+
+func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()
-	conformance.Run(t, rowConfig(servertest.SharedMySQL(t).URL()))
+	s := shared(t)
+	db := adminOf(t, s)
+	run(t, db, "CREATE TABLE IF NOT EXISTS row_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
+	conformance.Run(t, rowConfig(s.URL(), db))
 }
 
 // rowConfig has more connections than the default: the suite holds up to 50 keys at
-// a time through one client.
-func rowConfig(url string) conformance.Config {
-	return conformance.Config{
+// a time through one client. Without a pool to read with there are no guarded writes.
+func rowConfig(url string, db *sql.DB) conformance.Config {
+	cfg := conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return backend.DefaultMux.Open(ctx, url+"?mode=row&pool_size=64", backend.OpenConfig{TTL: time.Second})
+			return backend.DefaultMux.Open(ctx, url+"?mode=row&pool_size=64&dial_timeout=5s", backend.OpenConfig{TTL: time.Second})
 		},
-		Guarded: rowGuarded(url),
-		Child:   "row " + url,
-		TTL:     time.Second,
-		Budget:  20 * time.Second,
+		Child:  "row " + url,
+		TTL:    time.Second,
+		Budget: 20 * time.Second,
 	}
+	if db != nil {
+		cfg.Guarded = rowGuarded(db)
+	}
+	return cfg
 }
 
 // rowGuarded writes with InTx, which ends the lease.
-func rowGuarded(url string) *conformance.GuardedWrite {
-	db := sync.OnceValues(func() (*sql.DB, error) {
-		u, err := backend.ParseURL(url)
-		if err != nil {
-			return nil, err
-		}
-		settings, err := readURL(u, backend.OpenConfig{})
-		if err != nil {
-			return nil, err
-		}
-		connector, err := mysql.NewConnector(settings.config)
-		if err != nil {
-			return nil, err
-		}
-		db := sql.OpenDB(connector)
-		db.SetMaxIdleConns(-1)
-		_, err = db.Exec("CREATE TABLE IF NOT EXISTS row_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
-		return db, err
-	})
+func rowGuarded(db *sql.DB) *conformance.GuardedWrite {
 	return &conformance.GuardedWrite{
 		Write: func(ctx context.Context, lease lock.Lease, value string) error {
-			if _, err := db(); err != nil {
-				return err
-			}
 			return InTx(ctx, lease, func(ctx context.Context, tx Tx) error {
 				_, err := tx.ExecContext(ctx, "INSERT INTO row_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)", lease.Key(), value)
 				return err
 			})
 		},
 		Read: func(ctx context.Context, key string) (string, error) {
-			db, err := db()
-			if err != nil {
-				return "", err
-			}
 			var value string
-			err = db.QueryRowContext(ctx, "SELECT v FROM row_values WHERE k = ?", key).Scan(&value)
+			err := db.QueryRowContext(ctx, "SELECT v FROM row_values WHERE k = ?", key).Scan(&value)
 			if errors.Is(err, sql.ErrNoRows) {
 				err = nil
 			}

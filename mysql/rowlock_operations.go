@@ -81,9 +81,9 @@ func (b *rowBackend) lockRow(ctx context.Context, s *rowSession, key string, now
 	if now {
 		q += " NOWAIT"
 	}
-	err := s.conn.QueryRowContext(ctx, q).Scan(new(int))
+	found, err := s.exists(ctx, q)
 	switch code := codeOf(err); {
-	case errors.Is(err, sql.ErrNoRows):
+	case err == nil && !found:
 		return errRowMissing
 	case code == codeLockNowait, code == codeLockWaitTimeout && (!now || b.mariaDB):
 		return errRowHeld

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"sync"
 	"time"
@@ -205,7 +207,41 @@ func (s *rowSession) close() {
 	_ = s.conn.Close()
 }
 
+// exec sends a statement that has no rows and no arguments. It goes to the driver
+// without the detours that database/sql makes for those that have.
 func (s *rowSession) exec(ctx context.Context, q string) error {
-	_, err := s.conn.ExecContext(ctx, q)
-	return err
+	return s.conn.Raw(func(c any) error {
+		e, ok := c.(driver.ExecerContext)
+		if !ok {
+			return errNoDriver
+		}
+		_, err := e.ExecContext(ctx, q, nil)
+		return err
+	})
 }
+
+// exists sends a query of one column and reports whether it has a row.
+func (s *rowSession) exists(ctx context.Context, q string) (found bool, err error) {
+	err = s.conn.Raw(func(c any) error {
+		e, ok := c.(driver.QueryerContext)
+		if !ok {
+			return errNoDriver
+		}
+		rows, err := e.QueryContext(ctx, q, nil)
+		if err != nil {
+			return err
+		}
+		err = rows.Next(make([]driver.Value, len(rows.Columns())))
+		found = err == nil
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		if cerr := rows.Close(); err == nil {
+			err = cerr
+		}
+		return err
+	})
+	return found && err == nil, err
+}
+
+var errNoDriver = fmt.Errorf("%w: the connections of this driver.Connector take no plain statements; use one of github.com/go-sql-driver/mysql", backend.ErrUnsupported)

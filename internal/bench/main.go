@@ -35,6 +35,7 @@ var measurements = []measurement{
 	{"etcd", (*bench).etcd},
 	{"etcd-contended", (*bench).etcdContended},
 	{"redlock", (*bench).redlock},
+	{"mysql-row", (*bench).mysqlRow},
 }
 
 // bench is what every measurement has.
