@@ -24,11 +24,21 @@
 // The table stores hashes of acquisition ids and of owners, so that reading it does
 // not let anybody release a lock.
 //
+// # Row locks
+//
+// A key is one row too, made once and never deleted, and the server locks it for a
+// transaction (SELECT ... FOR UPDATE) on a connection that belongs to the hold. A
+// heartbeat on that connection renews; wait_timeout is the TTL, so that the server
+// ends the session of a client that has died. Waiting is done by the server. [InTx]
+// works in the transaction of the lock.
+//
 // # Fencing tokens
 //
 // A token of the table is the larger of the row's last token plus one and the
 // server's clock in microseconds, written by the statement that grants. Tokens stay
-// below 2^53.
+// below 2^53. A token of a row lock is the same, in a second table, committed on a
+// connection of its own while the row is locked: what is raised in the transaction of
+// the hold would be rolled back with it and given again.
 //
 // # What is promised
 //
