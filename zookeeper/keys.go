@@ -77,11 +77,11 @@ func sequenceOf(name string) (int32, bool) {
 			return 0, false
 		}
 	}
-	digits := strings.TrimPrefix(name[nodeHead:], "-")
-	if len(digits) < 10 || strings.Trim(digits, "0123456789") != "" {
+	digits := name[nodeHead:]
+	if len(digits) < 10 || strings.Trim(digits[1:], "0123456789") != "" || digits[0] == '+' {
 		return 0, false
 	}
-	n, err := strconv.ParseInt(name[nodeHead:], 10, 32)
+	n, err := strconv.ParseInt(digits, 10, 32)
 	return int32(n), err == nil
 }
 
@@ -108,24 +108,25 @@ func first(children []string) (p place, n int) {
 	return p, n
 }
 
-// predecessor is the last place before the node with the name. found is false when
-// the node itself is not there, and alone is true when nothing is before it.
-func predecessor(children []string, name string) (p place, found, alone bool) {
+// predecessor is the last place before the node with the name, and how many there
+// are. found is false when the node itself is not there.
+func predecessor(children []string, name string) (p place, earlier int, found bool) {
 	own, ok := sequenceOf(name)
 	if !ok {
-		return place{}, false, false
+		return place{}, 0, false
 	}
-	alone = true
 	for _, c := range children {
 		seq, ok := sequenceOf(c)
 		switch {
 		case c == name:
 			found = true
-		case ok && before(seq, own) && (alone || before(p.sequence, seq)):
-			p, alone = place{c, seq}, false
+		case ok && before(seq, own):
+			if earlier++; earlier == 1 || before(p.sequence, seq) {
+				p = place{c, seq}
+			}
 		}
 	}
-	return p, found, alone
+	return p, earlier, found
 }
 
 // named finds the node of an acquisition by its name without the sequence.

@@ -63,65 +63,104 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 		s.mu.Unlock()
 	}()
 	for {
-		changed := s.reattached()
-		g, watch, err := t.step(ctx)
+		era, changed := s.connection()
+		v, err := t.look(ctx)
+		var g backend.Grant
+		if err == nil && t.first {
+			g, err = t.grant(ctx)
+		}
 		switch {
-		case err == nil && watch == nil:
-			return g, nil
-		case err == nil:
-			select {
-			case <-watch:
-			case <-changed: // a watch can get lost with its connection
-			case <-s.gone:
-			case <-ctx.Done():
-				return backend.Grant{}, ctx.Err()
-			}
-			continue
 		case s.ended():
 			return backend.Grant{}, fmt.Errorf("zklock: key %q: %w while waiting", n.key, backend.ErrSessionLost)
 		case ctx.Err() != nil:
 			return backend.Grant{}, ctx.Err()
-		case !disconnected(err):
+		case disconnected(err):
+			// The place lasts as long as the session.
+			if err := s.await(ctx, func() bool { return false }); err != nil && !s.ended() {
+				return backend.Grant{}, readError(n.key, err)
+			}
+			continue
+		case err != nil:
 			return backend.Grant{}, writeError(n.key, err)
+		case t.first:
+			return g, nil
+		case v.gone:
+			continue
 		}
-		// The place lasts as long as the session.
-		if err := s.await(ctx, func() bool { return false }); err != nil && !s.ended() {
-			return backend.Grant{}, readError(n.key, err)
+		select {
+		case <-v.before:
+			// Events come in the order of what happened, on one connection: the node was
+			// there when the only one before it went.
+			t.first = v.only && s.sameConnection(era) && !fired(v.own)
+		case <-v.own:
+		case <-changed: // a watch can get lost with its connection
+		case <-s.gone:
+		case <-ctx.Done():
 		}
 	}
 }
 
-// step looks once. It returns the grant, or the watch to wait for.
-func (t *ticket) step(ctx context.Context) (backend.Grant, <-chan zk.Event, error) {
+// view is what a place sees of the queue.
+type view struct {
+	gone   bool // what was before the node is gone already
+	only   bool // there is one node before it
+	before <-chan zk.Event
+	own    <-chan zk.Event
+}
+
+// look sees who is before the node, unless nobody is, and watches that one and the
+// node itself.
+func (t *ticket) look(ctx context.Context) (v view, err error) {
 	n, s := t.n, t.n.s
-	for !t.first {
-		children, _, err := s.children(ctx, n.dir)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return backend.Grant{}, nil, err
-		}
-		before, found, alone := predecessor(children, n.own())
-		switch {
-		case !found:
-			n.forget()
-			return backend.Grant{}, nil, fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
-		case alone:
-			t.first = true
-			continue
-		}
-		watch, exists, err := s.watch(ctx, n.dir+"/"+before.name)
-		if err != nil || exists {
-			return backend.Grant{}, watch, err
+	if t.first {
+		return v, nil
+	}
+	children, _, err := s.children(ctx, n.dir)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return v, err
+	}
+	before, earlier, found := predecessor(children, n.own())
+	if !found {
+		n.forget()
+		return v, fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
+	}
+	if earlier == 0 {
+		t.first = true
+		return v, nil
+	}
+	v.only = earlier == 1
+	for _, w := range []struct {
+		path string
+		to   *<-chan zk.Event
+	}{{n.path, &v.own}, {n.dir + "/" + before.name, &v.before}} {
+		var exists bool
+		if *w.to, exists, err = s.watch(ctx, w.path); err != nil || !exists {
+			v.gone = true
+			return v, err
 		}
 	}
-	v, fresh := s.proven(n)
+	return v, nil
+}
+
+func fired(ch <-chan zk.Event) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// grant is for the first in the queue.
+func (t *ticket) grant(ctx context.Context) (backend.Grant, error) {
+	v, fresh := t.n.s.proven(t.n)
 	if !fresh {
 		var err error
-		if v, err = n.confirm(ctx); err != nil {
-			return backend.Grant{}, nil, err
+		if v, err = t.n.confirm(ctx); err != nil {
+			return backend.Grant{}, err
 		}
 	}
-	g, err := n.grant(v)
-	return g, nil, err
+	return t.n.grant(v)
 }
 
 // proven is what the last confirmed write proves, and whether it leaves half of the

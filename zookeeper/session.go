@@ -240,11 +240,18 @@ func (s *session) await(ctx context.Context, hopeless func() bool) error {
 	}
 }
 
-// reattached is closed when the connection changes.
-func (s *session) reattached() <-chan struct{} {
+// connection returns what tells the present connection from others, and a channel that
+// is closed when it changes.
+func (s *session) connection() (era int, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.changed
+	return s.era, s.changed
+}
+
+func (s *session) sameConnection(era int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.era == era && s.attached
 }
 
 // answer is what a request returned.

@@ -36,6 +36,7 @@ var measurements = []measurement{
 	{"etcd-contended", (*bench).etcdContended},
 	{"redlock", (*bench).redlock},
 	{"mysql-row", (*bench).mysqlRow},
+	{"zookeeper", (*bench).zookeeper},
 }
 
 // bench is what every measurement has.

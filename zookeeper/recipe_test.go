@@ -1,0 +1,298 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// word asks the server with a four-letter word.
+func word(t testing.TB, server *servertest.Server, what string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", server.Addr())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte(what))
+	require.NoError(t, err)
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func (b *zkBackend) dir(key string) string { return b.current.cfg.dirOf(key) }
+
+// ours are the nodes of acquisitions below the key.
+func ours(t testing.TB, conn *zk.Conn, dir string) []string {
+	t.Helper()
+	children, _, err := conn.Children(dir)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	require.NoError(t, err)
+	var out []string
+	for _, c := range children {
+		if strings.HasPrefix(c, nodeMark) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func TestTokenIsTheCreationOfTheNode(t *testing.T) {
+	t.Parallel()
+	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	key := uniqueKey(t)
+	hold, g := granted(t, b, request(key))
+	nodes := ours(t, conn, b.dir(key))
+	require.Len(t, nodes, 1)
+	data, stat, err := conn.Get(b.dir(key) + "/" + nodes[0])
+	require.NoError(t, err)
+	assert.Equal(t, uint64(stat.Czxid), g.Token)
+	assert.Equal(t, b.current.conn.SessionID(), stat.EphemeralOwner)
+	assert.NotContains(t, string(data), hold.ID.Hex())
+	assert.NotContains(t, nodes[0], hold.ID.Hex())
+	data, _, err = conn.Get(b.dir(key))
+	require.NoError(t, err)
+	assert.Equal(t, key, string(data), "for people who look")
+	require.NoError(t, b.Release(t.Context(), hold))
+	assert.Empty(t, ours(t, conn, b.dir(key)))
+}
+
+func TestRefusedTryHasNoNode(t *testing.T) {
+	t.Parallel()
+	a, b, conn := shared(t), shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	key := uniqueKey(t)
+	granted(t, a, request(key))
+	_, before, err := conn.Exists(a.dir(key))
+	require.NoError(t, err)
+	_, err = b.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	_, after, err := conn.Exists(a.dir(key))
+	require.NoError(t, err)
+	assert.Equal(t, before.Pzxid, after.Pzxid, "no child was created or deleted")
+}
+
+func TestForeignChildrenAreIgnored(t *testing.T) {
+	t.Parallel()
+	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	for _, name := range []string{"README", "lock-0000000000", "_c_0123456789abcdef0123456789abcdef-lock-0000000001"} {
+		_, err := conn.Create(b.dir(key)+"/"+name, []byte("theirs"), 0, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+	}
+	_, err := b.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	ticket, err := b.Enqueue(t.Context(), request(key))
+	require.NoError(t, err)
+	require.NoError(t, b.Release(t.Context(), hold))
+	g, err := ticket.Wait(short(t, 5*time.Second))
+	require.NoError(t, err)
+	assert.Positive(t, g.Token)
+	require.NoError(t, ticket.Withdraw(t.Context()))
+	hold, _ = granted(t, b, request(key))
+	require.NoError(t, b.Release(t.Context(), hold))
+	children, _, err := conn.Children(b.dir(key))
+	require.NoError(t, err)
+	assert.Len(t, children, 3, "they are still there")
+}
+
+func TestVanishedParentsAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	b, conn := backendOn(t, &Options{Prefix: "vanishing/locks"}, server), rawOn(t, server)
+	key := uniqueKey(t)
+	hold, first := granted(t, b, request(key))
+	require.NoError(t, b.Release(t.Context(), hold))
+	for _, path := range []string{b.dir(key), "/vanishing/locks", "/vanishing"} {
+		require.NoError(t, conn.Delete(path, -1))
+	}
+	hold, second := granted(t, b, request(key))
+	assert.Greater(t, second.Token, first.Token, "the sequence begins anew, the token does not")
+	require.NoError(t, b.Release(t.Context(), hold))
+	for _, path := range []string{b.dir(key), "/vanishing/locks", "/vanishing"} {
+		require.NoError(t, conn.Delete(path, -1))
+	}
+	ticket, err := b.Enqueue(t.Context(), request(key))
+	require.NoError(t, err)
+	third, err := ticket.Wait(t.Context())
+	require.NoError(t, err)
+	assert.Greater(t, third.Token, second.Token)
+	require.NoError(t, ticket.Withdraw(t.Context()))
+}
+
+// A place that was removed by force is never granted, even if nobody is before it any
+// more.
+func TestRemovedPlaceIsNotGranted(t *testing.T) {
+	t.Parallel()
+	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	ticket, err := b.Enqueue(t.Context(), request(key))
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() { _, err := ticket.Wait(t.Context()); waited <- err }()
+	eventually(t, "it watches", func() bool {
+		b.current.mu.Lock()
+		defer b.current.mu.Unlock()
+		return b.current.watches[ticketPath(ticket)] != nil
+	})
+	require.NoError(t, conn.Delete(ticketPath(ticket), -1))
+	require.NoError(t, b.Release(t.Context(), hold))
+	require.ErrorIs(t, <-waited, backend.ErrNotHeld)
+	require.NoError(t, ticket.Withdraw(t.Context()))
+}
+
+func ticketPath(tk backend.Ticket) string { return tk.(*ticket).n.path }
+
+func TestCancelledAcquiresLeaveNothing(t *testing.T) {
+	t.Parallel()
+	server := servertest.ZooKeeper(t, servertest.WithControl())
+	holder, waiter := backendOn(t, nil, server), backendOn(t, nil, server)
+	conn := rawOn(t, server)
+	l := lockerOn(t, waiter)
+	key := uniqueKey(t)
+	hold, _ := granted(t, holder, request(key))
+	const most = 1000
+	var wg sync.WaitGroup
+	for i := range most {
+		wg.Go(func() {
+			// Some end while the node is created, some while it waits.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%40)*time.Millisecond/4)
+			defer cancel()
+			lease, err := l.Acquire(ctx, fmt.Sprintf("%s/%d", key, i%7))
+			if err == nil {
+				assert.NoError(t, lease.Release(t.Context()))
+				return
+			}
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%50)*time.Millisecond)
+			defer cancel()
+			_, err := l.Acquire(ctx, key)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+		if i%50 == 49 {
+			wg.Wait()
+		}
+	}
+	wg.Wait()
+	eventually(t, "only the holder has a node", func() bool { return len(ours(t, conn, holder.dir(key))) == 1 })
+	eventually(t, "one watch on the holder is left at most, which all have shared", func() bool {
+		waiter.current.mu.Lock()
+		defer waiter.current.mu.Unlock()
+		waiter.current.sweepWatches()
+		return len(waiter.current.watches) <= 1
+	})
+	require.NoError(t, holder.Release(t.Context(), hold))
+	eventually(t, "no watch is left on the server", func() bool {
+		return regexp.MustCompile(`Total watches:0\b`).MatchString(word(t, server, "wchs"))
+	})
+	require.NoError(t, l.Close())
+	eventually(t, "no ephemeral node is left", func() bool { return !strings.Contains(word(t, server, "dump"), nodeMark) })
+}
+
+// Of many waiters one is told of each release, and the others stay asleep.
+func TestOneWaiterIsToldOfARelease(t *testing.T) {
+	t.Parallel()
+	b := shared(t)
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	const waiters = 50
+	granting := make(chan backend.Hold, waiters)
+	for range waiters {
+		req := request(key)
+		tk, err := b.Enqueue(t.Context(), req)
+		require.NoError(t, err)
+		go func() {
+			g, err := tk.Wait(t.Context())
+			if assert.NoError(t, err) {
+				h := backend.HoldOf(req)
+				h.Token = g.Token
+				granting <- h
+			}
+		}()
+	}
+	eventually(t, "each watches the one before it, and itself", func() bool {
+		b.current.mu.Lock()
+		defer b.current.mu.Unlock()
+		return len(b.current.watches) == waiters+1
+	})
+	var last uint64
+	for i := range waiters {
+		require.NoError(t, b.Release(t.Context(), hold))
+		hold = <-granting
+		require.Greater(t, hold.Token, last)
+		last = hold.Token
+		b.current.mu.Lock()
+		b.current.sweepWatches()
+		left := len(b.current.watches)
+		b.current.mu.Unlock()
+		require.GreaterOrEqual(t, left, waiters-i-1, "the other watches have not fired")
+	}
+	require.NoError(t, b.Release(t.Context(), hold))
+}
+
+func TestGuarded(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	b, conn := backendOn(t, nil, server), rawOn(t, server)
+	l := lockerOn(t, b)
+	path := "/guarded-" + backend.NewID().Hex()
+	_, err := conn.Create(path, []byte("0"), 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	read := func() string {
+		data, _, err := conn.Get(path)
+		require.NoError(t, err)
+		return string(data)
+	}
+	for _, opts := range [][]lock.Option{nil, {lock.WithOwner("me")}} {
+		key := uniqueKey(t)
+		lease, err := l.Acquire(t.Context(), key, opts...)
+		require.NoError(t, err)
+		require.NoError(t, lease.Renew(t.Context()))
+		answers, err := Guarded(t.Context(), lease, &zk.SetDataRequest{Path: path, Data: []byte("held"), Version: -1})
+		require.NoError(t, err)
+		require.Len(t, answers, 1)
+		require.NotNil(t, answers[0].Stat)
+		require.Equal(t, "held", read())
+
+		_, err = Guarded(t.Context(), lease, &zk.SetDataRequest{Path: path, Data: []byte("no"), Version: 999})
+		require.ErrorIs(t, err, zk.ErrBadVersion)
+		require.NotErrorIs(t, err, backend.ErrNotHeld)
+
+		// The node goes, and nothing on this side knows of it yet.
+		require.NoError(t, conn.Delete(b.dir(key)+"/"+ours(t, conn, b.dir(key))[0], -1))
+		_, err = Guarded(t.Context(), lease, &zk.SetDataRequest{Path: path, Data: []byte("lost"), Version: -1})
+		require.ErrorIs(t, err, backend.ErrNotHeld)
+		require.Equal(t, "held", read())
+		_ = lease.Release(t.Context())
+		_, err = Guarded(t.Context(), lease, &zk.SetDataRequest{Path: path, Data: []byte("released"), Version: -1})
+		require.ErrorIs(t, err, backend.ErrNotHeld)
+		require.Equal(t, "held", read())
+	}
+	other, err := memlock.New(t.Context(), nil)
+	require.NoError(t, err)
+	defer other.Close()
+	lease, err := other.Acquire(t.Context(), "elsewhere")
+	require.NoError(t, err)
+	_, err = Guarded(t.Context(), lease)
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+}
