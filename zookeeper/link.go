@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// hosts gives the servers out in turns. It replaces the provider of the client
+// hosts gives the servers out in turns, from a random one on. It replaces the provider of the client
 // library, which waits a whole second after each round and looks names up only once.
 type hosts struct {
 	s *session

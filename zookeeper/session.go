@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,7 +61,7 @@ func begin(cfg *config, clock backend.Clock, onExpired func([]backend.ID)) (*ses
 	s.gone = s.life.Done()
 	var err error
 	s.conn, s.loop, err = zk.Connect(cfg.servers, cfg.timeout,
-		zk.WithDialer(s.dial), zk.WithHostProvider(&hosts{s: s}), zk.WithEventCallback(s.event),
+		zk.WithDialer(s.dial), zk.WithHostProvider(&hosts{s: s, i: rand.IntN(len(cfg.servers))}), zk.WithEventCallback(s.event),
 		zk.WithLogger(libraryLog{cfg.logger}), zk.WithLogInfo(false))
 	if err != nil {
 		s.stop()

@@ -1,0 +1,144 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// leads reports whether the member is the leader.
+func leads(t testing.TB, s *servertest.Server) bool {
+	return strings.Contains(word(t, s, "srvr"), "Mode: leader")
+}
+
+// connectedTo is the member that the backend's session is on.
+func connectedTo(b *zkBackend, members []*servertest.Server) *servertest.Server {
+	at := b.current.conn.Server()
+	for _, m := range members {
+		if m.Addr() == at {
+			return m
+		}
+	}
+	return nil
+}
+
+// TestFailover disturbs a member of three while a key is held and others wait for it:
+// either the hold survives, or its context ends before anybody else is granted.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	cases := []struct {
+		name     string
+		leader   bool
+		disturb  func(t testing.TB, s *servertest.Server) (undo func())
+		survives bool // not only may it
+	}{
+		{"leader stopped", true, freeze, false},
+		{"leader killed", true, kill, false},
+		{"the holder's follower stopped", false, freeze, true},
+		{"the holder's follower killed", false, kill, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			members := servertest.ZooKeeperCluster(t, 3)
+			var victim *servertest.Server
+			for _, m := range members {
+				if leads(t, m) == c.leader {
+					victim = m
+				}
+			}
+			require.NotNil(t, victim)
+			opts := func() *Options { return &Options{Lock: lock.Options{TTL: ttl}} }
+			b := backendOn(t, opts(), members...)
+			for connectedTo(b, members) != victim { // which one it begins with is random
+				require.NoError(t, b.Close())
+				b = backendOn(t, opts(), members...)
+			}
+			l := lockerOn(t, b)
+			others := lockerOn(t, backendOn(t, opts(), members...))
+			key := uniqueKey(t)
+			lease, err := l.Acquire(t.Context(), key)
+			require.NoError(t, err)
+			type got struct {
+				lease lock.Lease
+				lost  bool // the holder's context had ended at that moment
+			}
+			grants := make(chan got, 1)
+			waiting, stop := context.WithCancel(t.Context())
+			defer stop()
+			go func() {
+				next, err := others.Acquire(waiting, key)
+				if err != nil {
+					assert.True(t, errors.Is(err, context.Canceled), "%v", err)
+					grants <- got{}
+					return
+				}
+				grants <- got{next, lease.Context().Err() != nil}
+			}()
+			undo := c.disturb(t, victim)
+			limit := time.NewTimer(3 * ttl)
+			defer limit.Stop()
+			survived := false
+			select {
+			case <-lease.Context().Done():
+				require.ErrorIs(t, context.Cause(lease.Context()), backend.ErrLost)
+				t.Log("the hold was lost:", context.Cause(lease.Context()))
+				require.False(t, c.survives, "it had to survive")
+			case <-limit.C:
+				survived = true
+			case g := <-grants:
+				t.Fatalf("somebody else was granted the key (%v) beside the holder", g.lease)
+			}
+			undo()
+			if survived {
+				require.NoError(t, lease.Renew(t.Context()))
+				require.NoError(t, lease.Release(t.Context()))
+			}
+			g := <-grants
+			require.NotNil(t, g.lease)
+			require.True(t, g.lost, "the holder was told before the next one was granted")
+			require.Greater(t, g.lease.Token(), lease.Token())
+			require.NoError(t, g.lease.Release(t.Context()))
+		})
+	}
+}
+
+func freeze(t testing.TB, s *servertest.Server) func() {
+	s.Freeze(t)
+	return func() { s.Resume(t) }
+}
+
+func kill(t testing.TB, s *servertest.Server) func() {
+	s.Kill(t)
+	return func() {}
+}
+
+// A single server that is killed and comes back with its data keeps sessions, nodes and
+// the order of tokens.
+func TestRestartKeepsHoldsAndTokens(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	server := servertest.ZooKeeper(t, servertest.WithPersistence())
+	b := backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, server)
+	l := lockerOn(t, b)
+	lease, err := l.Acquire(t.Context(), "kept")
+	require.NoError(t, err)
+	server.Restart(t, true)
+	eventually(t, "the hold is renewed", func() bool { return lease.Renew(t.Context()) == nil })
+	other := backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, server)
+	_, err = other.Try(t.Context(), backend.Request{Key: "kept", ID: backend.NewID(), TTL: ttl})
+	require.ErrorIs(t, err, backend.ErrHeld)
+	require.NoError(t, lease.Release(t.Context()))
+	_, g := granted(t, other, backend.Request{Key: "kept", ID: backend.NewID(), TTL: ttl})
+	assert.Greater(t, g.Token, lease.Token())
+}

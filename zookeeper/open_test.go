@@ -1,0 +1,171 @@
+package zklock
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+func openURL(t testing.TB, url string, opts ...lock.OpenOption) (lock.Locker, error) {
+	t.Helper()
+	l, err := lock.Open(short(t, 20*time.Second), url, opts...)
+	if err == nil {
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return l, err
+}
+
+func TestOpenRefusesBadURLs(t *testing.T) {
+	t.Parallel()
+	for url, part := range map[string]string{
+		"zk://h?nonsense=1":          "nonsense",
+		"zk://h?prefix=":             "prefix",
+		"zk://h?prefix=a//b":         "paths",
+		"zk://h/a/../b":              "paths",
+		"zk://h?prefix=zookeeper":    "belongs to the servers",
+		"zk://h?acl=creator":         "needs a user",
+		"zk://h?acl=all":             "acl",
+		"zk://user@h":                "needs a password",
+		"zk://h/%00":                 "paths",
+		"zk://user:hunter2@h?acl=no": "acl",
+		"zk://us%3Aer:hunter2@h":     "no colon",
+	} {
+		_, err := openURL(t, url)
+		require.ErrorIs(t, err, backend.ErrInvalid, url)
+		assert.Contains(t, err.Error(), part, url)
+		assert.NotContains(t, err.Error(), "hunter2")
+	}
+	for _, ttl := range []time.Duration{1500 * time.Microsecond, 48 * time.Hour} {
+		_, err := openURL(t, "zk://h", lock.WithDefaultTTL(ttl))
+		require.ErrorIs(t, err, backend.ErrInvalid, "%s", ttl)
+	}
+	_, err := New(t.Context(), nil, nil)
+	require.ErrorIs(t, err, backend.ErrInvalid)
+}
+
+func TestOpenWithoutServer(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	_, err := openURL(t, "zk://user:hunter2@127.0.0.1:1,127.0.0.1:2")
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.NotContains(t, err.Error(), "hunter2")
+	assert.Less(t, time.Since(start), 5*time.Second)
+
+	// One that accepts and never answers.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = lock.Open(ctx, "zk://"+silent.Addr().String())
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestTTLIsThatOfTheSession(t *testing.T) {
+	t.Parallel()
+	server := servertest.ZooKeeper(t, servertest.WithArgs("minSessionTimeout=4000", "maxSessionTimeout=6000"))
+	for asked, limit := range map[time.Duration]string{2 * time.Second: "at least 4s", 20 * time.Second: "at most 6s"} {
+		_, err := openURL(t, server.URL(), lock.WithDefaultTTL(asked))
+		require.ErrorIs(t, err, backend.ErrInvalid)
+		require.ErrorContains(t, err, limit)
+	}
+	_, err := openURL(t, server.URL(), lock.WithDefaultTTL(lock.DefaultTTL))
+	require.ErrorIs(t, err, backend.ErrInvalid, "asked for, although it is the default")
+	require.ErrorContains(t, err, "6s")
+	l, err := openURL(t, server.URL())
+	require.NoError(t, err)
+	g, _ := lock.GuaranteesOf(l)
+	assert.Equal(t, 6*time.Second, g.MaxTTL, "the nearest to the default")
+	_, err = l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(5*time.Second))
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "6s")
+	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(6*time.Second))
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+}
+
+func TestChrootAndPrefix(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	conn := rawOn(t, server)
+	chroot := "/chroot-" + backend.NewID().Hex()
+	_, err := openURL(t, server.URL()+chroot)
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "create "+chroot)
+
+	_, err = conn.Create(chroot, nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	_, err = conn.Create(chroot+"/taken", []byte("data"), 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	_, err = openURL(t, server.URL()+chroot+"?prefix=taken")
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.ErrorContains(t, err, chroot+"/taken")
+
+	one, err := openURL(t, server.URL()+chroot+"?prefix=one/two")
+	require.NoError(t, err)
+	other, err := openURL(t, server.URL()+chroot)
+	require.NoError(t, err)
+	for _, l := range []lock.Locker{one, other} {
+		_, err := l.TryAcquire(t.Context(), "the same key")
+		require.NoError(t, err, "different prefixes don't exclude each other")
+	}
+	for _, path := range []string{chroot + "/one/two", chroot + "/locks"} {
+		children, _, err := conn.Children(path)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"the%20same%20key"}, children)
+	}
+}
+
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	hosts := strings.TrimPrefix(server.URL(), "zk://")
+	prefix := "?prefix=secret-" + backend.NewID().Hex()
+	key := uniqueKey(t)
+	ann, err := openURL(t, "zk://ann:hunter2@"+hosts+prefix)
+	require.NoError(t, err)
+	lease, err := ann.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
+	for _, who := range []string{"", "bob:hunter2@", "ann:wrong@"} {
+		_, err := openURL(t, "zk://"+who+hosts+prefix)
+		require.ErrorIs(t, err, backend.ErrPermanent, who)
+		assert.NotContains(t, err.Error(), "hunter2")
+		assert.NotContains(t, err.Error(), "wrong")
+	}
+	again, err := openURL(t, "zk://ann:hunter2@"+hosts+prefix+"&acl=creator")
+	require.NoError(t, err)
+	_, err = again.TryAcquire(t.Context(), key)
+	require.ErrorIs(t, err, backend.ErrHeld)
+
+	// The credentials are given again on every connection.
+	b := ann.(interface{ Backend() backend.Backend }).Backend().(*zkBackend)
+	b.current.mu.Lock()
+	_ = b.current.link.Close()
+	b.current.mu.Unlock()
+	require.NoError(t, lease.Release(t.Context()))
+	lease, err = again.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+
+	// Permission that is withdrawn later.
+	conn := rawOn(t, server)
+	require.NoError(t, conn.AddAuth("digest", []byte("ann:hunter2")))
+	dir := b.dir(key)
+	_, err = conn.SetACL(dir, zk.DigestACL(zk.PermAll, "carol", "x"), -1)
+	require.NoError(t, err)
+	for _, acquire := range []func(context.Context, string, ...lock.Option) (lock.Lease, error){again.TryAcquire, again.Acquire} {
+		_, err = acquire(t.Context(), key)
+		require.ErrorIs(t, err, backend.ErrPermanent, "waiting does not cure it")
+	}
+}

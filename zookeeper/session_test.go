@@ -1,0 +1,287 @@
+package zklock
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// expire ends the session of the backend on the server, as its timeout would: a second
+// connection takes the session over and closes it.
+func expire(t testing.TB, b *zkBackend, addr string) {
+	t.Helper()
+	b.mu.Lock()
+	s := b.current
+	b.mu.Unlock()
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	l.mu.Lock()
+	id, password := l.greeting[12:20], l.greeting[24:40]
+	l.mu.Unlock()
+	var hello []byte
+	hello = binary.BigEndian.AppendUint32(hello, 44)    // length
+	hello = binary.BigEndian.AppendUint32(hello, 0)     // version
+	hello = binary.BigEndian.AppendUint64(hello, 0)     // last transaction seen
+	hello = binary.BigEndian.AppendUint32(hello, 10000) // timeout
+	hello = append(hello, id...)
+	hello = binary.BigEndian.AppendUint32(hello, 16)
+	hello = append(hello, password...)
+	hello = binary.BigEndian.AppendUint32(hello, 8)          // and at once, since the other takes it back:
+	hello = binary.BigEndian.AppendUint32(hello, 1)          // request 1
+	hello = binary.BigEndian.AppendUint32(hello, 0xfffffff5) // closeSession
+	eventually(t, "the session has been closed", func() bool {
+		if s.ended() {
+			return true
+		}
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write(hello)
+		require.NoError(t, err)
+		_, _ = io.ReadAll(conn)
+		select {
+		case <-s.gone:
+			return true
+		case <-time.After(time.Second):
+			return false
+		}
+	})
+}
+
+func TestExpiredSessionLosesItsHolds(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	b, other := backendOn(t, nil, server), shared(t)
+	l := lockerOn(t, b)
+	key := uniqueKey(t)
+	one, err := l.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	two, err := l.Acquire(t.Context(), key+"/owned", lock.WithOwner("me"))
+	require.NoError(t, err)
+	before := b.current.conn.SessionID()
+	expire(t, b, server.Addr())
+	for _, lease := range []lock.Lease{one, two} {
+		<-lease.Context().Done()
+		require.ErrorIs(t, context.Cause(lease.Context()), backend.ErrSessionLost)
+		require.ErrorIs(t, lease.Renew(t.Context()), backend.ErrNotHeld)
+		require.ErrorIs(t, lease.Release(t.Context()), backend.ErrSessionLost)
+	}
+	hold, _ := granted(t, other, request(key))
+	require.NoError(t, other.Release(t.Context(), hold))
+	// A new session serves what comes next.
+	again, err := l.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	assert.Greater(t, again.Token(), one.Token())
+	b.mu.Lock()
+	assert.NotEqual(t, before, b.current.conn.SessionID())
+	b.mu.Unlock()
+	require.NoError(t, again.Release(t.Context()))
+}
+
+// A waiter whose session has ended is not granted by it, and waits on in a new one.
+func TestExpiredSessionOfAWaiter(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	holder, waiter := shared(t), backendOn(t, nil, server)
+	key := uniqueKey(t)
+	hold, _ := granted(t, holder, request(key))
+	place, err := waiter.Enqueue(t.Context(), request(key))
+	require.NoError(t, err)
+	direct := make(chan error, 1)
+	go func() { _, err := place.Wait(t.Context()); direct <- err }()
+	l := lockerOn(t, waiter)
+	got := make(chan lock.Lease, 1)
+	go func() {
+		lease, err := l.Acquire(t.Context(), key)
+		assert.NoError(t, err)
+		got <- lease
+	}()
+	expire(t, waiter, server.Addr())
+	require.ErrorIs(t, <-direct, backend.ErrSessionLost)
+	require.NoError(t, place.Withdraw(t.Context()))
+	require.NoError(t, holder.Release(t.Context(), hold))
+	lease := <-got
+	require.NoError(t, lease.Release(t.Context()))
+}
+
+// gate is a way to the server on which the answers can be kept back.
+type gate struct {
+	listener net.Listener
+	server   string
+	deaf     atomic.Bool // requests pass, answers don't
+	mu       sync.Mutex
+	conns    []net.Conn
+	wg       sync.WaitGroup
+}
+
+func gateTo(t testing.TB, server string) *gate {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := &gate{listener: listener, server: server}
+	g.wg.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", g.server)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			g.mu.Lock()
+			g.conns = append(g.conns, in, out)
+			g.mu.Unlock()
+			g.wg.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
+			g.wg.Go(func() {
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := out.Read(buf)
+					if err != nil || g.deaf.Load() && n > 0 && g.swallow() {
+						break
+					}
+					if _, err := in.Write(buf[:n]); err != nil {
+						break
+					}
+				}
+				_ = in.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		g.cut()
+		g.wg.Wait()
+	})
+	return g
+}
+
+// swallow lets the answer vanish together with the connection, once.
+func (g *gate) swallow() bool { return g.deaf.CompareAndSwap(true, false) }
+
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.conns {
+		_ = c.Close()
+	}
+	g.conns = nil
+}
+
+// The server has applied a request, and its answer is lost with the connection.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	g := gateTo(t, server.Addr())
+	b, err := NewBackend(t.Context(), []string{g.listener.Addr().String()}, &Options{Lock: lock.Options{TTL: ttl}})
+	require.NoError(t, err)
+	l := lockerOn(t, b)
+	conn, other := rawOn(t, server), shared(t)
+	var lastSession int64
+	for i := range 20 {
+		key := uniqueKey(t)
+		warm, err := l.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		require.NoError(t, warm.Release(t.Context()))
+		// The keeper's reads may meet the gate first; over the rounds all kinds do.
+		g.deaf.Store(true)
+		acquire := l.Acquire
+		if i%2 == 0 {
+			acquire = l.TryAcquire
+		}
+		lease, err := acquire(t.Context(), key)
+		if err != nil {
+			require.ErrorIs(t, err, backend.ErrUnavailable, "a read whose answer is lost has changed nothing")
+			eventually(t, "nothing is left", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
+			continue
+		}
+		require.Len(t, ours(t, conn, other.dir(key)), 1, "the grant was found and not made twice")
+		g.deaf.Store(true)
+		eventually(t, "the hold is renewed in the end", func() bool { return lease.Renew(t.Context()) == nil })
+		if i%4 < 2 {
+			g.deaf.Store(true)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
+		}
+		eventually(t, "the key is free", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
+		id := b.(*zkBackend).current.conn.SessionID()
+		if lastSession != 0 {
+			require.Equal(t, lastSession, id, "no session was lost")
+		}
+		lastSession = id
+	}
+}
+
+// The caller gives up while the server stands still, and the server grants afterwards:
+// the node goes, although the process and its session live on.
+func TestLateGrant(t *testing.T) {
+	t.Parallel()
+	server := servertest.ZooKeeper(t, servertest.WithControl())
+	b, other := backendOn(t, &Options{Lock: lock.Options{TTL: 10 * time.Second}}, server), backendOn(t, nil, server)
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key)) // the parents exist
+	require.NoError(t, b.Release(t.Context(), hold))
+	server.Freeze(t)
+	req := request(key)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := b.Enqueue(ctx, req)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
+	server.Resume(t)
+	conn := rawOn(t, server)
+	eventually(t, "the late grant has gone", func() bool {
+		b.current.mu.Lock()
+		left := len(b.current.places)
+		b.current.mu.Unlock()
+		return left == 0 && len(ours(t, conn, b.dir(key))) == 0
+	})
+	hold, _ = granted(t, other, request(key))
+	require.NoError(t, other.Release(t.Context(), hold))
+	assert.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
+}
+
+// A node whose record is not on this side is found by its name.
+func TestReleaseOfAnUnknownAcquisition(t *testing.T) {
+	t.Parallel()
+	a, b := shared(t), shared(t)
+	hold, _ := granted(t, a, request(uniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold))
+	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
+	_, err := a.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrTakenOver)
+}
+
+func TestCloseWithoutServer(t *testing.T) {
+	t.Parallel()
+	server := servertest.ZooKeeper(t, servertest.WithControl())
+	b := backendOn(t, nil, server)
+	server.Kill(t)
+	eventually(t, "the connection is gone", func() bool {
+		b.current.mu.Lock()
+		defer b.current.mu.Unlock()
+		return !b.current.attached && b.current.failures > 0
+	})
+	start := time.Now()
+	_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	assert.Less(t, time.Since(start), time.Second, "a try does not wait for servers that refuse")
+	require.NoError(t, b.Close())
+	_, err = b.Try(t.Context(), request(uniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrClosed)
+}
