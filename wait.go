@@ -13,7 +13,7 @@ import (
 // to. Every sleep is lengthened at random by up to a quarter.
 const (
 	pollWatched   = 2 * time.Second       // under a watch: only for signals that got lost
-	pollFirst     = 15 * time.Millisecond // without a watch, growing to
+	pollFirst     = 15 * time.Millisecond // without a watch, less if the server is fast, growing to
 	pollMost      = 250 * time.Millisecond
 	troubleFirst  = 25 * time.Millisecond // after an error of the server, doubling to
 	troubleMost   = 2 * time.Second
@@ -97,8 +97,9 @@ type waiter struct {
 	handedOver bool
 
 	timer *time.Timer
-	fails int // errors of the server in a row
-	polls int // refusals in a row without a watch
+	fails int       // errors of the server in a row
+	polls int       // refusals in a row without a watch, and by the same holder
+	since time.Time // of that holder
 }
 
 // poll asks, watches, asks again, and then sleeps until the watch signals or it
@@ -186,13 +187,19 @@ func (w *waiter) watchFailed() {
 // interval is how long to sleep after a refusal: not longer than the holder's
 // lease can last, nor than the poll interval.
 func (w *waiter) interval() time.Duration {
+	var held *HeldError
+	refused := errors.As(w.a.refusal, &held)
 	d := between(pollWatched)
 	if w.lane.hints == nil {
+		// A key that changes hands may be free soon; a holder of long standing may
+		// stay for as long again.
+		if refused && !held.Holder.Since.Equal(w.since) {
+			w.polls, w.since = 0, held.Holder.Since
+		}
 		w.polls++
-		d = backoff(pollFirst, pollMost, w.polls)
+		d = backoff(min(pollFirst, courtesyLeast+4*w.a.took), pollMost, w.polls)
 	}
-	var held *HeldError
-	if errors.As(w.a.refusal, &held) && held.Remaining > 0 {
+	if refused && held.Remaining > 0 {
 		d = min(d, held.Remaining+expiryPadding)
 	}
 	if w.heldHere() {

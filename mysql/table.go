@@ -39,7 +39,8 @@ type Options struct {
 // one statement, two at most, and gives it back; a pool whose connections are all
 // busy for long starves renewals, so give the locks a pool of their own where the
 // work can fill it. The driver must be github.com/go-sql-driver/mysql; its settings
-// don't matter, except that autocommit must be on.
+// don't matter, except that autocommit must be on. A pool made with [NewConnector] is
+// a little faster.
 //
 // NewTable creates or checks the table and looks at the settings of the server,
 // bounded by ctx. What waiting does not cure is ErrPermanent: a refused password, an
@@ -102,9 +103,9 @@ func openTable(ctx context.Context, s urlSettings) (backend.Backend, error) {
 		}
 	}
 	s.config.ReadTimeout, s.config.WriteTimeout = readTimeout, readTimeout
-	connector, err := mysql.NewConnector(s.config)
+	connector, err := NewConnector(s.config)
 	if err != nil {
-		return nil, fmt.Errorf("mysqllock: %w: URL: %w", backend.ErrInvalid, err)
+		return nil, err
 	}
 	db := sql.OpenDB(connector)
 	size := s.pool

@@ -97,7 +97,7 @@ func (b *tableBackend) step(ctx context.Context, f func(context.Context, *sql.Co
 		if err != nil {
 			return unsent{err}
 		}
-		inFlight, end := withGrace(ctx)
+		inFlight, end := withGrace(ctx, conn)
 		err = f(inFlight, conn)
 		end()
 		_ = conn.Close() // back to the pool
@@ -120,15 +120,24 @@ func (b *tableBackend) step(ctx context.Context, f func(context.Context, *sql.Co
 // ended.
 const grace = time.Second
 
-// withGrace returns a context that ends a while after the given one. A driver can
-// only give a statement up by closing the connection, and the server may carry the
-// statement out afterwards: a grant could follow the release that was meant to
-// remove it. So the answer is waited for; the lock package has let the caller go.
-func withGrace(ctx context.Context) (inFlight context.Context, end func()) {
+// withGrace returns a context for the statements of a connection that ends a while
+// after the given one. A statement can only be given up by closing the connection,
+// and the server may carry it out afterwards: a grant could follow the release that
+// was meant to remove it. So the answer is waited for; the lock package has let the
+// caller go.
+func withGrace(ctx context.Context, conn *sql.Conn) (inFlight context.Context, end func()) {
+	inFlight = context.WithoutCancel(ctx)
 	if ctx.Done() == nil {
-		return ctx, func() {}
+		return inFlight, func() {}
 	}
-	inFlight, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var giveUp func()
+	cancel := func() {}
+	if socket := socketOf(conn); socket != nil {
+		giveUp = func() { _ = socket.Close() }
+	} else {
+		inFlight, cancel = context.WithCancel(inFlight)
+		giveUp = cancel
+	}
 	var mu sync.Mutex
 	var timer *time.Timer
 	over := false
@@ -136,7 +145,7 @@ func withGrace(ctx context.Context) (inFlight context.Context, end func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !over {
-			timer = time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
+			timer = time.AfterFunc(grace, giveUp)
 		}
 	})
 	return inFlight, func() {
@@ -147,7 +156,7 @@ func withGrace(ctx context.Context) (inFlight context.Context, end func()) {
 		if timer != nil {
 			timer.Stop()
 		}
-		cancel(nil)
+		cancel()
 	}
 }
 

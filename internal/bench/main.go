@@ -37,6 +37,7 @@ var measurements = []measurement{
 	{"redlock", (*bench).redlock},
 	{"mysql-row", (*bench).mysqlRow},
 	{"zookeeper", (*bench).zookeeper},
+	{"mysql-table", (*bench).mysqlTable},
 }
 
 // bench is what every measurement has.
