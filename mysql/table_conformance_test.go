@@ -9,8 +9,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -33,13 +35,16 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	server := shared(t)
 	t.Run("URL", func(t *testing.T) {
 		t.Parallel()
-		conformance.Run(t, tableConfigOfURL(server.URL()))
+		cfg := tableConfigOfURL(server.URL())
+		cfg.Judge = linear.Judge(t)
+		conformance.Run(t, cfg)
 	})
 	for _, foundRows := range []string{"false", "true"} {
 		t.Run("pool, clientFoundRows="+foundRows, func(t *testing.T) {
 			t.Parallel()
 			cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=" + foundRows)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			cfg.Judge = linear.Judge(t)
 			conformance.Run(t, cfg)
 		})
 	}
@@ -50,10 +55,27 @@ func tableConfigOfURL(url string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: time.Second})
 		},
-		Child:  "table-url " + url,
-		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Guarded: tableGuarded(url),
+		Child:   "table-url " + url,
+		TTL:     time.Second,
+		Budget:  20 * time.Second,
 	}
+}
+
+// tableGuarded writes with Guarded, into the table of the row form's writes.
+func tableGuarded(url string) *conformance.GuardedWrite {
+	g := *rowGuarded(url)
+	_, err := g.Read(context.Background(), "") // creates the table
+	g.Write = func(ctx context.Context, lease lock.Lease, value string) error {
+		if err != nil {
+			return err
+		}
+		return Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO row_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)", lease.Key(), value)
+			return err
+		})
+	}
+	return &g
 }
 
 // tableConfigOfDSN is about a pool of the caller's.
