@@ -25,3 +25,11 @@ func HoldOf(l Lease) (backend.Backend, backend.Hold, bool) {
 	}
 	return own.c.backend, hold, true
 }
+
+// RenewsItself reports whether the lease is one of a Locker made by [New] or [Open]
+// and was acquired without [WithoutRenewal], so that what needs more time may renew
+// it unasked. It does no I/O and is safe for concurrent use.
+func RenewsItself(l Lease) bool {
+	own, ok := l.(*lease)
+	return ok && own.auto
+}

@@ -33,6 +33,23 @@ func TestHoldOfNamesTheHoldOnTheServer(t *testing.T) {
 	})
 }
 
+func TestRenewsItself(t *testing.T) {
+	t.Parallel()
+	l, err := memlock.New(t.Context(), nil)
+	require.NoError(t, err)
+	defer l.Close()
+	for _, c := range []struct {
+		opts []lock.Option
+		want bool
+	}{{nil, true}, {[]lock.Option{lock.WithoutRenewal()}, false}} {
+		lease, err := l.TryAcquire(t.Context(), "k", c.opts...)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, lock.RenewsItself(lease))
+		require.NoError(t, lease.Release(t.Context()))
+	}
+	assert.False(t, lock.RenewsItself(struct{ lock.Lease }{}))
+}
+
 func TestHoldOfAnotherLease(t *testing.T) {
 	t.Parallel()
 	_, _, ok := lock.HoldOf(struct{ lock.Lease }{})

@@ -18,6 +18,7 @@ type lease struct {
 	since backend.Instant
 	ctx   leaseContext
 	end   context.CancelCauseFunc
+	auto  bool // it is renewed without being asked
 
 	// until is the deadline once more, for looks at the clock without a mutex.
 	until atomic.Int64
@@ -32,7 +33,7 @@ type lease struct {
 // newLease begins the hold and schedules it.
 func (c *client) newLease(h backend.Hold, g backend.Grant, s Settings, now backend.Instant) *lease {
 	h.Token = g.Token
-	l := &lease{c: c, hold: h, since: now}
+	l := &lease{c: c, hold: h, since: now, auto: !s.NoRenewal}
 	ctx, end := context.WithCancelCause(context.Background())
 	l.ctx, l.end = leaseContext{ctx, l}, end
 	l.state = newHold(h.TTL, g.Validity, now, !s.NoRenewal, s.MaxHold, rand.Float64())

@@ -18,8 +18,8 @@ import (
 // keeps a shared lock on the row of the lease, and nobody can take the key over
 // before it has ended.
 //
-// The lease is renewed first, and is not renewed while the transaction is open; fn
-// must end before the lease does. The context of fn ends with ctx and with the lease,
+// A lease that renews itself is renewed first, and is not renewed while the
+// transaction is open; fn must end before the lease does. The context of fn ends with ctx and with the lease,
 // and the transaction is then rolled back. fn uses the transaction with its context,
 // and neither commits nor rolls back. The protected tables must be transactional.
 //
@@ -40,8 +40,10 @@ func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context,
 	case !ok:
 		return notHeld(key)
 	}
-	if err := lease.Renew(ctx); err != nil {
-		return fmt.Errorf("mysqllock: key %q: renewal before a guarded write: %w", key, err)
+	if lock.RenewsItself(lease) {
+		if err := lease.Renew(ctx); err != nil {
+			return fmt.Errorf("mysqllock: key %q: renewal before a guarded write: %w", key, err)
+		}
 	}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

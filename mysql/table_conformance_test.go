@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Run("URL", func(t *testing.T) {
 		t.Parallel()
 		cfg := tableConfigOfURL(server.URL())
-		cfg.Judge = linear.Judge(t)
+		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, poolOf(t, servertest.MySQLDSN(server), ""))
 		conformance.Run(t, cfg)
 	})
 	for _, foundRows := range []string{"false", "true"} {
@@ -44,7 +45,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 			t.Parallel()
 			cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=" + foundRows)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			cfg.Judge = linear.Judge(t)
+			cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
 			conformance.Run(t, cfg)
 		})
 	}
@@ -55,27 +56,31 @@ func tableConfigOfURL(url string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: time.Second})
 		},
-		Guarded: tableGuarded(url),
-		Child:   "table-url " + url,
-		TTL:     time.Second,
-		Budget:  20 * time.Second,
+		Child:  "table-url " + url,
+		TTL:    time.Second,
+		Budget: 20 * time.Second,
 	}
 }
 
-// tableGuarded writes with Guarded, into the table of the row form's writes.
-func tableGuarded(url string) *conformance.GuardedWrite {
-	g := *rowGuarded(url)
-	_, err := g.Read(context.Background(), "") // creates the table
-	g.Write = func(ctx context.Context, lease lock.Lease, value string) error {
-		if err != nil {
-			return err
-		}
-		return Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO row_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)", lease.Key(), value)
-			return err
-		})
+// tableGuarded writes with Guarded.
+func tableGuarded(t testing.TB, db *sql.DB) *conformance.GuardedWrite {
+	t.Helper()
+	execOn(t, db, "CREATE TABLE IF NOT EXISTS table_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
+	return &conformance.GuardedWrite{
+		Write: func(ctx context.Context, lease lock.Lease, value string) error {
+			return Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO table_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v=VALUES(v)", lease.Key(), value)
+				return err
+			})
+		},
+		Read: func(ctx context.Context, key string) (value string, err error) {
+			err = db.QueryRowContext(ctx, "SELECT v FROM table_values WHERE k=?", key).Scan(&value)
+			if errors.Is(err, sql.ErrNoRows) {
+				err = nil
+			}
+			return value, err
+		},
 	}
-	return &g
 }
 
 // tableConfigOfDSN is about a pool of the caller's.
