@@ -11,6 +11,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conformance.Run(t, conformanceOfURL(servertest.SharedEtcd(t).URL()))
 }
 

@@ -45,7 +45,7 @@ func sentinelFor(err error) error {
 	var server rpctypes.EtcdError
 	switch {
 	case errors.As(err, &server):
-	case clientClosed(err):
+	case errors.Is(err, errClientClosed):
 		return backend.ErrPermanent
 	case badCertificate(err):
 		return backend.ErrPermanent
@@ -55,11 +55,7 @@ func sentinelFor(err error) error {
 	return nil
 }
 
-// clientClosed reports that the client was closed under us.
-func clientClosed(err error) bool {
-	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Canceled && strings.Contains(s.Message(), "client connection is closing")
-}
+var errClientClosed = errors.New("the client was closed before the Locker")
 
 func badCertificate(err error) bool {
 	s, ok := status.FromError(err)
@@ -136,8 +132,6 @@ func hintFor(err error) string {
 		return "; check user and password"
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return "; compact and defragment the server, then disarm its alarm"
-	case clientClosed(err):
-		return "; the client was closed before the Locker"
 	}
 	return ""
 }

@@ -175,6 +175,9 @@ func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID) (se
 // one that does not answer in half of the time, or whose connection breaks, is
 // given up and the request goes to the next one.
 func (b *etcdBackend) attempts(ctx context.Context, send func(ctx context.Context) error) error {
+	if b.client.Ctx().Err() != nil {
+		return errClientClosed // the client library would try again until ctx ends
+	}
 	if len(b.client.Endpoints()) == 1 {
 		return send(ctx)
 	}
