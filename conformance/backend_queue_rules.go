@@ -149,3 +149,41 @@ func queueAbandoned(e *env) {
 	}
 	_ = b.release(e.ctx, next.hold())
 }
+
+// waiterSessionCheck is the fault that Jepsen found in etcd 3.4.3: the wait ended
+// with the release of the holder, and nobody looked whether the waiter's own lease
+// was still there.
+func waiterSessionCheck(e *env) {
+	if e.EndSession == nil {
+		e.skipf("needs Config.EndSession")
+	}
+	holder := e.backend()
+	for round := range e.rounds(300*time.Millisecond, 3, 20) {
+		a, b := e.backend(), e.backend()
+		key := e.key("%d", round)
+		h := holder.mustTry(e.request(key, "", e.long))
+		first := e.enqueue(a, key, e.long).waiting(e)
+		e.settle()
+		ev := e.hist.begin("suite", "EndSession", key)
+		err := e.EndSession(e.ctx, key)
+		e.hist.end(ev, outcome(err))
+		if err != nil {
+			e.unexpectedFatal(key, err, "Config.EndSession returned %s; expected no error", outcome(err))
+		}
+		second := e.enqueue(b, key, e.long).waiting(e)
+		if err := h.release(e.ctx); err != nil {
+			e.unexpectedFatal(key, err, "Release of the holder returned %s; expected no error", outcome(err))
+		}
+		second.mustGet(e, "the session of the place before it has ended, and the holder has released")
+		if !e.within(e.waitBound(), first.done) {
+			e.overdueFatalf(key, "a waiter whose session had ended still waited after %s", e.waitBound())
+		}
+		if first.err == nil {
+			e.failf(key, "a waiter whose session had ended while it waited was granted token %d, and another client was granted token %d; expected an error", first.grant.Token, second.grant.Token)
+		}
+		if err := b.release(e.ctx, second.hold()); err != nil {
+			e.unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", outcome(err))
+		}
+		_ = first.ticket.Withdraw(e.ctx)
+	}
+}

@@ -82,6 +82,11 @@ type Config struct {
 	// them are skipped.
 	Guarded *GuardedWrite
 
+	// EndSession ends the session, or the lease, of the client that stands last in the
+	// server's queue for the key, as its expiry would, without telling the client.
+	// Without it a rule about queues is skipped.
+	EndSession func(ctx context.Context, key string) error
+
 	// Child is by what another process makes this Config again, such as the address
 	// of a server: the argument of the function that was given to the function
 	// Child. Without it, the rules that kill or stop processes are skipped.

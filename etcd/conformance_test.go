@@ -2,9 +2,13 @@ package etcdlock
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
@@ -21,8 +25,71 @@ func conformanceOfURL(url string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{})
 		},
-		Child:  url,
-		TTL:    2 * time.Second,
-		Budget: 20 * time.Second,
+		EndSession: func(ctx context.Context, key string) error { return endSession(ctx, url, key) },
+		Guarded:    guardedWrite(url),
+		Child:      url,
+		TTL:        2 * time.Second,
+		Budget:     20 * time.Second,
+	}
+}
+
+// adminOf is a client of the servers, with the prefix of the URL.
+func adminOf(url string) (*etcdBackend, error) {
+	u, err := backend.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	conf, prefix, err := clientConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(conf)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBackend(client, prefix)
+	if err != nil {
+		return nil, err
+	}
+	b.closesIt = true
+	return b, nil
+}
+
+// endSession revokes the lease of the last place in the queue.
+func endSession(ctx context.Context, url, key string) error {
+	b, err := adminOf(url)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	kvs, err := b.places(ctx, namesOf(b.prefix, key))
+	if err != nil {
+		return err
+	}
+	if len(kvs) == 0 {
+		return fmt.Errorf("nobody waits for %q", key)
+	}
+	_, err = b.client.Revoke(ctx, clientv3.LeaseID(kvs[len(kvs)-1].Lease))
+	return err
+}
+
+func guardedWrite(url string) *conformance.GuardedWrite {
+	return &conformance.GuardedWrite{
+		Write: func(ctx context.Context, lease lock.Lease, value string) error {
+			_, err := Txn(ctx, lease).Then(clientv3.OpPut("guarded/"+lease.Key(), value)).Commit()
+			return err
+		},
+		Read: func(ctx context.Context, key string) (string, error) {
+			b, err := adminOf(url)
+			if err != nil {
+				return "", err
+			}
+			defer b.Close()
+			resp, err := b.client.Get(ctx, "guarded/"+key)
+			if err != nil || len(resp.Kvs) == 0 {
+				return "", err
+			}
+			return string(resp.Kvs[0].Value), nil
+		},
 	}
 }

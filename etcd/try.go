@@ -146,6 +146,9 @@ func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (res
 		resp = r.Txn()
 		return err
 	})
+	if !again {
+		b.answered(m) // it was not sent
+	}
 	return resp, err
 }
 
