@@ -1,0 +1,58 @@
+package mysqlflawed
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var goesOnAfterDeadlock = Lock{
+	ID: "Z44", Title: "after 1213 the hold is believed to exist",
+	Summary: "Two clients lock a row that does not exist, the server ends one of them with a deadlock, and that one goes on as if only its INSERT had been superfluous.",
+	Seen:    "mysqljs/mysql#2575 and lukas-krecan/ShedLock#147 show the deadlock; what is made of it is often a log line.",
+	Instead: "1213 has rolled back the whole transaction: nothing of it exists. And create the row in a statement of its own.",
+	File:    "goes_on_after_deadlock.go",
+	Rule:    "ConcurrentTries",
+	make:    func(t table) backend.Backend { return oblivious{t} },
+}
+
+// oblivious looks for the row with FOR UPDATE and inserts it when there is none.
+// Both clients have locked the gap by then, so that neither may insert.
+//
+//	A: BEGIN; SELECT ... FOR UPDATE   -> nothing
+//	B: BEGIN; SELECT ... FOR UPDATE   -> nothing
+//	A: INSERT                         waits for B's lock on the gap
+//	B: INSERT                         -> 1213: B is rolled back, A goes on and holds the key
+//	B: "somebody was faster with the row", COMMIT -> ok, B works too
+//
+// Caught by ConcurrentTries, where several ask for a new key at once.
+type oblivious struct{ table }
+
+func (t oblivious) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	tx, err := t.db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	sent := instant()
+	rows, err := tx.QueryContext(ctx, "SELECT owner FROM "+t.name+" WHERE lock_key=? FOR UPDATE", req.Key)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	exists := rows.Next()
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return backend.Grant{}, err
+	}
+	if exists {
+		_ = tx.Rollback()
+		return t.table.Try(ctx, req)
+	}
+	_, err = tx.ExecContext(context.WithoutCancel(ctx), "INSERT INTO "+t.name+" VALUES (?, ?, "+then+")", req.Key, req.ID.Hex(), req.TTL.Microseconds())
+	if e := (*mysql.MySQLError)(nil); err != nil && (!errors.As(err, &e) || e.Number != 1213) { // the mistake
+		return backend.Grant{}, err
+	}
+	return granted(sent, req, true, tx.Commit())
+}

@@ -1,0 +1,31 @@
+package mysqlflawed
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var releasesWithoutOwner = Lock{
+	ID: "Z08", Title: "release by key, without the owner",
+	Summary: "A holder whose lease has run out frees the row of the next holder.",
+	Seen:    "Lock tables whose release is DELETE FROM locks WHERE name = ?.",
+	Instead: "The id of the acquisition in the WHERE of every statement.",
+	File:    "release_without_owner.go",
+	Rule:    "ReleaseOwnOnly",
+	make:    func(t table) backend.Backend { return anyonesRelease{t} },
+}
+
+// anyonesRelease frees the row whoever has it.
+//
+//	A's lease runs out
+//	B: takes the row, B works
+//	A: UPDATE locks SET owner = '' WHERE lock_key = job   -> that was B's
+//
+// Caught by ReleaseOwnOnly.
+type anyonesRelease struct{ table }
+
+func (t anyonesRelease) Release(ctx context.Context, hold backend.Hold) error {
+	ok, err := t.matched(ctx, "UPDATE "+t.name+" SET owner='', expires=IF(LAST_INSERT_ID(1),'1970-01-01',NULL) WHERE lock_key=? AND expires>"+now, hold.Key)
+	return found(ok, err)
+}
