@@ -58,7 +58,7 @@ func tableConfigOfURL(url string) conformance.Config {
 		},
 		Child:  "table-url " + url,
 		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Budget: 15 * time.Second,
 	}
 }
 
@@ -102,6 +102,6 @@ func tableConfigOfDSN(dsn string) (conformance.Config, *sql.DB) {
 		},
 		Child:  "table-dsn " + dsn,
 		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Budget: 8 * time.Second,
 	}, db
 }
