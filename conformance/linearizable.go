@@ -120,7 +120,7 @@ func (e *env) makeHistory(j *journal, clients []*client, owners []string, expiri
 func (w *caller) step() {
 	e := w.e
 	e.pause(e.randomly(2 * time.Millisecond))
-	owner := ""
+	var owner string
 	switch dice := e.random(10); {
 	case len(w.holds) > 0 && dice < 4:
 		w.release(int(e.random(int64(len(w.holds)))))

@@ -87,7 +87,7 @@ func TestMutantsOfOperating(t *testing.T) {
 		}},
 		"list shows keys twice": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
-				return m.operated.List(ctx, prefix, func(r backend.Record) bool { return visit(r) && visit(r) })
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { more := visit(r); return more && visit(r) })
 			}
 		}},
 		"list does not stop": {"ListShowsHeldKeys", func(m *operateMutant) {

@@ -37,7 +37,7 @@ func (b *tableBackend) Cleanup(ctx context.Context, olderThan time.Duration) (re
 	for after := floorKey; ; {
 		var chunk int
 		err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
-			last := after
+			var last string
 			chunk, last, err = b.cleanChunk(ctx, conn, after, olderThan)
 			if err == nil {
 				after = last

@@ -154,17 +154,6 @@ func dialFailed(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// connectionBroke reports that the connection ended before the answer: the
-// statement may have been applied.
-func connectionBroke(err error) bool {
-	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || isNetwork(err)
-}
-
-func isNetwork(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op)
-}
-
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()

@@ -91,7 +91,7 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 		return nil
 	case errors.Is(err, sql.ErrTxDone), work.Err() != nil && errors.Is(err, work.Err()):
 		return keyError(work, hold.Key, fmt.Errorf("rolled back: %w", err))
-	case worthRepeating(err), sentinelFor(err) == backend.ErrUnavailable:
+	case worthRepeating(err), errors.Is(sentinelFor(err), backend.ErrUnavailable):
 		return keyError(work, hold.Key, err)
 	}
 	return keyError(work, hold.Key, fmt.Errorf("%w: commit: %w", backend.ErrOutcomeUnknown, err))

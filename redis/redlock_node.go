@@ -50,7 +50,9 @@ var (
 )
 
 // unsent marks the errors of calls that were not sent.
-func unsent(err error) bool { return err == errSilent || err == errTooMany || err == errClosing }
+func unsent(err error) bool {
+	return errors.Is(err, errSilent) || errors.Is(err, errTooMany) || errors.Is(err, errClosing)
+}
 
 // redlockNode sends the calls of a Locker to one node: one batch at a time, in the
 // order in which they were made, so that a release never overtakes the request that

@@ -29,7 +29,7 @@ func answered(err error) bool {
 
 // gaveUp reports that the wait for an answer was given up; the request is under way.
 func gaveUp(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || err == errGone
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errGone)
 }
 
 // lostReply reports that the connection ended before the answer.
@@ -106,7 +106,7 @@ func writeError(key string, err error) error {
 	if errors.As(err, new(notSent)) && gaveUp(err) {
 		return fmt.Errorf("zklock: key %q: %w: no time left to ask: %w", key, backend.ErrUnavailable, err)
 	}
-	if err == errGone { // and with the session whatever it did
+	if errors.Is(err, errGone) { // and with the session whatever it did
 		return keyError(key, err)
 	}
 	if gaveUp(err) || lostReply(err) {

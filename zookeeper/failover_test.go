@@ -79,7 +79,7 @@ func TestFailover(t *testing.T) {
 			go func() {
 				next, err := others.Acquire(waiting, key)
 				if err != nil {
-					assert.True(t, errors.Is(err, context.Canceled), "%v", err)
+					assert.ErrorIs(t, err, context.Canceled)
 					grants <- got{}
 					return
 				}

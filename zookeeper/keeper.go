@@ -2,6 +2,7 @@ package zklock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -95,7 +96,7 @@ func (s *session) watch(ctx context.Context, path string) (<-chan zk.Event, bool
 		return ch, err
 	}, nil)
 	switch {
-	case a.err == zk.ErrNoNode:
+	case errors.Is(a.err, zk.ErrNoNode):
 		return nil, false, nil
 	case a.err != nil:
 		return nil, false, a.err

@@ -265,7 +265,7 @@ func (s *session) holder(ctx context.Context, key string, p place) (*backend.Hel
 		}
 		next, taken := first(children)
 		if taken == 0 {
-			return nil, nil
+			return nil, nil //nolint:nilnil // nobody holds the key, which is neither
 		}
 		p = next
 	}
