@@ -2,7 +2,6 @@ package zklock
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
