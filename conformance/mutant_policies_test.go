@@ -35,7 +35,7 @@ func TestMutantPolicies(t *testing.T) {
 		change func(m *lockerMutant, b backend.Backend)
 	}{
 		"asks without a pause": {"WaitIsCalm", func(m *lockerMutant, _ backend.Backend) {
-			again(m, func(context.Context, string) { time.Sleep(time.Millisecond) })
+			again(m, func(context.Context, string) { time.Sleep(50 * time.Microsecond) })
 		}},
 		"believes in signals": {"WaiterPolls", func(m *lockerMutant, b backend.Backend) {
 			w, ok := b.(backend.Watcher)

@@ -217,3 +217,17 @@ func TestHangsAreDrawnForBoundedCallsOnly(t *testing.T) {
 	}
 	assert.Positive(t, hung)
 }
+
+func TestCallsAreCounted(t *testing.T) {
+	f := faultlock.New(silent{}, nil)
+	b := f.Backend()
+	f.Next(1, faultlock.FailBefore(), faultlock.OpTry)
+	for range 3 {
+		_, _ = b.Try(t.Context(), backend.Request{Key: "a"})
+	}
+	_ = b.Release(t.Context(), backend.Hold{Key: "b"})
+	assert.Equal(t, 3, f.Calls(faultlock.OpTry, "a"), "those that met a fault, too")
+	assert.Equal(t, 1, f.Calls(faultlock.OpRelease, "b"))
+	assert.Zero(t, f.Calls(faultlock.OpRelease, "a"))
+	assert.Panics(t, func() { f.Calls("tyr", "a") }, "an operation that does not exist is never called")
+}

@@ -48,7 +48,10 @@ type Lock struct {
 
 	// One of these makes a client of the lock out of a healthy client.
 	onRedis  func(single) backend.Backend
+	onTable  func(session) backend.Backend
 	onMemory func(primitives) backend.Backend
+	onQueue  func(queued) backend.Backend
+	onPolicy func(l lock.Locker, b backend.Backend) lock.Locker // l is on b, which may be behind faults
 	asLocker func(lock.Locker) lock.Locker
 }
 
@@ -60,15 +63,20 @@ const TTL = time.Second
 func All() []Lock {
 	return []Lock{
 		z49Open, z49Shut,
-		z01, z02, z03, z04, z07Watch, z07Nil, z05, z06,
-		z18, z14, z13, z11, z28, z29, z24,
+		z01, z02, z39, z03, z04, z40, z07Watch, z07Nil, z05, z06,
+		z08, z09, z10,
+		z32, z18, z35, z46, z31,
+		z14, z13, z42, z15, z17, z16, z11, z12,
+		z28, z29, z41Loss, z41Panic,
+		z37, z36, z30,
+		z24, z25, z27,
 	}
 }
 
 // Healthy lists the locks that the broken ones are made of. The suite must pass
 // on them, or else a failure on a broken one would prove nothing.
 func Healthy() []Lock {
-	return []Lock{healthySingle, healthyFenced, healthyPrimitives, healthyPolicy}
+	return []Lock{healthySingle, healthyFenced, healthyTable, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking}
 }
 
 // Config is the lock as the suite sees it. A lock over Redis needs the client,
@@ -76,34 +84,60 @@ func Healthy() []Lock {
 // of at least 50 connections. Each Config over memory has a store of its own.
 func (l Lock) Config(client *goredis.Client) conformance.Config {
 	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: TTL}
-	if l.onRedis != nil {
-		var clients atomic.Int64
+	var clients atomic.Int64
+	switch {
+	case l.onRedis != nil:
 		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
 			return l.onRedis(single{rdb: client, number: int(clients.Add(1))}), nil
 		}
 		cfg.Remove = func(ctx context.Context, key string) error { return client.Del(ctx, name(key)).Err() }
-		return cfg
+	case l.onTable != nil:
+		rows := &table{rows: map[string]row{}}
+		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
+			return l.onTable(session{table: rows, number: int(clients.Add(1))}), nil
+		}
+		cfg.Remove = func(_ context.Context, key string) error { session{table: rows}.delete(key); return nil }
+	default:
+		l.inMemory(&cfg, memlock.NewStore(nil))
 	}
-	store := memlock.NewStore(nil)
+	return cfg
+}
+
+// inMemory completes the Config of a lock over the store.
+func (l Lock) inMemory(cfg *conformance.Config, store *memlock.Store) {
 	cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
-	if l.onMemory != nil {
+	over := func(change func(backend.Backend) backend.Backend) {
 		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
-			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: l.onQueue != nil})
 			if err != nil {
 				return nil, err
 			}
-			return l.onMemory(primitives{b}), nil
+			return change(b), nil
 		}
-		return cfg
 	}
-	cfg.Open = func(ctx context.Context) (lock.Locker, error) {
-		inner, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: TTL}})
-		if err != nil {
-			return nil, err
+	switch {
+	case l.onMemory != nil:
+		over(func(b backend.Backend) backend.Backend { return l.onMemory(primitives{b}) })
+	case l.onQueue != nil:
+		over(func(b backend.Backend) backend.Backend { return l.onQueue(queued{b}) })
+	case l.onPolicy != nil:
+		over(func(b backend.Backend) backend.Backend { return announced{primitives{b}} })
+		cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+			inner, err := lock.New(b, &lock.Options{TTL: ttl})
+			if err != nil {
+				return nil, err
+			}
+			return l.onPolicy(inner, b), nil
 		}
-		return l.asLocker(inner), nil
+	default:
+		cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+			inner, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: TTL}})
+			if err != nil {
+				return nil, err
+			}
+			return l.asLocker(inner), nil
+		}
 	}
-	return cfg
 }
 
 // dawdling is how long a lock dawdles: longer than it takes others to notice that
@@ -121,7 +155,7 @@ var (
 	// then, to clean up.
 	takeovers = []string{
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
-		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "ExpiryIsPerHold", "RenewNotOthers", "RenewBounded",
+		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
 		"WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
 		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant",
 	}
@@ -133,4 +167,6 @@ var (
 		"ReleaseUnknown", "UnavailableIsTold", "CallsAreBounded",
 		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops",
 	}
+	// manyInOneClient: callers in one client do not exclude each other.
+	manyInOneClient = []string{"exclusion", "reentrancy", "waiting", "errors", "close", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ConcurrentTries", "faults"}
 )

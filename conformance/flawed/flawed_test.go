@@ -22,16 +22,20 @@ import (
 func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 
 const (
-	budget = 2 * time.Second // the suite's least number of rounds
-	atOnce = 8               // locks under test at the same time
+	budget   = 2 * time.Second // the suite's least number of rounds
+	together = 10              // locks under test at the same time
 	// patience is how long the suite may go on with a broken lock. Where nothing
 	// is ever granted, cases wait until they are cut off.
-	patience = 15 * time.Second
+	patience = 12 * time.Second
 )
+
+// places are those of the locks under test.
+var places = make(chan struct{}, together)
 
 // TestFlawed is the suite's own test: it must catch every broken lock, by the rule
 // that is named for it, and must not blame it for what it does right.
 func TestFlawed(t *testing.T) {
+	t.Parallel()
 	locks := All()
 	findings := examine(t, locks)
 	caught := 0
@@ -67,6 +71,7 @@ func TestFlawed(t *testing.T) {
 
 // TestHealthy is the control: the locks that the broken ones are made of pass.
 func TestHealthy(t *testing.T) {
+	t.Parallel()
 	locks := Healthy()
 	for i, f := range examine(t, locks) {
 		t.Run(locks[i].Title, func(t *testing.T) {
@@ -92,7 +97,6 @@ func examine(t *testing.T, locks []Lock) []*finding {
 	t.Helper()
 	client := connect(t)
 	findings := make([]*finding, len(locks))
-	places := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for i, l := range locks {
 		wg.Go(func() {
@@ -128,7 +132,7 @@ func examineOne(t *testing.T, l Lock, client *goredis.Client, i int) *finding {
 	}
 	cfg := l.Config(client)
 	cfg.Budget = budget
-	cfg.KeyPrefix = fmt.Sprintf("flawed/%d/%d/", os.Getpid(), i)
+	cfg.KeyPrefix = fmt.Sprintf("%s%d/", keysOf(t), i)
 	cfg.Progress = func(r conformance.Result) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -145,6 +149,9 @@ func examineOne(t *testing.T, l Lock, client *goredis.Client, i int) *finding {
 	return f
 }
 
+// keysOf begins the keys of a test, and of no other.
+func keysOf(t *testing.T) string { return fmt.Sprintf("flawed/%d/%s/", os.Getpid(), t.Name()) }
+
 // connect returns a client of a real server. What the broken locks leave there is
 // removed at the end.
 func connect(t *testing.T) *goredis.Client {
@@ -156,7 +163,7 @@ func connect(t *testing.T) *goredis.Client {
 	t.Cleanup(func() {
 		ctx := context.Background()
 		for _, mark := range []string{name(""), counter("")} {
-			keys := client.Scan(ctx, 0, fmt.Sprintf("%sflawed/%d/*", mark, os.Getpid()), 1000).Iterator()
+			keys := client.Scan(ctx, 0, mark+keysOf(t)+"*", 1000).Iterator()
 			for keys.Next(ctx) {
 				client.Del(ctx, keys.Val())
 			}

@@ -14,7 +14,7 @@ var z11 = Lock{
 	Instead: "Read the clock before the request, count from there, and give back a grant that arrives too late to be of use.",
 	File:    "late_acquire.go", Over: Memory,
 	Rule:     "DeadlineFromSend",
-	Also:     append([]string{"ReentrantAfterLoss", "ReentrantExtends", "RenewNeverResurrects"}, takeovers...),
+	Also:     append([]string{"ReentrantAfterLoss", "ReentrantExtends"}, takeovers...),
 	asLocker: func(l lock.Locker) lock.Locker { return lateAcquire{policy{l}} },
 }
 

@@ -16,7 +16,7 @@ var z01 = Lock{
 	Instead: "SET name id NX PX ttl: record and expiry in one command.",
 	File:    "setnx_only.go", Over: Redis,
 	Rule:    "CrashFrees",
-	Also:    append([]string{"RenewNeverResurrects", "CrashBetweenSteps"}, takeovers...),
+	Also:    append([]string{"CrashBetweenSteps"}, takeovers...),
 	onRedis: func(s single) backend.Backend { return setnxOnly{s} },
 }
 

@@ -1,0 +1,178 @@
+package flawed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+var (
+	healthyWatchdog = Lock{
+		ID: "healthy", Title: "renewal by a goroutine of the lease",
+		File: "healthy_policies.go", Over: Memory,
+		onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return watchdog{policy{l}, keepRenewing} },
+	}
+	healthyAsking = Lock{
+		ID: "healthy", Title: "waiting in a loop",
+		File: "healthy_policies.go", Over: Memory,
+		onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return newAsking(l, nowAndThen) },
+	}
+)
+
+// announced is memlock's primitives with its watches and without re-entry: what the
+// policies of this package are made for.
+type announced struct{ primitives }
+
+// Watch implements backend.Watcher.
+func (a announced) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	return a.Backend.(backend.Watcher).Watch(ctx, key)
+}
+
+func (a announced) Guarantees() backend.Guarantees {
+	g := a.Backend.Guarantees()
+	g.Reentrancy = backend.ReentrancyNone
+	return g
+}
+
+// rest waits, and reports whether the context is still alive.
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// watchdog is a Locker that renews with a goroutine for each lease, as people write
+// it on top of a lock that does not renew by itself.
+type watchdog struct {
+	policy
+	// guard starts what renews the lease.
+	guard func(lease lock.Lease, ttl time.Duration) lock.Lease
+}
+
+// keepRenewing renews five times in a TTL, whatever became of the last time, until
+// the lease ends: with its release, or by its own account when nothing was confirmed.
+func keepRenewing(lease lock.Lease, ttl time.Duration) lock.Lease {
+	go func() {
+		for rest(lease.Context(), ttl/5) {
+			_ = lease.Renew(lease.Context())
+		}
+	}()
+	return lease
+}
+
+// Acquire implements lock.Locker.
+func (w watchdog) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return w.guarded(opts)(w.policy.Acquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+}
+
+// TryAcquire implements lock.Locker.
+func (w watchdog) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return w.guarded(opts)(w.policy.TryAcquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+}
+
+func (w watchdog) guarded(opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {
+	set, _ := lock.ResolveOptions(opts...)
+	return func(lease lock.Lease, err error) (lock.Lease, error) {
+		if err != nil || set.NoRenewal {
+			return lease, err
+		}
+		return w.guard(lease, cmp.Or(set.TTL, TTL)), nil
+	}
+}
+
+// withContext is a lease with another context.
+type withContext struct {
+	lock.Lease
+	ctx context.Context
+}
+
+// Context implements lock.Lease.
+func (l withContext) Context() context.Context { return l.ctx }
+
+// asking is a Locker that waits in a loop of its own.
+type asking struct {
+	policy
+	// prepare is called before the first request for the key. It returns what waits
+	// between two requests, until ctx ends.
+	prepare func(ctx context.Context, key string) (pause func())
+
+	life context.Context // ends with Close
+	shut context.CancelFunc
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // one caller at a time asks for a key
+}
+
+// nowAndThen waits for a while that is never twice the same.
+func nowAndThen(ctx context.Context, _ string) (pause func()) {
+	return func() { rest(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) }
+}
+
+func newAsking(l lock.Locker, prepare func(context.Context, string) func()) *asking {
+	life, shut := context.WithCancel(context.Background())
+	return &asking{policy: policy{l}, prepare: prepare, life: life, shut: shut, turns: map[string]chan struct{}{}}
+}
+
+// Acquire implements lock.Locker. Callers have their turns in the order in which
+// they came, as senders to a channel have.
+func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	turn := a.turn(key)
+	last := held(key) // by others of this Locker, who are before this one
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return nil, gaveUp(ctx, last)
+	case <-a.life.Done():
+		return nil, lock.ErrClosed
+	}
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(a.life, stop)()
+	pause := a.prepare(waiting, key)
+	for {
+		lease, err := a.TryAcquire(ctx, key, opts...)
+		switch {
+		case err == nil:
+			return lease, nil
+		case errors.Is(err, lock.ErrHeld), errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrOutcomeUnknown):
+			last = err
+		case ctx.Err() == nil:
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, gaveUp(ctx, last)
+		}
+		pause()
+	}
+}
+
+func gaveUp(ctx context.Context, last error) error {
+	return fmt.Errorf("flawed: gave up: %w; %w", ctx.Err(), last)
+}
+
+func (a *asking) turn(key string) chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.turns[key] == nil {
+		a.turns[key] = make(chan struct{}, 1)
+	}
+	return a.turns[key]
+}
+
+// Close implements lock.Locker.
+func (a *asking) Close() error {
+	a.shut()
+	return a.policy.Close()
+}
