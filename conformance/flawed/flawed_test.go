@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 
 const (
 	budget   = 2 * time.Second // the suite's least number of rounds
-	together = 10              // locks under test at the same time
+	together = 16              // locks under test at the same time
 	// patience is how long the suite may go on with a broken lock. Where nothing
 	// is ever granted, cases wait until they are cut off.
 	patience = 12 * time.Second
