@@ -112,6 +112,11 @@ type Config struct {
 
 	// Progress is told about each case that has ended, one at a time.
 	Progress func(Result)
+
+	// Repeat is asked, one case at a time, whether a case is to be repeated that has
+	// failed by its timing alone, while this process or the server stood still. The
+	// result is what it would be otherwise. Default: it is, up to three times.
+	Repeat func(Result) bool
 }
 
 const (

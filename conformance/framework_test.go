@@ -171,6 +171,22 @@ func TestLateIsTriedAgainOnlyAfterAStall(t *testing.T) {
 	assert.Equal(t, 2, runs)
 
 	runs = 0
+	cfg := memory()
+	cfg.Repeat = func(r Result) bool {
+		assert.Equal(t, Result{Rule: "Made", Subject: "made", Statement: "A made-up rule.", Verdict: Fail, Evidence: r.Evidence}, r)
+		return runs < 2
+	}
+	res = one(t, cfg, &rule{run: func(e *env) {
+		runs++
+		e.stalls.mu.Lock()
+		e.stalls.stalls = append(e.stalls.stalls, stall{time.Now(), time.Second})
+		e.stalls.mu.Unlock()
+		e.latef("", "too late")
+	}})
+	assert.Equal(t, Fail, res.Verdict)
+	assert.Equal(t, 2, runs, "no more often than the Config wants")
+
+	runs = 0
 	res = one(t, memory(), &rule{run: func(e *env) {
 		runs++
 		e.stalls.mu.Lock()

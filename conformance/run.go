@@ -196,7 +196,7 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 		var retry bool
 		res, retry = r.attempt(ctx, rule, n, missing != nil)
 		// What is not claimed need not work, so that one try tells enough.
-		if !retry || n == attempts || missing != nil || ctx.Err() != nil {
+		if !retry || n == attempts || missing != nil || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
 		worst, total := r.s.stalls.since(begun)
@@ -220,6 +220,17 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 		}
 	}
 	return res
+}
+
+// wanted asks the Config whether a case is to be repeated.
+func (r *runner) wanted(rule *rule, res Result) bool {
+	if r.s.Repeat == nil {
+		return true
+	}
+	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
+	r.progress.Lock()
+	defer r.progress.Unlock()
+	return r.s.Repeat(res)
 }
 
 // calmly waits until the first attempts of all cases have ended, which made some

@@ -165,7 +165,7 @@ var (
 		"Exclusive", "ExclusiveWithinLocker", "WaiterWakes", "WaiterGivesUp", "WaiterDeathHarmless", "CancelDuring", "TryBesideWaiters",
 		"ManyWaiters", "ErrorsAreTyped", "CloseEndsWaits", "CloseTwice", "NoLeak", "OwnGrantRecognised", "GrantWithinValidity",
 		"ReleaseUnknown", "UnavailableIsTold", "CallsAreBounded",
-		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops",
+		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops", "NoHerd",
 	}
 	// manyInOneClient: callers in one client do not exclude each other.
 	manyInOneClient = []string{"exclusion", "reentrancy", "waiting", "errors", "close", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ConcurrentTries", "faults"}

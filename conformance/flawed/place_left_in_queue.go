@@ -14,7 +14,7 @@ var z30 = Lock{
 	Instead: "Give the place up on every way out, detached from the context that has ended, until the server confirms it.",
 	File:    "place_left_in_queue.go", Over: Memory,
 	Rule:    "WaiterGivesUp",
-	Also:    []string{"waiting", "QueueWithdraw", "NoLeak", "CloseEndsWaits", "ErrorsAreTyped", "NoSecretsInErrors", "WaitIsCalm"},
+	Also:    append([]string{"waiting", "QueueWithdraw", "NoSecretsInErrors", "LateGrant"}, cleanUps...),
 	onQueue: func(q queued) backend.Backend { return placeLeft{q} },
 }
 

@@ -16,6 +16,7 @@ var z31 = Lock{
 	File:    "reentry_counted_blindly.go", Over: Redis,
 	Rule: "TryIdempotent",
 	Also: []string{
+		"ReleaseDelayed", "ReentrantFault", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "LateGrant",
 		"OwnGrantRecognised", "HoldCount", "ReleaseByID", "RenewByID", "ExpiryIsPerHold", "ReentrantLimit",
 		"ReleaseUnknown", "ReentrantAfterLoss", "BackendErrors", "RefusalLeavesNothing", "CancelDuring",
 	},

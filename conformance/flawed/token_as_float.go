@@ -16,7 +16,7 @@ var z27 = Lock{
 	Instead: "Count with INCR, whose answer is an integer, and keep what goes through Lua below 2^53.",
 	File:    "token_as_float.go", Over: Redis,
 	Rule:    "TokenIncreases",
-	Also:    []string{"TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder", "TryIdempotent", "TokenStable"},
+	Also:    []string{"TokenFits", "TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder", "TryIdempotent", "TokenStable"},
 	onRedis: func(s single) backend.Backend { return tokenAsFloat{fenced{s}} },
 }
 

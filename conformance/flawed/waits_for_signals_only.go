@@ -14,7 +14,7 @@ var z36 = Lock{
 	Instead: "Take signals for hints: ask now and then, too, and when the holder's lease can have ended.",
 	File:    "waits_for_signals_only.go", Over: Memory,
 	Rule: "WaiterPolls",
-	Also: []string{"CrashFrees"},
+	Also: []string{"UnavailableIsTold", "ProgressUnderFaults", "LateGrant", "CrashFrees"},
 	onPolicy: func(l lock.Locker, b backend.Backend) lock.Locker {
 		watcher, ok := b.(backend.Watcher)
 		if !ok {
