@@ -1,6 +1,10 @@
 package redislock
 
 import (
+	"bytes"
+	"log/slog"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func redlockOptionsOf(t *testing.T, raw string, ttl time.Duration) ([]*goredis.Client, RedlockOptions, error) {
@@ -88,4 +93,47 @@ func TestRedlockBadURLs(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 	_, _, err = redlockOptionsOf(t, "redlock://a", time.Millisecond)
 	require.ErrorIs(t, err, backend.ErrInvalid)
+}
+
+// TestRedlockPermissions: the rules that the documentation gives for a user of its own
+// suffice, also after a restart of a node.
+func TestRedlockPermissions(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/backends/redlock.md")
+	require.NoError(t, err)
+	_, line, ok := strings.Cut(string(page), "ACL SETUSER locks on >PASSWORD ")
+	require.True(t, ok)
+	line, _, _ = strings.Cut(line, "\n")
+	args := []any{"acl", "setuser", "locks", "on", ">pass"}
+	for _, rule := range strings.Fields(line) {
+		args = append(args, rule)
+	}
+	var hosts []string
+	var admins []*goredis.Client
+	for range 3 {
+		s := servertest.Redis(t, servertest.WithPersistence())
+		admin := clientOf(t, s)
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+		hosts, admins = append(hosts, s.Addr()), append(admins, admin)
+	}
+	var log bytes.Buffer
+	b, err := backend.DefaultMux.Open(t.Context(), "redlock://locks:pass@"+strings.Join(hosts, ","), backend.OpenConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	defer b.Close()
+	require.Empty(t, log.String())
+	hold, g := granted(t, b, request("k"))
+	_, err = b.Try(t.Context(), request("k"))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	r, err := b.(backend.Inspector).Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, g.Token, r.Token)
+	for _, admin := range admins {
+		require.NoError(t, admin.ScriptFlush(t.Context()).Err())
+	}
+	require.NoError(t, b.Release(t.Context(), hold))
+	hold, _ = granted(t, b, request("k"))
+	require.NoError(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", hold.Token))
+	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
 }

@@ -32,7 +32,7 @@ type Lock struct {
 	Instead string
 	// File is the source file of the mistake, in this package's directory.
 	File string
-	// Nodes is how many servers it needs, the last of which stands still if Frozen
+	// Nodes is how many servers it needs, the first of which stands still if Frozen
 	// is set.
 	Nodes  int
 	Frozen bool
