@@ -168,6 +168,7 @@ type redlockWithTokens struct{ *redlockBackend }
 var (
 	_ backend.Backend       = (*redlockBackend)(nil)
 	_ backend.Inspector     = (*redlockBackend)(nil)
+	_ backend.Lister        = (*redlockBackend)(nil)
 	_ backend.ForceReleaser = redlockWithTokens{}
 )
 
