@@ -65,9 +65,14 @@ func (e *env) disturbRenewals(via seamKind, name string, f faultlock.Fault) {
 		}
 	}
 	for range 3 {
-		// The deadline is at least two thirds of the TTL away.
+		// The deadline is two thirds of the TTL away or more, or less where the lock can
+		// prove its holds for a part of the TTL only.
+		trouble := e.ttl * 2 / 5
+		for _, h := range holds {
+			trouble = min(trouble, time.Until(h.until())*3/5)
+		}
 		c.All(f, toKeep...)
-		e.pause(e.ttl * 2 / 5)
+		e.pause(trouble)
 		c.Heal()
 		mustLive("its renewals failed for less than the time to its deadline")
 		e.pause(e.ttl / 2)

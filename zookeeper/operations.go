@@ -46,6 +46,7 @@ func (b *zkBackend) Try(ctx context.Context, req backend.Request) (backend.Grant
 // repeat answers a request whose acquisition is known already. The second result is
 // true when it has to begin anew.
 func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
+	n.stands(ctx) // or not; the request that creates it has been answered
 	n.s.mu.Lock()
 	granted, doomed := n.granted, n.doomed
 	n.s.mu.Unlock()

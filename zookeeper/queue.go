@@ -10,18 +10,27 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Enqueue creates the node of the request.
+// Enqueue creates the node of the request. The place of a request that comes twice is
+// the one that it has.
 func (b *zkBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	s, err := b.session()
 	if err != nil {
 		return nil, err
 	}
 	n, isNew, err := s.record(req)
+	if err == nil && !isNew {
+		if n.stands(ctx) {
+			return &ticket{n: n}, nil
+		}
+		if _, err = n.remove(ctx); err == nil {
+			n, isNew, err = s.record(req)
+		}
+	}
 	switch {
 	case err != nil:
-		return nil, keyError(req.Key, err)
+		return nil, writeError(req.Key, err)
 	case !isNew:
-		return nil, fmt.Errorf("zklock: key %q: %w: this acquisition already has a node", req.Key, backend.ErrInvalid)
+		return nil, fmt.Errorf("zklock: key %q: %w: the same request is under way", req.Key, backend.ErrUnavailable)
 	}
 	data := encodeHolder(req)
 	for range tryRounds {
@@ -39,6 +48,26 @@ func (b *zkBackend) Enqueue(ctx context.Context, req backend.Request) (backend.T
 	}
 	n.forgetUnlessDoomed()
 	return nil, writeError(req.Key, err)
+}
+
+// stands reports whether the node is there, once the request that creates it has been
+// answered.
+func (n *node) stands(ctx context.Context) bool {
+	n.s.mu.Lock()
+	busy := n.busy
+	n.s.mu.Unlock()
+	if busy != nil {
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return false
+		case <-n.s.gone:
+			return false
+		}
+	}
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return n.path != "" && !n.doomed
 }
 
 // ticket is a node in the queue of its key.
