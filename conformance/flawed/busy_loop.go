@@ -11,7 +11,7 @@ import (
 var z37 = Lock{
 	ID: "Z37", Title: "waiting in a busy loop",
 	Summary: "Each waiter asks as fast as it can, and the server has to answer all of them instead of the holder.",
-	Seen:    "for !tryLock() {}, with or without a moment of sleep; redis/rueidis#602, hashicorp/consul#9469.",
+	Seen:    "Loops such as for !tryLock() {}, with or without a moment of sleep; redis/rueidis#602, hashicorp/consul#9469.",
 	Instead: "Wait longer from time to time, and at random, so that waiters do not keep step; use signals where there are any.",
 	File:    "busy_loop.go", Over: Memory,
 	Rule:     "WaitIsCalm",

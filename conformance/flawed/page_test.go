@@ -79,7 +79,14 @@ func write(reports map[string]string) string {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-func sentence(s string) string { return strings.TrimRight(upper(s), ".") + "." }
+// sentence begins with a capital letter, unless the first word is the name of a
+// repository.
+func sentence(s string) string {
+	if first, _, _ := strings.Cut(s, " "); !strings.Contains(first, "/") {
+		s = upper(s)
+	}
+	return strings.TrimRight(s, ".") + "."
+}
 
 // shorten keeps the first lines of a report, which have the first violation.
 func shorten(evidence string) string {
