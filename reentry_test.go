@@ -119,6 +119,52 @@ func (t countedTicket) Wait(ctx context.Context) (backend.Grant, error) {
 
 // TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner: a release is reported as
 // failed and reaches the server later, when the owner has come back.
+// TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut: two callers of one owner, on a
+// server that counts no holds. The second asks before it queues up behind the first,
+// and the answer, a grant, is lost.
+func TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		store := memlock.NewStore(nil)
+		open := func() lock.Locker {
+			inner, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+			require.NoError(t, err)
+			l, err := lock.New(struct { // without its queue
+				backend.Backend
+				backend.Clocked
+			}{inner, inner.(backend.Clocked)}, nil)
+			require.NoError(t, err)
+			return l
+		}
+		a, b := open(), open()
+		defer a.Close()
+		defer b.Close()
+		held, err := b.Acquire(ctx, "k")
+		require.NoError(t, err)
+		leases := make(chan lock.Lease, 2)
+		acquire := func() {
+			l, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
+			assert.NoError(t, err)
+			leases <- l
+		}
+		go acquire()
+		time.Sleep(5 * time.Second) // it polls now and then only
+		synctest.Wait()
+		require.NoError(t, held.Release(ctx))
+		store.DropReplies(memlock.OpTry, 1)
+		go acquire()
+		time.Sleep(2 * time.Second)
+		require.Len(t, leases, 2, "the owner waits for itself")
+		first, second := <-leases, <-leases
+		require.Equal(t, first.Token(), second.Token())
+		require.NoError(t, first.Release(ctx))
+		require.NoError(t, second.Release(ctx))
+		free, err := b.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, free.Release(ctx))
+	})
+}
+
 func TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore(nil)

@@ -53,6 +53,11 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
 	defer c.lanes.leave(ln, p)
 	if p.turn != nil {
+		if a.unknown {
+			// Those before this one may be of the same owner. What has perhaps been
+			// granted to this one must not keep them waiting while it waits for them.
+			a.rename()
+		}
 		if a.refusal == nil {
 			a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", ErrHeld, a.req.Key)
 		}

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -130,7 +131,7 @@ func (j *journal) history() History {
 			ops = append(ops, op)
 		}
 	}
-	slices.SortStableFunc(ops, func(a, b Operation) int { return int(a.Call - b.Call) })
+	slices.SortStableFunc(ops, func(a, b Operation) int { return cmp.Compare(a.Call, b.Call) })
 	next := 0
 	for _, op := range ops {
 		next = max(next, op.Client+1)

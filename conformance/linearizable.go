@@ -53,7 +53,8 @@ func (e *env) linearizable(keys int, via *seamKind) {
 		owners = append(owners, e.owner("A"), e.owner("B"))
 	}
 	rounds := e.rounds(400*time.Millisecond, 2, 20)
-	var operations, undecided atomic.Int64
+	enough := time.Now().Add(e.window() * 3)
+	var operations, histories, undecided atomic.Int64
 	e.each(keys+1, func(n int) {
 		if n == keys { // on one key more, leases are left to run out
 			if via == nil && e.g.WithoutRenewal {
@@ -66,9 +67,13 @@ func (e *env) linearizable(keys int, via *seamKind) {
 			return
 		}
 		for round := range rounds {
+			if round >= 2 && time.Now().After(enough) {
+				return // lost requests cost time on some servers
+			}
 			j := &journal{e: e, key: e.key("%s-%d-%d", name, n, round)}
 			e.makeHistory(j, clients, owners, false)
 			operations.Add(int64(len(j.ops)))
+			histories.Add(1)
 			if !j.judge() {
 				undecided.Add(1)
 			}
@@ -78,9 +83,9 @@ func (e *env) linearizable(keys int, via *seamKind) {
 		}
 	})
 	if n := undecided.Load(); n > 0 && !e.failed() {
-		e.skipf("inconclusive: of %d histories, %d were not decided in time", keys*rounds, n)
+		e.skipf("inconclusive: %d histories were decided, and %d not in time", histories.Load(), n)
 	}
-	e.notef("%s: %d operations in %d histories", name, operations.Load(), keys*rounds)
+	e.notef("%s: %d operations in %d histories", name, operations.Load(), histories.Load())
 }
 
 // caller makes the calls of one client of a history, one after the other.

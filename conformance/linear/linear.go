@@ -20,18 +20,18 @@
 // hold to be there; one that was told "not held" needs it to have ended.
 //
 // What callers don't know, the model leaves open. An acquisition that returned an
-// error, and its clean-up, may take effect at any time after the call or never, and
-// so may a release of unknown outcome, and the end of a lease that is left to run
-// out. They are operations that have not returned: porcupine may put them at the
-// very end, where nobody sees them. (The rule is that of etcd's robustness tests.)
-// Nothing else expires, so that a second holder is seen.
+// error may have held the key for a while, once, at any time after its call. A hold
+// may have ended by itself when its release got no answer, or its lease was left to
+// run out. These are not steps of their own, which would multiply the orders to be
+// tried: a step that would make no sense otherwise takes them for granted, as far as
+// they can have happened by the time at which it returned. Nothing else ends or takes
+// a hold, so that a second holder is seen.
 package linear
 
 import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -63,13 +63,27 @@ func Judge(t TB) func(conformance.History) error {
 var pictures atomic.Int64
 
 func judge(t TB, h conformance.History, timeout time.Duration) error {
-	model := modelOf(h.Tokens)
-	ops := make([]porcupine.Operation, len(h.Operations))
-	for i, op := range h.Operations {
-		ops[i] = porcupine.Operation{
+	model := modelOf(h)
+	var steps []conformance.Operation
+	var open []porcupine.Annotation
+	var ops []porcupine.Operation
+	end := time.Duration(0)
+	for _, op := range h.Operations {
+		end = max(end, op.Call)
+		if op.Return != conformance.Never {
+			end = max(end, op.Return)
+		}
+	}
+	for _, op := range h.Operations {
+		if op.Kind == conformance.MayGrant || op.Kind == conformance.MayEnd {
+			open = append(open, porcupine.Annotation{Tag: "not known", Start: int64(op.Call), End: int64(end), Description: describe(op)})
+			continue
+		}
+		steps = append(steps, op)
+		ops = append(ops, porcupine.Operation{
 			ClientId: op.Client, Input: op, Call: int64(op.Call), Return: int64(op.Return),
 			Metadata: op.Who,
-		}
+		})
 	}
 	result, info := porcupine.CheckOperationsVerbose(model, ops, timeout)
 	switch result {
@@ -78,13 +92,14 @@ func judge(t TB, h conformance.History, timeout time.Duration) error {
 	case porcupine.Unknown:
 		return fmt.Errorf("%w: no order of %d operations was found within %s, and not all were tried", conformance.ErrInconclusive, len(ops), timeout)
 	}
+	info.AddAnnotations(open)
 	file := fmt.Sprintf("%s-%d-%s.html", h.Rule, pictures.Add(1), unfit.ReplaceAllString(lastElement(h.Key), "_"))
 	path := filepath.Join(t.ArtifactDir(), file)
 	picture := "picture: " + path + " (kept with go test -artifacts)"
 	if err := porcupine.VisualizePath(model, info, path); err != nil {
 		picture = fmt.Sprintf("its picture could not be written: %v", err)
 	}
-	return fmt.Errorf("%s\n%s", explain(model, h.Operations, info), picture)
+	return fmt.Errorf("%s\n%s", explain(model, steps, info), picture)
 }
 
 var unfit = regexp.MustCompile(`[^a-zA-Z0-9-]+`)
@@ -118,7 +133,7 @@ func explain(model porcupine.Model, ops []conformance.Operation, info porcupine.
 		}
 	}
 	for i, op := range ops {
-		if !fits[i] && op.Call <= returned && op.Return != conformance.Never {
+		if !fits[i] && op.Call <= returned {
 			fmt.Fprintf(&b, "\n  %s", line(op))
 		}
 	}
@@ -160,105 +175,4 @@ func describe(op conformance.Operation) string {
 		return fmt.Sprintf("hold %d may end", op.Hold)
 	}
 	return string(op.Kind)
-}
-
-// state is a key. It is compared with ==, so the holds are a list in a string.
-type state struct {
-	holds string // such as " 3 7 ", in the order of their numbers; empty: the key is free
-	owner string
-	token uint64 // of the holds; 0 while it is not known
-	last  uint64 // the largest token that was granted
-}
-
-func (s state) has(hold int) bool { return strings.Contains(s.holds, fmt.Sprintf(" %d ", hold)) }
-
-func (s state) with(hold int) state {
-	var list []int
-	for _, f := range strings.Fields(s.holds) {
-		var n int
-		_, _ = fmt.Sscan(f, &n)
-		list = append(list, n)
-	}
-	list = append(list, hold)
-	slices.Sort(list)
-	s.holds = " "
-	for _, n := range list {
-		s.holds += fmt.Sprintf("%d ", n)
-	}
-	return s
-}
-
-func (s state) without(hold int) state {
-	s.holds = strings.Replace(s.holds, fmt.Sprintf(" %d ", hold), " ", 1)
-	if s.holds == " " {
-		s.holds, s.owner, s.token = "", "", 0
-	}
-	return s
-}
-
-// modelOf is the meaning of the operations on one key. It is deterministic: what is
-// open is when an operation takes effect, and porcupine tries that out.
-func modelOf(tokens bool) porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return state{} },
-		Step: func(st, in, _ any) (bool, any) {
-			ok, next := step(st.(state), in.(conformance.Operation), tokens)
-			return ok, next
-		},
-		DescribeOperation: func(in, _ any) string { return describe(in.(conformance.Operation)) },
-		DescribeState: func(st any) string {
-			s := st.(state)
-			if s.holds == "" {
-				return fmt.Sprintf("the key is free, the last token was %d", s.last)
-			}
-			who := "somebody without an owner"
-			if s.owner != "" {
-				who = "owner " + s.owner
-			}
-			return fmt.Sprintf("%s has the key by hold%swith token %d", who, s.holds, s.token)
-		},
-		DescribeOperationMetadata: func(info any) string { return fmt.Sprint(info) },
-	}
-}
-
-func step(s state, op conformance.Operation, tokens bool) (bool, state) {
-	free := s.holds == ""
-	enters := !free && op.Owner != "" && op.Owner == s.owner
-	switch op.Kind {
-	case conformance.Granted:
-		switch {
-		case !free && !enters:
-			return false, s
-		case !tokens:
-		case free || s.token == 0: // the first token of an owner whose first grant was not answered
-			if op.Token <= s.last {
-				return false, s
-			}
-			s.token, s.last = op.Token, op.Token
-		case op.Token != s.token:
-			return false, s
-		}
-		s.owner = op.Owner
-		return true, s.with(op.Hold)
-	case conformance.MayGrant:
-		if !free && !enters {
-			return true, s
-		}
-		s.owner = op.Owner
-		return true, s.with(op.Hold)
-	case conformance.Refused:
-		return !free && !enters, s
-	case conformance.Kept:
-		return s.has(op.Hold), s
-	case conformance.Released:
-		return s.has(op.Hold), s.without(op.Hold)
-	case conformance.Ended:
-		return !s.has(op.Hold), s
-	case conformance.MayEnd:
-		if !s.has(op.Hold) {
-			return true, s
-		}
-		return true, s.without(op.Hold)
-	}
-	return false, s
 }
