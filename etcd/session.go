@@ -236,15 +236,17 @@ func (b *etcdBackend) stale(s *session) bool {
 
 // freshly runs f, and renews the session beside it when it is stale. The validity
 // of a grant comes from what was confirmed, so that the outcome of the renewal
-// matters to nobody here.
+// decides nothing here.
 func (b *etcdBackend) freshly(ctx context.Context, s *session, f func() error) error {
 	if !b.stale(s) {
 		return f()
 	}
+	renewal, cancel := context.WithTimeout(ctx, s.ttl/6) // f does not wait for a member that stands still
+	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = b.keepAlive(ctx, s)
+		_ = b.keepAlive(renewal, s)
 	}()
 	err := f()
 	<-done
