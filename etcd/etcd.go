@@ -198,16 +198,18 @@ func (b *etcdBackend) Close() error {
 	return nil
 }
 
-// detach runs f beside its caller, until it returns or the backend is closed.
-func (b *etcdBackend) detach(limit time.Duration, f func(ctx context.Context)) {
+// detach runs f beside its caller, until it returns or the backend is closed. After
+// that it returns false.
+func (b *etcdBackend) detach(limit time.Duration, f func(ctx context.Context)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return
+		return false
 	}
 	b.work.Go(func() {
 		ctx, cancel := context.WithTimeout(b.life, limit)
 		defer cancel()
 		f(ctx)
 	})
+	return true
 }

@@ -167,17 +167,44 @@ func (b *etcdBackend) holds(own string, rev int64, s *session) []clientv3.Cmp {
 // watch returns when the place before this one may have gone, or when it is time
 // to look at everything.
 func (t *ticket) watch(ctx context.Context) error {
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(t.b.life))
 	begun := time.Now()
-	events := t.b.client.Watch(watching, t.before, clientv3.WithRev(t.seen+1), clientv3.WithFilterPut())
+	// From now on, and not from the revision that was seen: a watch that begins in the
+	// past is brought up to date by the server only every 100 ms.
+	before := t.before
+	events := t.b.client.Watch(watching, before, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+	created := false
+	defer func() {
+		if created {
+			cancel()
+			return
+		}
+		// The client library forgets a watch that is cancelled before the server has
+		// answered, and the server keeps it.
+		if !t.b.detach(grantLimit, func(ctx context.Context) {
+			defer cancel()
+			select {
+			case <-events:
+			case <-ctx.Done():
+			}
+		}) {
+			cancel()
+		}
+	}()
 	third := t.s.ttl / 3
 	timer := time.NewTimer(third - time.Duration(rand.Int64N(int64(third/10))))
 	defer timer.Stop()
 	for {
 		select {
 		case resp, ok := <-events:
+			created = true
 			switch {
+			case ok && resp.Err() == nil && resp.Created && resp.Header.Revision > t.seen:
+				// Something has happened before the watch began.
+				if first, err := t.verify(ctx); err != nil || first || t.before != before {
+					return ctx.Err() // Wait asks again
+				}
+				continue
 			case ok && resp.Err() == nil && len(resp.Events) == 0:
 				continue // a sign of life
 			case ok && resp.Err() == nil:
