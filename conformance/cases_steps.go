@@ -26,7 +26,7 @@ var stepRules = slices.Concat(
 
 // Each goes to the end of its subject, before the list is checked.
 func init() {
-	for _, r := range slices.Concat(stepRules, requestRules) {
+	for _, r := range slices.Concat(stepRules, requestRules, lastingRules) {
 		i := len(allRules)
 		for i > 0 && allRules[i-1].Subject != r.Subject {
 			i--

@@ -87,6 +87,13 @@ type Config struct {
 	// Without it a rule about queues is skipped.
 	EndSession func(ctx context.Context, key string) error
 
+	// Pool describes the connections of the client that the lock was given by its user,
+	// with what is set on them, such as the session variables of the idle connections of
+	// a *sql.DB. The same text means: the same. It is for locks on a client that their
+	// users also use for other things. Without it the rule PoolClean is skipped. Other
+	// cases may use the client at the same time.
+	Pool func(ctx context.Context) (string, error)
+
 	// Child is by what another process makes this Config again, such as the address
 	// of a server: the argument of the function that was given to the function
 	// Child. Without it, the rules that kill or stop processes are skipped.
@@ -140,6 +147,7 @@ type settings struct {
 	keySpace string        // KeyPrefix and a part that no other run has
 	rules    []*rule
 	stalls   *stallMeter
+	pool     string // what Pool said at the beginning
 	used     *usedKeys
 }
 
@@ -182,6 +190,11 @@ func prepare(ctx context.Context, cfg Config) (*settings, error) {
 	var err error
 	if s.rules, err = selectRules(cfg.Only); err != nil {
 		return nil, err
+	}
+	if s.Pool != nil {
+		if s.pool, err = cfg.Pool(ctx); err != nil {
+			return nil, fmt.Errorf("conformance: Config.Pool: %w", err)
+		}
 	}
 	if err := s.probe(ctx); err != nil {
 		return nil, err

@@ -1,0 +1,76 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/mortiselock/lock"
+)
+
+// The rules of this file are about waits that last, and about what the lock was given
+// by its user.
+var lastingRules = slices.Concat(
+	subject("waiting",
+		&rule{Rule: Rule{Name: "WaitOutlastsTTL", Statement: "A wait goes on while its holder renews, for longer than any time limit of the server's: it ends with a grant or with its context.", LimitTTLs: 40},
+			run: waitOutlastsTTL}),
+	subject("close",
+		&rule{Rule: Rule{Name: "PoolClean", Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections."},
+			run: poolClean}),
+)
+
+func waitOutlastsTTL(e *env) {
+	a, b, c := e.locker(), e.locker(), e.locker()
+	key := e.key("a")
+	h := a.mustTryFor(key, e.ttl)
+	waits := []*acquiring{b.acquiring(key), c.acquiring(key)}
+	for range 10 {
+		e.pause(e.ttl / 4)
+		for _, w := range waits {
+			select {
+			case <-w.done:
+				if w.err != nil {
+					e.failf(key, "Acquire gave up (%s), although neither its context nor the hold had ended", outcome(w.err))
+				}
+				panic(abort{})
+			default:
+			}
+		}
+		h.mustLive("it is renewed automatically")
+	}
+	h.mustRelease()
+	e.each(len(waits), func(i int) {
+		_ = waits[i].mustGet(e, key, e.waitBound(), "its holder has released it").release(e.ctx)
+	})
+}
+
+func poolClean(e *env) {
+	if e.Pool == nil {
+		e.skipf("needs Config.Pool")
+	}
+	a, b := e.locker(), e.locker()
+	use := func(l, other *client) {
+		key := e.key("a")
+		h := l.mustTryFor(key, e.ttl)
+		_, _ = other.try(key)
+		ctx, cancel := context.WithTimeout(e.ctx, e.ttl/20)
+		if _, err := other.acquire(ctx, key); err == nil || !errors.Is(err, lock.ErrHeld) {
+			e.is(key, err, "Acquire of a held key whose context ended", lock.ErrHeld)
+		}
+		cancel()
+		h.mustRelease()
+	}
+	for range 5 {
+		use(a, b)
+		use(b, a)
+	}
+	_ = a.close()
+	_ = b.close()
+	after, err := e.Pool(e.ctx)
+	switch {
+	case err != nil:
+		e.unexpected("", err, "Config.Pool returned %s after the lock had been used; expected no error, as before", outcome(err))
+	case after != e.pool:
+		e.failf("", "the client's connections were %s before the run, and after the lock had been used they are %s", e.pool, after)
+	}
+}
