@@ -44,12 +44,15 @@ func (l Lock) Config(ctx context.Context, db *sql.DB) (conformance.Config, error
 	if err := l.prepare(ctx, db); err != nil {
 		return conformance.Config{}, fmt.Errorf("rowflawed: %w", err)
 	}
-	return conformance.Config{
+	cfg := conformance.Config{
 		Name: l.ID + " " + l.Title, TTL: TTL,
 		OpenBackend: func(context.Context) (backend.Backend, error) { return l.open(db), nil },
-		Remove:      func(ctx context.Context, key string) error { return l.remove(ctx, db, key) },
 		Pool:        func(ctx context.Context) (string, error) { return sessions(ctx, db) },
-	}, nil
+	}
+	if l.remove != nil {
+		cfg.Remove = func(ctx context.Context, key string) error { return l.remove(ctx, db, key) }
+	}
+	return cfg, nil
 }
 
 // sessions describes the connections that lie idle in the pool: how many have which

@@ -15,8 +15,8 @@ var z26 = Lock{
 	File:    "token_in_transaction.go",
 	Rule:    "TokenSurvivesRelease",
 	Also:    []string{"TokenInTakeoverOrder", "TokenIncreases", "TokenInGrantOrder", "FencedRegister", "LossEndsUse"},
-	prepare: prepareRows, remove: removeRow,
-	open: func(db *sql.DB) backend.Backend { return tokenInside{newRows(db)} },
+	prepare: prepareRows, // nobody can see whose connection it is before the commit, so nobody can remove it
+	open:    func(db *sql.DB) backend.Backend { return tokenInside{newRows(db)} },
 }
 
 // tokenInside counts its tokens where they can be rolled back.
