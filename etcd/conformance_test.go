@@ -11,12 +11,22 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, conformanceOfURL(servertest.SharedEtcd(t).URL()))
+	cfg := conformanceOfURL(servertest.SharedEtcd(t).URL())
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
+}
+
+func TestConformanceCurrent(t *testing.T) {
+	t.Parallel()
+	cfg := conformanceOfURL(servertest.SharedEtcdCurrent(t).URL())
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
 }
 
 // conformanceOfURL also makes the Configs in the processes that the suite starts.

@@ -21,6 +21,8 @@ type member struct {
 	pending int
 	// doubtful: a request that deletes the key has no answer.
 	doubtful bool
+	// deleting counts the requests under way that delete the key.
+	deleting int
 }
 
 // member returns what is known of an acquisition of the key, or nil.
@@ -82,8 +84,25 @@ func (b *etcdBackend) drop(id backend.ID, m *member) {
 	defer b.mu.Unlock()
 	if b.members[id] == m {
 		delete(b.members, id)
-		b.slots.free(m.slot, m.pending > 0 || m.doubtful)
+		b.slots.free(m.slot, m.pending > 0 || m.doubtful || m.deleting > 0)
 	}
+}
+
+// deletes notes that a request which deletes the key is about to be sent, and reports
+// whether the name is still the acquisition's. Until the returned function is called,
+// the name is not used again.
+func (b *etcdBackend) deletes(id backend.ID, m *member) (ended func(), still bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.members[id] != m {
+		return nil, false
+	}
+	m.deleting++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		m.deleting--
+	}, true
 }
 
 // sending notes that a request which creates the key is about to be sent.

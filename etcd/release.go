@@ -45,7 +45,13 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 		}
 		return nil
 	}
+	// Two releases of one acquisition may be under way at the same time.
+	ended, still := b.deletes(hold.ID, m)
+	if !still {
+		return notHeld(hold.Key)
+	}
 	err := b.deleteKey(ctx, hold.Key, m, s, pending)
+	ended()
 	if err == nil || isNotHeld(err) {
 		b.drop(hold.ID, m)
 		if !s.shared {
