@@ -2,7 +2,9 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -279,4 +281,61 @@ func TestRowNewKeys(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// A context that ends together with the last answer can have the driver close the
+// connection and report success. That is no grant.
+func TestRowGrantBesideCancel(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		ctx, cancel := context.WithCancel(t.Context())
+		b, err := NewRowBackend(t.Context(), &closingConnector{rowConnector(t, s, nil), cancel}, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		req := request(uniqueKey(t))
+		_, err = b.Try(ctx, req)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
+		other := rowBackendOn(t, s, nil)
+		eventually(t, "the key is free", func() bool {
+			again := request(req.Key)
+			_, err := other.Try(t.Context(), again)
+			return err == nil && other.Release(t.Context(), backend.HoldOf(again)) == nil
+		})
+	})
+}
+
+// closingConnector makes connections that close, and end a context, when the
+// savepoint of a grant has succeeded.
+type closingConnector struct {
+	*ownConnector
+	cancel func()
+}
+
+func (c *closingConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.ownConnector.Connect(ctx)
+	return &closingConn{conn, c.cancel}, err
+}
+
+type closingConn struct {
+	driver.Conn
+	cancel func()
+}
+
+func (c *closingConn) IsValid() bool { return c.Conn.(driver.Validator).IsValid() }
+
+func (c *closingConn) ResetSession(ctx context.Context) error {
+	return c.Conn.(driver.SessionResetter).ResetSession(ctx)
+}
+
+func (c *closingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.(driver.QueryerContext).QueryContext(ctx, q, args)
+}
+
+func (c *closingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	res, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, q, args)
+	if err == nil && strings.HasPrefix(q, "SAVEPOINT") {
+		_ = c.Close()
+		c.cancel()
+	}
+	return res, err
 }

@@ -150,6 +150,11 @@ func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request)
 	if err := h.s.exec(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return backend.Grant{}, err
 	}
+	// A context that ends with the answer may have closed the connection: the driver
+	// reports success then.
+	if err := ctx.Err(); err != nil && !h.s.usable() {
+		return backend.Grant{}, err
+	}
 	h.phase, h.token = rowHeld, token
 	h.busy.Store(false)
 	return backend.Grant{Token: token, Holds: 1, Validity: h.extended(sent)}, nil
