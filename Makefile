@@ -11,7 +11,7 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long images fuzz lint bench bench-peers
+.PHONY: help test test-long test-peers images fuzz lint bench bench-peers
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
 	LOCK_TEST_LONG=1 $(GOTEST) -timeout 180m -count $(ROUNDS) ./...
+
+test-peers: ## Run the suite on locks of others, and hold docs/peers.md against it
+	@scripts/test-servers
+	cd conformance/peers && $(GO) test -timeout 10m ./...
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images

@@ -1,0 +1,81 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/report"
+)
+
+func sample() conformance.Report {
+	return conformance.Report{
+		Name: "a <lock>", TTL: time.Second, Seed: 7, Started: time.Unix(0, 0), Seconds: 12.6,
+		Guarantees: backend.Guarantees{Assumptions: []string{"Clocks & rates are alike."}},
+		Results: []conformance.Result{
+			{Rule: "Exclusive", Subject: "exclusion", Statement: "One at a time.", Verdict: conformance.Pass},
+			{Rule: "ReleaseOwnOnly", Subject: "release", Statement: "Only one's own | hold.", Verdict: conformance.Fail, Evidence: "at 1 s: <script>alert(1)</script>\n```\nmore"},
+			{Rule: "GuardedWriteWhileHeld", Subject: "guarded writes", Statement: "Guarded.", Verdict: conformance.Skipped, Evidence: "needs Config.Guarded"},
+		},
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	assert.Equal(t, "1 rule was broken.", report.Verdict(r))
+	r.Results[1].Verdict = conformance.Pass
+	assert.Equal(t, "Every claim that could be tried was kept.", report.Verdict(r))
+	for i := range r.Results {
+		r.Results[i].Verdict = conformance.Fail
+	}
+	assert.Equal(t, "3 rules were broken.", report.Verdict(r))
+	for i := range r.Results {
+		r.Results[i].Verdict = conformance.Skipped
+	}
+	assert.Equal(t, "Nothing was proved: no rule could be tried.", report.Verdict(r))
+}
+
+func TestHTML(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	require.NoError(t, report.HTML(&out, sample()))
+	page := out.String()
+	for _, want := range []string{"a &lt;lock&gt;", "1 rule was broken.", "ReleaseOwnOnly", "&lt;script&gt;", "Clocks &amp; rates", "Guarded writes"} {
+		assert.Contains(t, page, want)
+	}
+	for _, outside := range []string{"<script", "src=", "href=", "url(", "@import", "http"} {
+		assert.NotContains(t, page, outside, "the page is not self-contained, or was injected")
+	}
+	// Every element that is opened is closed.
+	d := xml.NewDecoder(strings.NewReader(page[strings.Index(page, "<body>"):strings.Index(page, "</html>")]))
+	for {
+		_, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	require.NoError(t, report.Markdown(&out, sample()))
+	text := out.String()
+	for _, want := range []string{
+		"# Conformance of a &lt;lock>", "## Broken: ReleaseOwnOnly", "| fail | ReleaseOwnOnly | Only one's own \\| hold. |",
+		"| skipped | GuardedWriteWhileHeld | Guarded. *(needs Config.Guarded)* |", "'''\nmore\n```",
+	} {
+		assert.Contains(t, text, want)
+	}
+}
