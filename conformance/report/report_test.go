@@ -53,7 +53,7 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{"a &lt;lock&gt;", "1 rule was broken.", "ReleaseOwnOnly", "&lt;script&gt;", "Clocks &amp; rates", "Guarded writes"} {
 		assert.Contains(t, page, want)
 	}
-	for _, outside := range []string{"<script", "src=", "href=", "url(", "@import", "http"} {
+	for _, outside := range []string{"<script", "src=", "href=", "url(", "@import", "http:", "https:"} {
 		assert.NotContains(t, page, outside, "the page is not self-contained, or was injected")
 	}
 	// Every element that is opened is closed.
