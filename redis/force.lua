@@ -6,6 +6,7 @@
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  token, in decimal
 -- ARGV[2]  given in a Cluster, where watchers may be on other members
+-- ARGV[3]  given when the rest of the script tells those who wait
 --
 -- Returns   1  removed
 --           0  the key is free or has another token; nothing was changed
@@ -16,6 +17,7 @@ if record then
   if not token then return -1 end
   if token == ARGV[1] then
     redis.call('DEL', KEYS[1])
+    if ARGV[3] then return 1 end
     -- Without permission for the channel the waiters poll.
     local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
     if watchers ~= 0 or ARGV[2] then

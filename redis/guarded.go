@@ -94,6 +94,9 @@ func guardedBy(lease lock.Lease) (*redisBackend, backend.Hold, error) {
 	if !ok && lease.Context().Err() != nil {
 		return nil, hold, notHeld(lease.Key())
 	}
+	if f, ok := owner.(*fairBackend); ok {
+		owner = f.b
+	}
 	b, isRedis := owner.(*redisBackend)
 	if !ok || !isRedis {
 		return nil, hold, fmt.Errorf("redislock: key %q: %w: the lease is not one of a Locker on one Redis", lease.Key(), backend.ErrUnsupported)

@@ -18,6 +18,7 @@ type names struct {
 }
 
 func (n names) record() string  { return n.bucket + "k:" + n.key }
+func (n names) queue() string   { return n.bucket + "q:" + n.key }
 func (n names) counter() string { return n.bucket + "t" }
 
 const hexDigits = "0123456789abcdef"

@@ -14,11 +14,19 @@ import (
 // Try asks the server once for the key, in one script.
 func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	n := namesOf(b.prefix, req.Key)
-	r, err := b.run(ctx, tryScript, n,
-		req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner)+"|"+b.holders.of(req.Holder))
+	r, err := b.run(ctx, tryScript, n, b.trying(req)...)
 	if err != nil {
 		return backend.Grant{}, err
 	}
+	return answerTo(req, n, r)
+}
+
+// trying are the arguments of the script that grants.
+func (b *redisBackend) trying(req backend.Request) []any {
+	return []any{req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner) + "|" + b.holders.of(req.Holder)}
+}
+
+func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 	list := r.list()
 	if token, ok := r.value.(string); ok {
 		list = []any{int64(1), token, int64(1)}
@@ -34,7 +42,7 @@ func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 			}, nil
 		}
 	case 0:
-		if len(list) == 4 {
+		if len(list) == 4 || len(list) == 7 {
 			return backend.Grant{}, &backend.HeldError{
 				Key:       req.Key,
 				Holder:    decodeHolder(list.string(1), list.string(2)),
@@ -47,6 +55,8 @@ func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 		return backend.Grant{}, foreignCounter(n)
 	case -3:
 		return backend.Grant{}, tokensUsedUp(n)
+	case -5:
+		return backend.Grant{}, foreignQueue(n)
 	case -4:
 		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
 	}
@@ -238,6 +248,11 @@ func decodeHolder(details, since string) backend.Holder {
 func foreignCounter(n names) error {
 	return fmt.Errorf("redislock: key %q: %w: the Redis key %q is not a token counter of ours, and is left as it is; remove it, or choose another prefix",
 		n.key, backend.ErrPermanent, n.counter())
+}
+
+func foreignQueue(n names) error {
+	return fmt.Errorf("redislock: key %q: %w: the Redis key %q is not a queue of ours, and is left as it is; remove it, or choose another prefix",
+		n.key, backend.ErrPermanent, n.queue())
 }
 
 func tokensUsedUp(n names) error {

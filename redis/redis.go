@@ -18,6 +18,7 @@ func init() {
 	backend.DefaultMux.Register("redis", Opener)
 	backend.DefaultMux.Register("rediss", Opener)
 	backend.DefaultMux.Declare("redis://", guarantees(true))
+	backend.DefaultMux.Declare("redis://?fair=true", fairly(guarantees(true)))
 }
 
 // Options are the settings of a Redis backend. The zero value of each field, and
@@ -32,6 +33,13 @@ type Options struct {
 	// characters. Lockers exclude each other only under the same prefix and the
 	// same database. Default: "lock:".
 	Prefix string
+
+	// Fair has those who wait stand in a queue on the server, and served first
+	// come first served across clients: one place for each Locker that waits for
+	// the key, and first come first served within it. TryAcquire is refused while
+	// somebody waits. A waiter that dies delays the others by at most 2 s. All
+	// Lockers of a key have to be fair: one that is not overtakes.
+	Fair bool
 }
 
 // New returns a Locker on a client of the caller's, which it neither changes nor
@@ -83,6 +91,9 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	if err := b.checkSettings(ctx, logger, ttl); err != nil {
 		_ = b.Close()
 		return nil, err
+	}
+	if opts.Fair {
+		return &fairBackend{b: b}, nil
 	}
 	return b, nil
 }

@@ -6,6 +6,7 @@
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  acquisition id
 -- ARGV[2]  given in a Cluster, where watchers may be on other members
+-- ARGV[3]  given when the rest of the script tells those who wait
 --
 -- Returns   1  released
 --           0  there is no such hold; nothing was changed
@@ -42,6 +43,7 @@ if record then
   end
   if mine then
     redis.call('DEL', KEYS[1])
+    if ARGV[3] then return 1 end
     -- Without permission for the channel the waiters poll.
     local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
     if watchers ~= 0 or ARGV[2] then

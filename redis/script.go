@@ -31,7 +31,7 @@ var forceText string
 var revokeText string
 
 var (
-	tryScript     = newScript(tryText)
+	tryScript     = newScript("local later = false\n" + tryText)
 	renewScript   = newScript(renewText)
 	releaseScript = newScript(releaseText)
 	inspectScript = newScript(inspectText)
@@ -42,8 +42,9 @@ var (
 // script is sent by its SHA-1, under which Redis caches it, and as text when
 // Redis does not know it.
 type script struct {
-	text string
-	hash any // a string, made an interface once and not per command
+	queue bool // it has the queue of the key as a third key
+	text  string
+	hash  any // a string, made an interface once and not per command
 }
 
 func newScript(text string) script {
@@ -66,8 +67,12 @@ func newCommand(ctx context.Context, args ...any) single {
 // command is the script with its arguments, to be sent by its hash first. The
 // text replaces the hash when the server does not know it.
 func (s script) command(ctx context.Context, n names, args ...any) single {
-	all := make([]any, 0, 5+len(args))
+	all := make([]any, 0, 6+len(args))
 	all = append(all, "evalsha", s.hash, 2, n.record(), n.counter())
+	if s.queue {
+		all[2] = 3
+		all = append(all, n.queue())
+	}
 	return keyed(ctx, append(all, args...))
 }
 

@@ -7,6 +7,8 @@
 -- ARGV[3]  owner|details: "-" or the hash of the explicit owner, 32 hexadecimal
 --          digits, and the public details of the holder, JSON
 --
+-- later    true in the fair mode when somebody else is due first
+--
 -- Returns  token                                  granted, the owner's only hold
 --          {1, token, holds}                      granted, one of several holds
 --          {0, details, since ms, remaining ms}   held by somebody else
@@ -54,6 +56,11 @@ if record then
       'PX', string.format('%.0f', latest))
     return {1, token, #live}
   end
+end
+
+if later then
+  redis.call('PERSIST', KEYS[2])
+  return {0, '', '', '0'}
 end
 
 -- The clock is the floor, so that losing the counter repeats no token. Writing it

@@ -26,7 +26,7 @@ import (
 //	redis://[user:password@]member1,member2?cluster=true
 //
 // Parameters: master, sentinel_user, sentinel_password, cluster, prefix,
-// pool_size, dial_timeout, and for rediss also ca, cert and key, which name PEM
+// fair, pool_size, dial_timeout, and for rediss also ca, cert and key, which name PEM
 // files. Anything else is refused with an error matching ErrInvalid. The
 // server's name is always checked against its certificate.
 //
@@ -40,6 +40,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 			return nil, err
 		}
 	}
+	fair := u.Query.Bool("fair", false)
 	opts, prefix, err := clientOptions(u, cfg.TTL)
 	if err != nil {
 		return nil, err
@@ -58,6 +59,9 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("%w (%s)", err, u)
+	}
+	if fair {
+		return &fairBackend{b: b}, nil
 	}
 	return b, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan backend.Hi
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
 	}
 	channel := namesOf(b.prefix, key).record()
-	w, err := b.hub.add(channel)
+	w, err := b.hub.add(channel, "")
 	if err != nil {
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
 	}
@@ -106,6 +107,7 @@ const (
 
 // watcher is one watch. Its channels are written to under the hub's mutex.
 type watcher struct {
+	tag       string            // of a place in a queue, whose turn is all that matters here
 	signals   chan backend.Hint // holds one, the last
 	confirmed chan error        // holds the one answer to Watch
 	answered  bool
@@ -145,13 +147,32 @@ func newHub(counts bool, open func(context.Context) *goredis.PubSub) *hub {
 	return h
 }
 
-func (h *hub) add(channel string) (*watcher, error) {
+// join is a watch on a channel that is subscribed to already, or nil.
+func (h *hub) join(channel, tag string) *watcher {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	if h.closed || t == nil || t.state != subscribed {
+		return nil
+	}
+	w := newWatcher(tag)
+	w.answer(nil)
+	<-w.confirmed
+	t.watchers[w] = struct{}{}
+	return w
+}
+
+func newWatcher(tag string) *watcher {
+	return &watcher{tag: tag, signals: make(chan backend.Hint, 1), confirmed: make(chan error, 1)}
+}
+
+func (h *hub) add(channel, tag string) (*watcher, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil, errHubClosed
 	}
-	w := &watcher{signals: make(chan backend.Hint, 1), confirmed: make(chan error, 1)}
+	w := newWatcher(tag)
 	t := h.topics[channel]
 	if t == nil {
 		t = &topic{watchers: map[*watcher]struct{}{}}
@@ -296,9 +317,11 @@ func (h *hub) onUnsubscribed(channel string) {
 }
 
 // onMessage is a release. The text is how many subscribers the releasing
-// client's server had, which is all of them only where there is one server.
+// client's server had, which is all of them only where there is one server;
+// in the fair mode it is "@" and the tag of the place whose turn it is.
 func (h *hub) onMessage(channel, text string) {
 	var hint backend.Hint
+	tag, forOne := strings.CutPrefix(text, "@")
 	if n, err := strconv.Atoi(text); err == nil && n > 0 && h.counts {
 		hint.Watchers = n
 	}
@@ -306,7 +329,9 @@ func (h *hub) onMessage(channel, text string) {
 	defer h.mu.Unlock()
 	if t := h.topics[channel]; t != nil {
 		for w := range t.watchers {
-			w.signal(hint)
+			if !forOne || w.tag == "" || w.tag == tag {
+				w.signal(hint)
+			}
 		}
 	}
 }

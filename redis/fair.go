@@ -1,0 +1,254 @@
+package redislock
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // the scripts
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+//go:embed fair.lua
+var fairText string
+
+//go:embed fair_leave.lua
+var fairLeaveText string
+
+var (
+	fairTryScript     = queueScript("local function try(later)\n" + tryText + "\nend\n" + fairText)
+	fairReleaseScript = queueScript("local function remove()\n" + releaseText + "\nend\n" + fairLeaveText)
+	fairForceScript   = queueScript("local function remove()\n" + forceText + "\nend\n" + fairLeaveText)
+)
+
+func queueScript(text string) script {
+	s := newScript(text)
+	s.queue = true
+	return s
+}
+
+// placeLife is how long a place in a queue lasts after its waiter has asked for
+// the key, at most; the waiter asks again at least three times meanwhile. fair.lua
+// knows it too.
+const placeLife = 1500 * time.Millisecond
+
+// fairBackend is the backend with a queue on the server. It is no Watcher and no
+// HandOverer: waiting is its own, and a release tells the first of the queue.
+type fairBackend struct{ b *redisBackend }
+
+var (
+	_ backend.Queuer        = (*fairBackend)(nil)
+	_ backend.BatchRenewer  = (*fairBackend)(nil)
+	_ backend.Inspector     = (*fairBackend)(nil)
+	_ backend.ForceReleaser = (*fairBackend)(nil)
+	_ backend.Revoker       = (*fairBackend)(nil)
+	_ backend.Lister        = (*fairBackend)(nil)
+)
+
+func fairly(g backend.Guarantees) backend.Guarantees {
+	g.Name = "redis fair"
+	g.Waiting = backend.WaitQueue
+	g.Fair = true
+	// A new slice: the other one may be shared.
+	g.Assumptions = append(append([]string(nil), g.Assumptions...),
+		"First come first served: every Locker of the key is opened with fair=true, and the server keeps its data.")
+	return g
+}
+
+func (f *fairBackend) Guarantees() backend.Guarantees { return fairly(f.b.Guarantees()) }
+
+func (f *fairBackend) Close() error { return f.b.Close() }
+
+func (f *fairBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	return f.b.Renew(ctx, hold)
+}
+
+func (f *fairBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	return f.b.RenewBatch(ctx, holds)
+}
+
+func (f *fairBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	return f.b.Inspect(ctx, key)
+}
+
+// Revoke leaves the queue as it is, since the key stays taken.
+func (f *fairBackend) Revoke(ctx context.Context, key string, token uint64) error {
+	return f.b.Revoke(ctx, key, token)
+}
+
+func (f *fairBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return f.b.List(ctx, prefix, visit)
+}
+
+// Try is refused while somebody waits, except for an owner that holds the key.
+func (f *fairBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	r, err := f.ask(ctx, req, "try")
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	return answerTo(req, namesOf(f.b.prefix, req.Key), r)
+}
+
+// ask sends the script with what it is to do about the queue.
+func (f *fairBackend) ask(ctx context.Context, req backend.Request, place string) (reply, error) {
+	n := namesOf(f.b.prefix, req.Key)
+	return f.b.run(ctx, fairTryScript, n, append(f.b.trying(req), tagOf(req.ID), place, lifeOf(req).Milliseconds())...)
+}
+
+// Release also gives up the place of the acquisition, and tells the first of the
+// queue.
+func (f *fairBackend) Release(ctx context.Context, hold backend.Hold) error {
+	n := namesOf(f.b.prefix, hold.Key)
+	r, err := f.b.run(ctx, fairReleaseScript, n, hold.ID.Hex(), "", "told", tagOf(hold.ID))
+	if err != nil {
+		return err
+	}
+	return removal(n, r)
+}
+
+// ForceRelease tells the first of the queue.
+func (f *fairBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+	n := namesOf(f.b.prefix, key)
+	r, err := f.b.run(ctx, fairForceScript, n, strconv.FormatUint(token, 10), "", "told", noOwner)
+	if err != nil {
+		return err
+	}
+	return removal(n, r)
+}
+
+// lifeOf is how long the place of a request lasts without its waiter.
+func lifeOf(req backend.Request) time.Duration { return min(placeLife, req.TTL) }
+
+// tagOf names an acquisition in the queue and on the channel, where its id, with
+// which it could be released, must not be read.
+func tagOf(id backend.ID) string {
+	sum := sha256.Sum256([]byte(id.Hex()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Enqueue takes a place, or the key if it is free and nobody waits, in one script.
+// A watch that other waiters of this client have set up is used from the start.
+func (f *fairBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	t := &fairTicket{f: f, req: req, names: namesOf(f.b.prefix, req.Key)}
+	t.watch = f.b.hub.join(t.names.record(), tagOf(req.ID))
+	if err := t.ask(ctx, "join"); err != nil {
+		t.unwatch()
+		return nil, err
+	}
+	if t.granted {
+		t.unwatch()
+	}
+	return t, nil
+}
+
+// fairTicket is a place in a queue. It is kept alive by asking for the key.
+type fairTicket struct {
+	f       *fairBackend
+	req     backend.Request
+	names   names
+	arrival string // by the server's clock; a place that was lost comes back here
+	watch   *watcher
+	granted bool
+	grant   backend.Grant
+	sleep   time.Duration // how long to wait for a push before asking again
+	alive   time.Time     // when the server last answered
+}
+
+func (t *fairTicket) ask(ctx context.Context, place string) error {
+	r, err := t.f.ask(ctx, t.req, place)
+	if err != nil {
+		return err
+	}
+	t.alive = time.Now()
+	list := r.list()
+	if list.int(0) != 0 || len(list) != 7 {
+		t.grant, err = answerTo(t.req, t.names, r)
+		t.granted = err == nil
+		return err
+	}
+	t.arrival = list.string(4)
+	// The first of the queue asks when the holder's lease can have ended; the
+	// others, when the key is left to a first that may be dead, when its place ends.
+	t.sleep = t.pause()
+	remaining := list.millis(3)
+	if list.int(5) > 0 && remaining == 0 {
+		remaining = list.millis(6)
+	}
+	if remaining > 0 {
+		t.sleep = min(t.sleep, remaining+2*time.Millisecond)
+	}
+	return nil
+}
+
+// pause is a quarter to a third of the life of the place.
+func (t *fairTicket) pause() time.Duration {
+	life := lifeOf(t.req)
+	return life/4 + rand.N(life/12)
+}
+
+// Wait asks when it is told that it is the first of the queue, and else several
+// times in the life of the place, which keeps it.
+func (t *fairTicket) Wait(ctx context.Context) (backend.Grant, error) {
+	defer t.unwatch()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var watchAgain time.Time
+	for !t.granted {
+		if t.watch == nil && time.Now().After(watchAgain) {
+			watchAgain = time.Now().Add(2 * time.Second)
+			t.watch, _ = t.f.b.hub.add(t.names.record(), tagOf(t.req.ID)) // without it there is the timer
+		}
+		timer.Reset(t.sleep)
+		var signals <-chan backend.Hint
+		var confirmed <-chan error
+		if t.watch != nil {
+			signals, confirmed = t.watch.signals, t.watch.confirmed
+		}
+		select {
+		case <-ctx.Done():
+			return backend.Grant{}, ctx.Err()
+		case <-timer.C:
+		case err := <-confirmed: // what happened before is unknown
+			if err != nil {
+				t.unwatch()
+			}
+		case _, ok := <-signals:
+			if !ok {
+				t.unwatch()
+			}
+		}
+		if err := t.askAgain(ctx); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+	return t.grant, nil
+}
+
+// askAgain bears errors of the server for as long as the place lasts.
+func (t *fairTicket) askAgain(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, t.req.TTL/2)
+	defer cancel()
+	err := t.ask(limited, t.arrival)
+	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrTooManyHolds) || time.Since(t.alive) > lifeOf(t.req) {
+		return err
+	}
+	t.sleep = t.pause()
+	return nil
+}
+
+func (t *fairTicket) unwatch() {
+	if t.watch != nil {
+		t.f.b.hub.remove(t.names.record(), t.watch)
+		t.watch = nil
+	}
+}
+
+// Withdraw gives up the place and the grant, and tells the next, in one script.
+func (t *fairTicket) Withdraw(ctx context.Context) error {
+	_, err := t.f.b.run(ctx, fairReleaseScript, t.names, t.req.ID.Hex(), "", "told", tagOf(t.req.ID))
+	return err
+}

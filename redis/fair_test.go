@@ -1,0 +1,157 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+func TestConformanceOfFair(t *testing.T) {
+	cfg := conformanceOfURL(servertest.SharedRedis(t).URL() + "?fair=true")
+	cfg.Guarded = guardedOn(servertest.SharedRedis(t).URL())
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
+}
+
+func fairOf(b *redisBackend) *fairBackend { return &fairBackend{b: b} }
+
+func placed(t testing.TB, f *fairBackend, req backend.Request) *fairTicket {
+	t.Helper()
+	ticket, err := f.Enqueue(t.Context(), req)
+	require.NoError(t, err)
+	require.False(t, ticket.(*fairTicket).granted)
+	return ticket.(*fairTicket)
+}
+
+type turn struct {
+	who   int
+	grant backend.Grant
+	err   error
+}
+
+func TestFairServesInTheOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	hold, first := granted(t, fairOf(b), request(key))
+	const clients = 6
+	turns := make(chan turn, clients)
+	var reqs []backend.Request
+	for i := range clients {
+		req := request(key)
+		reqs = append(reqs, req)
+		ticket := placed(t, fairOf(backendOn(t, c)), req)
+		go func() {
+			g, err := ticket.Wait(t.Context())
+			turns <- turn{i, g, err}
+		}()
+	}
+	_, err := fairOf(b).Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	last := first.Token
+	for i := range clients {
+		require.NoError(t, fairOf(b).Release(t.Context(), hold))
+		_, err := fairOf(b).Try(t.Context(), request(key))
+		require.ErrorIs(t, err, backend.ErrHeld, "others are due")
+		got := <-turns
+		require.NoError(t, got.err)
+		require.Equal(t, i, got.who)
+		assert.Greater(t, got.grant.Token, last)
+		last = got.grant.Token
+		hold = backend.HoldOf(reqs[i])
+	}
+	require.NoError(t, fairOf(b).Release(t.Context(), hold))
+	require.Zero(t, c.Exists(t.Context(), namesOf(defaultPrefix, key).queue(), namesOf(defaultPrefix, key).record()).Val())
+}
+
+// Whoever is behind a dead waiter has the key when the place of the dead has
+// ended, and not before.
+func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	hold, _ := granted(t, f, request(key))
+	placed(t, f, request(key)) // nobody waits at it
+	dead := time.Now()
+	ticket := placed(t, fairOf(backendOn(t, c)), request(key))
+	require.NoError(t, f.Release(t.Context(), hold))
+	_, err := ticket.Wait(short(t, ttl))
+	require.NoError(t, err)
+	assert.Greater(t, time.Since(dead), placeLife-100*time.Millisecond)
+	assert.Less(t, time.Since(dead), 2*time.Second+500*time.Millisecond, "2 s, and a busy machine")
+}
+
+func TestFairLostPushEndsByPoll(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	granted(t, f, request(key))
+	ticket := placed(t, f, request(key))
+	done := make(chan error, 1)
+	go func() {
+		_, err := ticket.Wait(short(t, ttl))
+		done <- err
+	}()
+	// The record goes without a word to anybody.
+	require.NoError(t, c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err())
+	require.NoError(t, <-done)
+}
+
+// A place that was lost comes back where it was.
+func TestFairLostPlaceComesBack(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	granted(t, f, request(key))
+	one := placed(t, f, request(key))
+	two := placed(t, f, request(key))
+	name := namesOf(defaultPrefix, key).queue()
+	require.NoError(t, c.Del(t.Context(), name).Err())
+	require.NoError(t, two.ask(t.Context(), two.arrival))
+	require.NoError(t, one.ask(t.Context(), one.arrival))
+	require.Regexp(t, "^Q1.[0-9]+:"+tagOf(one.req.ID)+":[0-9]+,[0-9]+:"+tagOf(two.req.ID)+":", c.Get(t.Context(), name).Val())
+	for _, ticket := range []*fairTicket{one, two} {
+		require.NoError(t, ticket.Withdraw(t.Context()))
+	}
+	require.NoError(t, c.Set(t.Context(), name, "somebody else's", 0).Err())
+	_, err := f.Enqueue(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.Equal(t, "somebody else's", c.GetDel(t.Context(), name).Val())
+}
+
+func TestFairCancelledWaitsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.SharedRedis(t))
+	locker, err := New(t.Context(), c, &Options{Fair: true})
+	require.NoError(t, err)
+	other, err := New(t.Context(), c, &Options{Fair: true})
+	require.NoError(t, err)
+	key := uniqueKey(t)
+	lease, err := locker.Acquire(t.Context(), key)
+	require.NoError(t, err)
+	for range 200 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
+		_, err := other.Acquire(ctx, key)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.True(t, errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrOutcomeUnknown), err)
+	}
+	require.NoError(t, other.Close())
+	require.Zero(t, c.Exists(t.Context(), namesOf(defaultPrefix, key).queue()).Val())
+	require.NoError(t, lease.Release(t.Context()))
+	require.NoError(t, locker.Close())
+	require.Zero(t, c.Exists(t.Context(), namesOf(defaultPrefix, key).record()).Val())
+}
