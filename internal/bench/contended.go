@@ -19,6 +19,14 @@ import (
 // that is held for a millisecond at a time, and measures for what part of the time
 // the key is in use and how long the waits are.
 func (b *bench) contended() error {
+	if err := b.contendedAs(false); err != nil {
+		return err
+	}
+	fmt.Println("  with a fair queue:")
+	return b.contendedAs(true)
+}
+
+func (b *bench) contendedAs(fair bool) error {
 	const (
 		lockers     = 4
 		goroutines  = 8
@@ -27,7 +35,7 @@ func (b *bench) contended() error {
 	)
 	var use, p50, p99, longest, commands []float64
 	for range b.rounds {
-		r, err := b.contend(lockers, goroutines, heldFor, roundLength)
+		r, err := b.contend(fair, lockers, goroutines, heldFor, roundLength)
 		if err != nil {
 			return err
 		}
@@ -55,7 +63,7 @@ type contention struct {
 	commands   float64
 }
 
-func (b *bench) contend(lockers, goroutines int, heldFor, length time.Duration) (contention, error) {
+func (b *bench) contend(fair bool, lockers, goroutines int, heldFor, length time.Duration) (contention, error) {
 	var r contention
 	admin := b.client()
 	defer admin.Close()
@@ -71,7 +79,7 @@ func (b *bench) contend(lockers, goroutines int, heldFor, length time.Duration) 
 	for range lockers {
 		client := b.client()
 		defer client.Close()
-		locker, err := redislock.New(b.ctx, client, nil)
+		locker, err := redislock.New(b.ctx, client, &redislock.Options{Fair: fair})
 		if err != nil {
 			return r, err
 		}
