@@ -95,5 +95,13 @@ func childConformance(child string) conformance.Config {
 		cfg, _ := conformanceOfClient(url)
 		return cfg
 	}
+	if rest, ok := strings.CutPrefix(child, childOfRedlock); ok {
+		ttl, url, _ := strings.Cut(rest, " ")
+		d, err := time.ParseDuration(ttl)
+		if err != nil {
+			panic(err)
+		}
+		return conformanceOfRedlock("", url, d)
+	}
 	return conformanceOfURL(child)
 }

@@ -43,7 +43,7 @@ type RedlockOptions struct {
 	Prefix string
 
 	// NodeTimeout is how long a node has to answer before it no longer counts for
-	// a request; it is never more than a fifth of the TTL of the request. A node
+	// a request; it is never more than a third of the TTL of the request. A node
 	// that does not answer delays a request by at most this long, and only if the
 	// others can't decide without it. Default: a fifth of the default TTL, at most
 	// 500 ms.

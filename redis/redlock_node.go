@@ -159,7 +159,7 @@ func (n *redlockNode) take() (batch []*call, tested bool) {
 		n.queue = append(n.queue, batch[maxBatch:]...)
 		batch = batch[:maxBatch:maxBatch]
 	}
-	if tested && len(n.owed) > 0 && !n.closed {
+	if len(n.owed) > 0 && !n.closed && (tested || now >= n.restUntil) {
 		batch = append(batch, n.debts(now, maxBatch)...)
 	}
 	if len(batch) == 0 {

@@ -47,8 +47,8 @@ func tokenMemory(ttl time.Duration) int64 { return max(24*time.Hour, 10*ttl).Mil
 func (b *redlockBackend) record(key string) string   { return b.prefix + "k:" + key }
 func (b *redlockBackend) accepted(key string) string { return b.prefix + "t:" + key }
 
-// limit is how long the nodes have to answer: far less than the TTL.
-func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.nodeTimeout, ttl/5) }
+// limit is how long the nodes have to answer: usually far less than the TTL.
+func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.nodeTimeout, ttl/3) }
 
 // Try asks every node at once and is granted the key by a majority of all nodes.
 // With tokens it asks again: the token is the largest that the granting nodes would
