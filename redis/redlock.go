@@ -24,7 +24,8 @@ func init() {
 const (
 	defaultRedlockPrefix = "redlock:"
 	dialTimeout          = time.Second
-	openTimeout          = 2 * time.Second
+	openTimeout          = 5 * time.Second // for a majority to answer at the opening
+	openGrace            = time.Second     // for the others then
 )
 
 // nodeTimeoutFor is far below the usual TTLs, and long enough for the short ones.
@@ -69,7 +70,8 @@ type RedlockOptions struct {
 // for one server that is neither a replica nor a member of a Cluster. The same
 // server under two addresses is refused with ErrInvalid.
 //
-// NewRedlock asks every node for its settings, bounded by ctx and by two seconds. A
+// NewRedlock asks every node for its settings, bounded by ctx and by five seconds, and does not
+// wait long for a minority. A
 // node that refuses for good (password, replica) is ErrPermanent. Nodes that can't be
 // reached are logged while a majority can, and ErrUnavailable otherwise.
 func NewRedlock(ctx context.Context, clients []goredis.UniversalClient, opts *RedlockOptions) (lock.Locker, error) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -75,21 +76,37 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 	return b.markNew(ctx, patient, states)
 }
 
+// askAll asks every node, each on a goroutine of its own since its client may not obey
+// the context. When a majority has answered, the others have a second left.
 func (b *redlockBackend) askAll(ctx context.Context, clients []*goredis.Client) []nodeState {
-	states := make([]nodeState, len(clients))
-	var all sync.WaitGroup
-	for i, c := range clients {
-		all.Go(func() {
-			answered := make(chan nodeState, 1) // the client may not obey the context
-			go func() { answered <- b.stateOf(ctx, c) }()
-			select {
-			case states[i] = <-answered:
-			case <-ctx.Done():
-				states[i] = nodeState{err: fmt.Errorf("%w: no answer: %w", backend.ErrUnavailable, ctx.Err())}
-			}
-		})
+	type answer struct {
+		node  int
+		state nodeState
 	}
-	all.Wait()
+	answers := make(chan answer, len(clients))
+	states := make([]nodeState, len(clients))
+	for i, c := range clients {
+		states[i].err = fmt.Errorf("%w: no answer", backend.ErrUnavailable)
+		go func() { answers <- answer{i, b.stateOf(ctx, c)} }()
+	}
+	var enough <-chan time.Time
+	reached := 0
+	for range clients {
+		select {
+		case a := <-answers:
+			states[a.node] = a.state
+			if a.state.err == nil {
+				reached++
+			}
+		case <-enough:
+			return states
+		case <-ctx.Done():
+			return states
+		}
+		if reached == b.quorum && enough == nil {
+			enough = time.After(openGrace)
+		}
+	}
 	return states
 }
 
