@@ -117,7 +117,8 @@ func (j *journal) put(op Operation) {
 // history is what was collected, without the refusals that say nothing. Two tries
 // at the same time may both be refused because of each other, where a try takes a
 // place for a moment, or a part of the votes. And where clients count the holds of
-// their owners, an owner does not enter what is only being cleaned up after it.
+// their owners, an owner does not enter what is only being cleaned up after it, or
+// what the server has granted and the client has not heard of yet.
 func (j *journal) history() History {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -125,7 +126,8 @@ func (j *journal) history() History {
 	var ops []Operation
 	for i, op := range j.ops {
 		if op.Kind != Refused || !slices.ContainsFunc(slices.Concat(j.ops[:i:i], j.ops[i+1:]), func(o Operation) bool {
-			itself := o.Return == Never && o.Who == op.Who && op.Owner != "" && !claimServerHolds.made(j.e.settings)
+			itself := op.Owner != "" && !claimServerHolds.made(j.e.settings) &&
+				(o.Return == Never && o.Who == op.Who || o.Kind == Granted && o.Owner == op.Owner)
 			return overlaps(op, o) && (o.Kind == Refused || itself)
 		}) {
 			ops = append(ops, op)

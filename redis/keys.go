@@ -3,6 +3,7 @@ package redislock
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 )
 
 const (
@@ -32,6 +33,13 @@ func namesOf(prefix, key string) names {
 		bucket: prefix + "{m:" + string([]byte{hexDigits[n>>4], hexDigits[n&15]}) + "}:",
 		key:    key,
 	}
+}
+
+// emptyTag reports whether the prefix makes a Cluster hash whole names instead of
+// the bucket: what counts is the first brace, unless the next one closes it.
+func emptyTag(prefix string) bool {
+	_, rest, ok := strings.Cut(prefix, "{")
+	return ok && strings.HasPrefix(rest, "}")
 }
 
 // bucketOf folds the 32-bit FNV-1a hash of the key.

@@ -134,6 +134,9 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	if len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
 		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
 	}
+	if emptyTag(prefix) {
+		return nil, fmt.Errorf("redislock: %w: the prefix begins its first hash tag with {}, so that a Cluster would keep what belongs together in different slots; put a name between the braces", backend.ErrInvalid)
+	}
 	b := &redisBackend{client: client, prefix: prefix, clock: backend.SystemClock()}
 	_, b.cluster = client.(*goredis.ClusterClient)
 	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })

@@ -119,10 +119,12 @@ func TestBadURLs(t *testing.T) {
 		require.ErrorContains(t, err, text, raw)
 		require.NotContains(t, err.Error(), "secret", raw)
 	}
-	u, err := backend.ParseURL("redis://h?prefix=%07")
-	require.NoError(t, err)
-	_, err = Opener(t.Context(), u, backend.OpenConfig{TTL: ttl})
-	require.ErrorIs(t, err, backend.ErrInvalid)
+	for _, prefix := range []string{"%07", "%7B%7Dapp", "a%7B%7D%7Bb%7D"} {
+		u, err := backend.ParseURL("redis://h?prefix=" + prefix)
+		require.NoError(t, err)
+		_, err = Opener(t.Context(), u, backend.OpenConfig{TTL: ttl})
+		require.ErrorIs(t, err, backend.ErrInvalid, prefix)
+	}
 }
 
 func TestOpenByURL(t *testing.T) {
