@@ -35,14 +35,14 @@ func FuzzNames(f *testing.F) {
 		assert.True(t, ok && bucketName.MatchString(rest), "%q", x.bucket)
 		key, ok := strings.CutPrefix(x.record(), x.bucket+"k:")
 		assert.True(t, ok && key == a, "the key is in the name, %q", x.record())
-		assert.Equal(t, tagOf(x.record()), tagOf(x.counter()), "one hash slot")
-		assert.NotEmpty(t, tagOf(x.counter()))
+		assert.Equal(t, hashedPart(x.record()), hashedPart(x.counter()), "one hash slot")
+		assert.NotEmpty(t, hashedPart(x.counter()))
 	})
 }
 
-// tagOf is the part of a name that decides about its slot in a Cluster: what is
+// hashedPart is the part of a name that decides about its slot in a Cluster: what is
 // between the first brace and the next closing one, if that is not empty.
-func tagOf(name string) string {
+func hashedPart(name string) string {
 	if _, rest, ok := strings.Cut(name, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
 			return tag
