@@ -28,7 +28,7 @@ func TestPage(t *testing.T) {
 	require.True(t, ok, "the page has lost the mark of its generated part")
 	_, after, ok := strings.Cut(rest, pageEnds)
 	require.True(t, ok, "the page has lost the end of its generated part")
-	want := before + pageBegins + ruleTables() + pageEnds + after
+	want := before + pageBegins + "\n### By promise\n" + promiseTable() + ruleTables() + pageEnds + after
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return
