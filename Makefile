@@ -8,7 +8,7 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # One package at a time: the suites look for races and bound some times, and another
 # suite on the same cores is the machine standing still, as far as they can tell.
 # Every server that the machine can have is required; what it can't have is said.
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1 -parallel 4
 
 .DEFAULT_GOAL := help
 .PHONY: help test test-long test-peers images fuzz lint bench bench-peers
