@@ -157,7 +157,7 @@ func (h *hub) join(channel, tag string) *watcher {
 	}
 	w := newWatcher(tag)
 	w.answer(nil)
-	<-w.confirmed
+	_ = <-w.confirmed // the answer just given
 	t.watchers[w] = struct{}{}
 	return w
 }

@@ -3,7 +3,6 @@ package linear
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -103,7 +102,7 @@ func TestModel(t *testing.T) {
 		picture, readErr := os.ReadFile(files[0])
 		require.NoError(t, readErr)
 		for _, op := range c.ops {
-			assert.True(t, strings.Contains(string(picture), describe(op)), "%s: the picture shows %q", name, describe(op))
+			assert.Contains(t, string(picture), describe(op), name)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package rowflawed
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -65,7 +66,7 @@ func (t timeoutTicket) Wait(ctx context.Context) (backend.Grant, error) {
 func (t timeoutTicket) Withdraw(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := t.Release(ctx, backend.HoldOf(t.req)); err != backend.ErrNotHeld {
+	if err := t.Release(ctx, backend.HoldOf(t.req)); !errors.Is(err, backend.ErrNotHeld) {
 		return err
 	}
 	return nil
