@@ -157,7 +157,9 @@ func (h *hub) join(channel, tag string) *watcher {
 	}
 	w := newWatcher(tag)
 	w.answer(nil)
-	_ = <-w.confirmed // the answer just given
+	if err := <-w.confirmed; err != nil {
+		return nil
+	}
 	t.watchers[w] = struct{}{}
 	return w
 }
