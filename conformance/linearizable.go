@@ -71,7 +71,7 @@ func (e *env) linearizable(keys int, via *seamKind) {
 			if round >= 2 && time.Now().After(enough) {
 				return // lost requests cost time on some servers
 			}
-			j := &journal{e: e, key: e.key("%s-%d-%d", name, n, round)}
+			j := &journal{e: e, key: e.key("%s-%d-%d", name, n, round), faults: via != nil}
 			e.makeHistory(j, clients, owners, false)
 			operations.Add(int64(len(j.ops)))
 			histories.Add(1)
