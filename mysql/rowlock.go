@@ -132,8 +132,8 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 // ownConnector hides the Close that a connector may have: sql.DB would call it.
 type ownConnector struct{ driver.Connector }
 
-// rowBackend implements backend.Backend, Queuer, LossNotifier, Inspector and
-// ForceReleaser.
+// rowBackend implements backend.Backend, Queuer, LossNotifier, Inspector,
+// ForceReleaser, Revoker and Lister.
 type rowBackend struct {
 	rowStatements
 	clock    backend.Clock
@@ -151,6 +151,8 @@ var (
 	_ backend.LossNotifier  = (*rowBackend)(nil)
 	_ backend.Inspector     = (*rowBackend)(nil)
 	_ backend.ForceReleaser = (*rowBackend)(nil)
+	_ backend.Revoker       = (*rowBackend)(nil)
+	_ backend.Lister        = (*rowBackend)(nil)
 )
 
 // Guarantees implements backend.Backend.

@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -150,6 +151,9 @@ const codeNoSavepoint = 1305
 
 // lossOf is the cause of a loss for the lock package.
 func lossOf(key string, err error) error {
+	if errors.Is(err, errRevoked) {
+		return fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrTakenOver, err)
+	}
 	switch codeOf(err) {
 	case codeNoSavepoint:
 		return fmt.Errorf("mysqllock: key %q: %w: its transaction was ended, by a statement that commits implicitly or by a rollback", key, backend.ErrSessionLost)
@@ -161,16 +165,28 @@ func lossOf(key string, err error) error {
 	return fmt.Errorf("mysqllock: key %q: %w: its connection broke: %w", key, backend.ErrSessionLost, err)
 }
 
-// beat is the heartbeat: it shows that the transaction still exists, and has the
-// server count the idle time afresh. The turn is taken.
+// errRevoked is what a heartbeat finds after [rowBackend.Revoke].
+var errRevoked = errors.New("the hold was revoked")
+
+// beat is the heartbeat: it shows that the transaction still exists and that the hold
+// was not revoked, and has the server count the idle time afresh. The turn is taken.
+//
+// The savepoint comes last: a return to it also gives up the metadata lock of the
+// look at the other table.
 func (b *rowBackend) beat(ctx context.Context, h *rowHold, ttl time.Duration) (backend.Validity, error) {
 	if ttl > h.s.ttl {
 		if err := b.sessions.setTTL(ctx, h.s, ttl); err != nil {
 			return backend.Validity{}, err
 		}
 	}
+	revoked, err := h.s.exists(ctx, b.isRevoked(h.key, h.token))
+	switch {
+	case err != nil:
+		return backend.Validity{}, err
+	case revoked:
+		return backend.Validity{}, errRevoked
+	}
 	sent := b.clock.Now()
-	var err error
 	if h.tx == nil {
 		err = h.s.exec(ctx, "ROLLBACK TO SAVEPOINT "+savepoint) // there is nothing to roll back
 	} else {

@@ -81,35 +81,67 @@ func (b *rowBackend) isLocked(ctx context.Context, q queryer, key string) (bool,
 }
 
 // ForceRelease ends the connection that was granted the key with this token, and
-// returns when the server has rolled its transaction back. The record is locked
-// meanwhile, so that no newer grant of the key can come in between. The account
-// must be that of the holder, or have the right to end connections of others.
+// returns when the server has rolled its transaction back. The account must be that of
+// the holder, or have the right to end connections of others.
 //
 // A session holds several keys one after the other. If it releases this key and is
 // granted another one between the look and the end, that other hold is lost, and its
 // holder is told so.
 func (b *rowBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+	return b.onHold(ctx, key, token, func(ctx context.Context, conn *sql.Conn, r rowRecord) error {
+		err := endSession(ctx, conn, r.connection, r.session)
+		if codeOf(err) == codeNotOwner {
+			err = fmt.Errorf("%w: %w; the holder's connection belongs to another account: use that one, or one with CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB)",
+				backend.ErrPermanent, err)
+		}
+		return err
+	})
+}
+
+const codeNotOwner = 1095
+
+// Revoke writes the token beside the record, where the holder's next heartbeat finds
+// it: the heartbeat is refused, and the holder gives the row up. A holder that sends
+// none loses its session after the TTL, as ever. The account needs no other right
+// than the holder's.
+func (b *rowBackend) Revoke(ctx context.Context, key string, token uint64) error {
+	return b.onHold(ctx, key, token, func(ctx context.Context, conn *sql.Conn, _ rowRecord) error {
+		_, err := conn.ExecContext(ctx, b.revoke(key, token))
+		return err
+	})
+}
+
+// onHold does something about the hold of the key with the token. The record is locked
+// meanwhile, so that no newer grant of the key can come in between.
+func (b *rowBackend) onHold(ctx context.Context, key string, token uint64, do func(context.Context, *sql.Conn, rowRecord) error) error {
 	conn, err := b.control.Conn(ctx)
 	if err != nil {
 		return keyError(ctx, key, unsent{err})
 	}
-	err = b.forceRelease(ctx, conn, key, token)
-	if _, rollback := conn.ExecContext(ctx, "ROLLBACK"); err == nil || errors.Is(err, backend.ErrNotHeld) {
-		closeConn(conn, rollback)
-	} else {
+	end := "ROLLBACK"
+	if err = b.holding(ctx, conn, key, token, do); err == nil {
+		end = "COMMIT"
+	}
+	_, ended := conn.ExecContext(ctx, end)
+	switch {
+	case err == nil:
+		err = ended
+		closeConn(conn, ended)
+	case errors.Is(err, backend.ErrNotHeld):
+		closeConn(conn, ended)
+		return err
+	default:
 		closeConn(conn, err)
 	}
-	if code := codeOf(err); code == 1095 {
-		return fmt.Errorf("mysqllock: key %q: %w: %w; the holder's connection belongs to another account: use that one, or one with CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB)",
-			key, backend.ErrPermanent, err)
-	}
-	if err != nil && !errors.Is(err, backend.ErrNotHeld) {
+	if err != nil {
 		return keyError(ctx, key, err)
 	}
-	return err
+	return nil
 }
 
-func (b *rowBackend) forceRelease(ctx context.Context, conn *sql.Conn, key string, token uint64) error {
+// holding locks the record in a transaction, and does something if it is the one of
+// the token and its row is locked.
+func (b *rowBackend) holding(ctx context.Context, conn *sql.Conn, key string, token uint64, do func(context.Context, *sql.Conn, rowRecord) error) error {
 	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
 		return err
 	}
@@ -129,5 +161,5 @@ func (b *rowBackend) forceRelease(ctx context.Context, conn *sql.Conn, key strin
 	if !locked {
 		return notHeld(key)
 	}
-	return endSession(ctx, conn, r.connection, r.session)
+	return do(ctx, conn, r)
 }

@@ -253,9 +253,9 @@ func (b *rowBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Vali
 		v, err := b.beat(life, h, hold.TTL)
 		switch {
 		case err == nil:
-		case sessionEnded(err), transactionEnded(err):
+		case sessionEnded(err), transactionEnded(err), errors.Is(err, errRevoked):
 			cause := lossOf(hold.Key, err)
-			if b.clock.Now() >= h.until {
+			if b.clock.Now() >= h.until && !errors.Is(err, errRevoked) {
 				cause = backend.ErrExpired
 			}
 			b.lose(h, cause)

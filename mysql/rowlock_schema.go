@@ -107,7 +107,7 @@ func (b *rowBackend) withDDL(err error) error {
 func (b *rowBackend) probeTables(ctx context.Context) error {
 	for _, q := range []string{
 		"SELECT k FROM " + b.rows + " WHERE k = '' FOR UPDATE",
-		"SELECT k, token, connection, session, ttl, since, label, host, pid FROM " + b.holders + " WHERE k = '' FOR UPDATE",
+		"SELECT k, token, revoked, connection, session, ttl, since, label, host, pid FROM " + b.holders + " WHERE k = '' FOR UPDATE",
 	} {
 		rows, err := b.control.QueryContext(ctx, q)
 		if err != nil {

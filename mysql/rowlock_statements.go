@@ -79,8 +79,8 @@ func (st *rowStatements) raise(key string, s *rowSession, ttl time.Duration, h b
 
 // insertHolder makes the row of a key in the second table, if it is missing.
 func (st *rowStatements) insertHolder(key string) string {
-	return "INSERT IGNORE INTO " + st.holders + " (k, token, connection, session, ttl, since, label, host, pid) VALUES (" +
-		literal(key) + ", 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
+	return "INSERT IGNORE INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) VALUES (" +
+		literal(key) + ", 0, 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
 }
 
 // record reads what raise has written, and the connection that has the session's
@@ -88,6 +88,17 @@ func (st *rowStatements) insertHolder(key string) string {
 func (st *rowStatements) record(key string) string {
 	return "SELECT token, connection, session, IS_USED_LOCK(session), ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pid FROM " +
 		st.holders + " WHERE k = " + literal(key)
+}
+
+// revoke writes that the holder with the token is to learn that its hold is over.
+func (st *rowStatements) revoke(key string, token uint64) string {
+	n := strconv.FormatUint(token, 10)
+	return "UPDATE " + st.holders + " SET revoked = " + n + " WHERE k = " + literal(key) + " AND token = " + n
+}
+
+// isRevoked has a row if revoke was sent for the token.
+func (st *rowStatements) isRevoked(key string, token uint64) string {
+	return "SELECT 1 FROM " + st.holders + " WHERE k = " + literal(key) + " AND revoked = " + strconv.FormatUint(token, 10)
 }
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }
@@ -101,6 +112,7 @@ func (st *rowStatements) ddl() []string {
 		"CREATE TABLE IF NOT EXISTS " + st.holders + ` (
   k VARBINARY(512) NOT NULL PRIMARY KEY,
   token BIGINT UNSIGNED NOT NULL,
+  revoked BIGINT UNSIGNED NOT NULL,
   connection BIGINT UNSIGNED NOT NULL,
   session VARBINARY(64) NOT NULL,
   ttl INT UNSIGNED NOT NULL,

@@ -1,0 +1,67 @@
+package mysqllock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// An account that may not end the holder's connection may revoke its hold: the holder
+// is told that it was taken over, and nobody is let in before it has given the row up.
+func TestRowRevokeByAnotherAccount(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		run(t, admin, "CREATE USER IF NOT EXISTS row_revoker@'%' IDENTIFIED BY 'revoker-row'")
+		run(t, admin, "GRANT SELECT, INSERT, UPDATE ON mortise.* TO row_revoker@'%'")
+		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
+		key := uniqueKey(t)
+		lease, err := l.Acquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		stranger, err := NewRowBackend(t.Context(), rowConnector(t, s, func(c *mysql.Config) {
+			c.User, c.Passwd = "row_revoker", "revoker-row"
+		}), nil)
+		require.NoError(t, err)
+		defer stranger.Close()
+		require.NoError(t, stranger.(backend.Revoker).Revoke(t.Context(), key, lease.Token()))
+		_, err = b.Try(t.Context(), request(key))
+		require.ErrorIs(t, err, backend.ErrHeld, "the holder does not know yet")
+		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrTakenOver)
+		require.ErrorIs(t, ended(t, lease, 3*time.Second), lock.ErrTakenOver)
+		next, err := l.Acquire(short(t, 10*time.Second), key)
+		require.NoError(t, err)
+		require.ErrorIs(t, b.Revoke(t.Context(), key, lease.Token()), backend.ErrNotHeld)
+		require.NoError(t, next.Renew(t.Context()), "the mark of an earlier hold concerns nobody else")
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
+// The work of InTx is given up at the next heartbeat, and nothing of it is committed.
+func TestRowRevokeDuringTx(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		table := workTable(t, admin)
+		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
+		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Second))
+		require.NoError(t, err)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 7 WHERE id = 1"); err != nil {
+				return err
+			}
+			if err := b.Revoke(t.Context(), lease.Key(), lease.Token()); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		require.ErrorIs(t, err, lock.ErrTakenOver)
+		assert.Zero(t, number(t, admin, "SELECT n FROM "+table+" WHERE id = 1"))
+	})
+}
