@@ -28,8 +28,12 @@ var nastyKeys = []string{
 	"\U0001f512", "\U0001f511", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
 }
 
+// keysPerClient is how many keys a client of independentKeys holds at a time: with some
+// backends each of them takes a connection.
+const keysPerClient = 16
+
 func independentKeys(e *env) {
-	a, b := e.locker(), e.locker()
+	b := e.locker()
 	keys := make([]string, 0, len(nastyKeys)+2)
 	for _, k := range nastyKeys {
 		keys = append(keys, e.key("%s", k))
@@ -38,7 +42,11 @@ func independentKeys(e *env) {
 	full += strings.Repeat("x", backend.MaxKey-len(full)-1)
 	keys = append(keys, full+"a", full+"b", full)
 	holds := make([]*hold, len(keys))
+	var a *client
 	for i, key := range keys {
+		if i%keysPerClient == 0 {
+			a = e.locker()
+		}
 		h, err := a.try(key)
 		switch {
 		case errors.Is(err, lock.ErrHeld):

@@ -29,12 +29,11 @@ func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	conformance.Run(t, rowConfig(s.URL(), db))
 }
 
-// rowConfig has more connections than the default: the suite holds up to 50 keys at
-// a time through one client. Without a pool to read with there are no guarded writes.
+// rowConfig is that of a URL. Without a pool to read with there are no guarded writes.
 func rowConfig(url string, db *sql.DB) conformance.Config {
 	cfg := conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return backend.DefaultMux.Open(ctx, url+"?mode=row&pool_size=64&dial_timeout=5s", backend.OpenConfig{TTL: time.Second})
+			return backend.DefaultMux.Open(ctx, url+"?mode=row&dial_timeout=5s", backend.OpenConfig{TTL: time.Second})
 		},
 		Child:  "row " + url,
 		TTL:    time.Second,
