@@ -2,16 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"os"
 	"strings"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/bench/measure"
 	redislock "github.com/mortiselock/lock/redis"
 )
 
@@ -27,108 +25,54 @@ func (b *bench) contended() error {
 }
 
 func (b *bench) contendedAs(fair bool) error {
-	const (
-		lockers     = 4
-		goroutines  = 8
-		heldFor     = time.Millisecond
-		roundLength = 3 * time.Second
-	)
-	var use, p50, p99, longest, commands []float64
-	for range b.rounds {
-		r, err := b.contend(fair, lockers, goroutines, heldFor, roundLength)
-		if err != nil {
-			return err
-		}
-		// The fair share of a waiter is its turn after everybody else's.
-		share := r.wall.Seconds() / float64(r.grants) * lockers * goroutines
-		use = append(use, r.used.Seconds()/r.wall.Seconds())
-		p50 = append(p50, quantile(r.waits, 0.5)/share)
-		p99 = append(p99, quantile(r.waits, 0.99)/share)
-		longest = append(longest, quantile(r.waits, 1)/share)
-		commands = append(commands, r.commands/float64(r.grants))
-	}
-	lo, hi := spread(use)
-	fmt.Printf("  %d Lockers x %d goroutines, held %s: in use %.0f%% of the time (%.0f to %.0f)\n",
-		lockers, goroutines, heldFor, 100*median(use), 100*lo, 100*hi)
-	lo, hi = spread(p99)
-	fmt.Printf("  wait in fair shares: median %.2f, p99 %.2f (%.2f to %.2f), longest %.2f\n", median(p50), median(p99), lo, hi, median(longest))
-	fmt.Printf("  Redis commands per hand-over: %.1f\n", median(commands))
-	return nil
-}
-
-type contention struct {
-	wall, used time.Duration
-	grants     int
-	waits      []float64 // seconds
-	commands   float64
-}
-
-func (b *bench) contend(fair bool, lockers, goroutines int, heldFor, length time.Duration) (contention, error) {
-	var r contention
 	admin := b.client()
 	defer admin.Close()
-	ctx, cancel := context.WithCancel(b.ctx)
-	defer cancel()
-	var (
-		mu    sync.Mutex
-		wg    sync.WaitGroup
-		fault error
-	)
-	begin := make(chan struct{})
-	var deadline time.Time
-	for range lockers {
+	contest := measure.Contest{
+		Clients: 4, Goroutines: 8, HeldFor: time.Millisecond, Length: 3 * time.Second,
+		Commands: func(ctx context.Context) (float64, error) { return commandCount(ctx, admin) },
+	}
+	ours := &measure.Contender{Name: "Locker.Acquire + Release", Open: func() (measure.Taker, func(), error) {
 		client := b.client()
-		defer client.Close()
 		locker, err := redislock.New(b.ctx, client, &redislock.Options{Fair: fair})
 		if err != nil {
-			return r, err
+			_ = client.Close()
+			return nil, nil, err
 		}
-		defer locker.Close()
-		for range goroutines {
-			wg.Go(func() {
-				<-begin
-				for time.Now().Before(deadline) {
-					asked := time.Now()
-					lease, err := locker.Acquire(ctx, "contended")
-					granted := time.Now()
-					if err == nil {
-						time.Sleep(heldFor)
-						used := time.Since(granted)
-						err = lease.Release(b.ctx)
-						mu.Lock()
-						if granted.Before(deadline) {
-							r.grants++
-							r.used += used
-							r.waits = append(r.waits, granted.Sub(asked).Seconds())
-						}
-						mu.Unlock()
-					}
-					if err != nil && !errors.Is(err, lock.ErrHeld) {
-						mu.Lock()
-						fault = errors.Join(fault, err)
-						mu.Unlock()
-						return
-					}
-				}
-			})
-		}
+		return measure.Taking(locker.Acquire, "contended"), func() { _ = locker.Close(); _ = client.Close() }, nil
+	}}
+	if err := contest.SideBySide(b.ctx, b.rounds, ours); err != nil {
+		return err
 	}
-	before, err := commandCount(b.ctx, admin)
-	if err != nil {
-		return r, err
+	fmt.Printf("  %s\n", contest)
+	all := contest.Clients * contest.Goroutines
+	wait := func(q float64) func(measure.Contention) float64 {
+		return func(c measure.Contention) float64 { return c.Wait(q, all) }
 	}
-	start := time.Now()
-	deadline = start.Add(length)
-	close(begin)
-	time.Sleep(time.Until(deadline))
-	r.wall = time.Since(start)
-	after, err := commandCount(b.ctx, admin)
-	if err != nil {
-		return r, err
+	// Without a queue a hand-over costs something for each Locker; with one, the
+	// same whatever waits.
+	var longest, commands measure.Goal
+	if fair {
+		longest.AtMost = 2
+	} else {
+		commands.AtMost = float64(2 + contest.Clients)
 	}
-	r.commands = after - before
-	wg.Wait()
-	return r, fault
+	for _, line := range []struct {
+		name, format string
+		figure       func(measure.Contention) float64
+		goal         measure.Goal
+	}{
+		{"in use", "%.2f of the time", measure.Contention.InUse, measure.Goal{AtLeast: 0.85}},
+		{"wait, median", "%.2f fair shares", wait(0.5), measure.Goal{}},
+		{"wait, p99", "%.2f fair shares", wait(0.99), measure.Goal{}},
+		{"wait, longest", "%.2f fair shares", wait(1), longest},
+		{"cost", "%.1f Redis commands per hand-over", measure.Contention.CommandsPerGrant, commands},
+	} {
+		s := ours.Side(line.figure)
+		lo, hi := measure.Spread(s.Figures)
+		s.Name, s.Goal = fmt.Sprintf("  %-14s", line.name), line.goal
+		measure.Print(os.Stdout, line.format+fmt.Sprintf(" (%.2f to %.2f)", lo, hi), s)
+	}
+	return nil
 }
 
 // commandCount is how many commands the server has processed, those inside of
@@ -147,12 +91,4 @@ func commandCount(ctx context.Context, c *goredis.Client) (float64, error) {
 		total += calls
 	}
 	return total, nil
-}
-
-func quantile(xs []float64, q float64) float64 {
-	s := slices.Sorted(slices.Values(xs))
-	if len(s) == 0 {
-		return 0
-	}
-	return s[min(int(q*float64(len(s))), len(s)-1)]
 }

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
-	"github.com/mortiselock/lock"
 	etcdlock "github.com/mortiselock/lock/etcd"
+	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -20,13 +17,6 @@ func (b *bench) etcdClient() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints: []string{"http://" + servertest.SharedEtcd(b.host).Addr()}, Logger: zap.NewNop(),
 	})
-}
-
-// side is one of several ways to do the same thing.
-type side struct {
-	name string
-	once func() error
-	rate []float64
 }
 
 // etcd compares acquire and release of a free key by one goroutine with the bare
@@ -52,101 +42,58 @@ func (b *bench) etcd() error {
 		return err
 	}
 	defer kept.Close()
-	release := func(l lock.Lease, err error) error {
+	bare := &measure.Side{Name: "create if absent + delete", Take: func(ctx context.Context) (func() error, error) {
+		resp, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("bare"), "=", 0)).
+			Then(clientv3.OpPut("bare", "", clientv3.WithLease(lease.ID))).Commit()
+		if err == nil && !resp.Succeeded {
+			err = errBareHeld
+		}
+		return func() error { _, err := client.Delete(ctx, "bare"); return err }, err
+	}}
+	mutex := &measure.Side{Name: "Mutex, a session per owner", Take: newSessionMutex(client, "mutex")}
+	against := append(to(bare, 0.9), measure.Comparison{To: mutex, By: "the second", Goal: measure.Goal{AtLeast: 2}})
+	return b.pairs(
+		bare,
+		mutex,
+		&measure.Side{Name: "Mutex, one session for all", Take: sessionMutex(kept, "mutex-kept")},
+		&measure.Side{Name: "Locker.TryAcquire + Release", Take: measure.Taking(locker.TryAcquire, "ours"), Against: against},
+		&measure.Side{Name: "Locker.Acquire + Release", Take: measure.Taking(locker.Acquire, "ours"), Against: against},
+	)
+}
+
+// sessionMutex is the client library's Mutex, in one session for all holds.
+func sessionMutex(s *concurrency.Session, key string) measure.Taker {
+	return func(ctx context.Context) (func() error, error) {
+		m := concurrency.NewMutex(s, key)
+		return func() error { return m.Unlock(ctx) }, m.Lock(ctx)
+	}
+}
+
+// newSessionMutex is the client library's Mutex, in a new session for each hold.
+func newSessionMutex(client *clientv3.Client, key string) measure.Taker {
+	return func(ctx context.Context) (func() error, error) {
+		s, err := concurrency.NewSession(client, concurrency.WithTTL(15))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return l.Release(b.ctx)
-	}
-	return b.sideBySide("pairs/s", []*side{
-		{name: "create if absent + delete", once: func() error {
-			resp, err := client.Txn(b.ctx).If(clientv3.Compare(clientv3.CreateRevision("bare"), "=", 0)).
-				Then(clientv3.OpPut("bare", "", clientv3.WithLease(lease.ID))).Commit()
-			if err == nil && !resp.Succeeded {
-				err = fmt.Errorf("the bare key was held")
-			}
-			if err != nil {
+		unlock, err := sessionMutex(s, key)(ctx)
+		return func() error {
+			if err := unlock(); err != nil {
 				return err
 			}
-			_, err = client.Delete(b.ctx, "bare")
-			return err
-		}},
-		{name: "Mutex, a session per owner", once: func() error { return mutexOnce(b.ctx, client, "mutex", nil) }},
-		{name: "Mutex, one session for all", once: func() error {
-			m := concurrency.NewMutex(kept, "mutex-kept")
-			if err := m.Lock(b.ctx); err != nil {
-				return err
-			}
-			return m.Unlock(b.ctx)
-		}},
-		{name: "Locker.TryAcquire + Release", once: func() error { return release(locker.TryAcquire(b.ctx, "ours")) }},
-		{name: "Locker.Acquire + Release", once: func() error { return release(locker.Acquire(b.ctx, "ours")) }},
-	})
-}
-
-// mutexOnce is one hold of the client library's Mutex, in a session of its own.
-func mutexOnce(ctx context.Context, client *clientv3.Client, key string, hold func()) error {
-	s, err := concurrency.NewSession(client, concurrency.WithTTL(15))
-	if err != nil {
-		return err
-	}
-	m := concurrency.NewMutex(s, key)
-	if err := m.Lock(ctx); err != nil {
-		return err
-	}
-	if hold != nil {
-		hold()
-	}
-	if err := m.Unlock(ctx); err != nil {
-		return err
-	}
-	return s.Close()
-}
-
-// sideBySide runs each side for a while in every round, and compares them with the
-// first.
-func (b *bench) sideBySide(unit string, sides []*side) error {
-	const roundLength = 700 * time.Millisecond
-	for round := -1; round < b.rounds; round++ { // the first one warms up
-		for _, s := range sides {
-			n, start := 0, time.Now()
-			for time.Since(start) < roundLength {
-				if err := s.once(); err != nil {
-					return err
-				}
-				n++
-			}
-			if round >= 0 {
-				s.rate = append(s.rate, float64(n)/time.Since(start).Seconds())
-			}
-		}
-	}
-	printSides(unit, sides)
-	return nil
-}
-
-func printSides(unit string, sides []*side) {
-	for _, s := range sides {
-		ratios := make([]float64, len(s.rate))
-		for i := range s.rate {
-			ratios[i] = s.rate[i] / sides[0].rate[i]
-		}
-		lo, hi := spread(ratios)
-		fmt.Printf("  %-32s %8.0f %s   ratio to the first %.2f (%.2f to %.2f)\n", s.name, median(s.rate), unit, median(ratios), lo, hi)
+			return s.Close()
+		}, err
 	}
 }
 
 // etcdContended lets several clients with several goroutines each compete for one
 // key that is held for a millisecond at a time.
 func (b *bench) etcdContended() error {
-	const (
-		clients    = 4
-		goroutines = 4
-		heldFor    = time.Millisecond
-	)
-	type contender = func(ctx context.Context, hold func()) error
-	var mutexes, kept, locks []contender
-	for range clients {
+	contest := measure.Contest{Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second}
+	mutexes := &measure.Contender{Name: "Mutex, a session per owner"}
+	kept := &measure.Contender{Name: "Mutex, a session per goroutine"}
+	ours := &measure.Contender{Name: "Locker.Acquire + Release"}
+	for range contest.Clients {
 		client, err := b.etcdClient()
 		if err != nil {
 			return err
@@ -157,75 +104,16 @@ func (b *bench) etcdContended() error {
 			return err
 		}
 		defer locker.Close()
-		for range goroutines {
+		for range contest.Goroutines {
 			session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
 			if err != nil {
 				return err
 			}
 			defer session.Close()
-			kept = append(kept, func(ctx context.Context, hold func()) error {
-				m := concurrency.NewMutex(session, "mutex-kept-contended")
-				if err := m.Lock(ctx); err != nil {
-					return err
-				}
-				hold()
-				return m.Unlock(context.WithoutCancel(ctx))
-			})
-			mutexes = append(mutexes, func(ctx context.Context, hold func()) error { return mutexOnce(ctx, client, "mutex-contended", hold) })
-			locks = append(locks, func(ctx context.Context, hold func()) error {
-				l, err := locker.Acquire(ctx, "contended")
-				if err != nil {
-					return err
-				}
-				hold()
-				return l.Release(ctx)
-			})
+			mutexes.Takers = append(mutexes.Takers, newSessionMutex(client, "mutex-contended"))
+			kept.Takers = append(kept.Takers, sessionMutex(session, "mutex-kept-contended"))
+			ours.Takers = append(ours.Takers, measure.Taking(locker.Acquire, "contended"))
 		}
 	}
-	sides := []*side{{name: "Mutex, a session per owner"}, {name: "Mutex, a session per goroutine"}, {name: "Locker.Acquire + Release"}}
-	for round := -1; round < b.rounds; round++ {
-		for i, contenders := range [][]contender{mutexes, kept, locks} {
-			rate, err := contendFor(b.ctx, 2*time.Second, heldFor, contenders)
-			if err != nil {
-				return err
-			}
-			if round >= 0 {
-				sides[i].rate = append(sides[i].rate, rate)
-			}
-		}
-	}
-	printSides("grants/s", sides)
-	return nil
-}
-
-// contendFor is how many holds a second the contenders get.
-func contendFor(ctx context.Context, length, heldFor time.Duration, contenders []func(ctx context.Context, hold func()) error) (float64, error) {
-	var grants atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, len(contenders))
-	start := time.Now()
-	end := start.Add(length)
-	for _, once := range contenders {
-		wg.Go(func() {
-			for time.Now().Before(end) {
-				err := once(ctx, func() {
-					if time.Now().Before(end) {
-						grants.Add(1)
-					}
-					time.Sleep(heldFor)
-				})
-				if err != nil {
-					errs <- err
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	select {
-	case err := <-errs:
-		return 0, err
-	default:
-		return float64(grants.Load()) / length.Seconds(), nil
-	}
+	return b.compete(contest, "%8.0f grants/s", measure.Contention.GrantsPerSecond, 1.5, mutexes, kept, ours)
 }

@@ -6,7 +6,8 @@
 //	go run ./internal/bench -list                      # what there is
 //
 // Each comparison takes the median of several rounds that alternate between the
-// sides. The servers are found or started when the first measurement asks for them.
+// sides; what was aimed at stands beside it, with "ok", "below" or "above". The
+// servers are found or started when the first measurement asks for them.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -44,11 +46,41 @@ var measurements = []measurement{
 type bench struct {
 	ctx    context.Context
 	rounds int
-	host   *host
+	host   *measure.Host
 }
 
 // redis is one Redis server for all measurements.
 func (b *bench) redis() *servertest.Server { return servertest.SharedRedis(b.host) }
+
+// pairs compares the sides, one goroutine on a free key, and prints a table.
+func (b *bench) pairs(sides ...*measure.Side) error {
+	if err := measure.SideBySide(b.ctx, b.rounds, measure.Length, sides...); err != nil {
+		return err
+	}
+	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)
+	return nil
+}
+
+// to compares with a side, and aims at a ratio.
+func to(base *measure.Side, atLeast float64) []measure.Comparison {
+	return []measure.Comparison{{To: base, By: "the first", Goal: measure.Goal{AtLeast: atLeast}}}
+}
+
+// compete lets the contenders compete for a key and prints a table. The last one is
+// ours, and aims at a ratio to the first.
+func (b *bench) compete(contest measure.Contest, format string, figure func(measure.Contention) float64, atLeast float64, contenders ...*measure.Contender) error {
+	if err := contest.SideBySide(b.ctx, b.rounds, contenders...); err != nil {
+		return err
+	}
+	var sides []*measure.Side
+	for _, c := range contenders {
+		sides = append(sides, c.Side(figure))
+	}
+	sides[len(sides)-1].Against = to(sides[0], atLeast)
+	fmt.Printf("  %s:\n", contest)
+	measure.Print(os.Stdout, format, sides...)
+	return nil
+}
 
 func (b *bench) client() *goredis.Client {
 	return goredis.NewClient(&goredis.Options{Addr: b.redis().Addr(), Password: b.redis().Password()})
@@ -59,9 +91,9 @@ func main() {
 	only := flag.String("only", "", "which measurements, with commas (default all)")
 	list := flag.Bool("list", false, "list the measurements")
 	flag.Parse()
-	host := &host{}
+	host := &measure.Host{}
 	host.Cleanup(func() { _ = servertest.StopShared() })
-	defer host.cleanUp()
+	defer host.CleanUp()
 	b := &bench{ctx: context.Background(), rounds: *rounds, host: host}
 	wanted := strings.Split(*only, ",")
 	for _, name := range wanted {
@@ -84,38 +116,3 @@ func main() {
 		}
 	}
 }
-
-// host stands in for a test towards servertest.
-type host struct{ cleanups []func() }
-
-func (h *host) Helper()             {}
-func (h *host) Name() string        { return "bench" }
-func (h *host) Cleanup(f func())    { h.cleanups = append(h.cleanups, f) }
-func (h *host) Logf(string, ...any) {}
-
-func (h *host) Skipf(format string, args ...any) { h.Fatalf(format, args...) }
-
-func (h *host) Fatalf(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
-	h.cleanUp()
-	os.Exit(1)
-}
-
-func (h *host) cleanUp() {
-	for _, f := range slices.Backward(h.cleanups) {
-		f()
-	}
-	h.cleanups = nil
-}
-
-// median of an odd or even number of figures.
-func median(xs []float64) float64 {
-	s := slices.Sorted(slices.Values(xs))
-	if len(s) == 0 {
-		return 0
-	}
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
-
-// spread is the smallest and the largest figure.
-func spread(xs []float64) (lo, hi float64) { return slices.Min(xs), slices.Max(xs) }

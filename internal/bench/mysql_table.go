@@ -4,16 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
-	"fmt"
 	"math/rand/v2"
-	"sync"
+	"os"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
 	mysqllock "github.com/mortiselock/lock/mysql"
 )
@@ -76,7 +74,6 @@ func (b *bench) mysqlTable() error {
 }
 
 func (b *bench) mysqlTableUncontended(db *sql.DB) error {
-	const roundLength = 700 * time.Millisecond
 	own, err := b.sqlPool(mysqllock.NewConnector)
 	if err != nil {
 		return err
@@ -92,64 +89,26 @@ func (b *bench) mysqlTableUncontended(db *sql.DB) error {
 		return err
 	}
 	defer plain.Close()
-	pair := func(l lock.Lease, err error) error {
-		if err != nil {
-			return err
-		}
-		return l.Release(b.ctx)
-	}
 	id := backend.NewID().Hex()
-	sides := []struct {
-		name string
-		once func() error
-		rate []float64
-	}{
-		{name: "two guarded UPDATEs", once: func() error {
-			ok, err := bareTry(b.ctx, db, id)
-			if err == nil && !ok {
-				err = errors.New("the bare key was held")
-			}
-			if err == nil {
-				_, err = db.ExecContext(b.ctx, bareFree, id)
-			}
-			return err
-		}},
-		{name: "Locker.TryAcquire + Release", once: func() error { return pair(locker.TryAcquire(b.ctx, "ours")) }},
-		{name: "Locker.Acquire + Release", once: func() error { return pair(locker.Acquire(b.ctx, "ours")) }},
-		{name: "TryAcquire, the driver's own pool", once: func() error { return pair(plain.TryAcquire(b.ctx, "plain")) }},
-	}
-	for round := -1; round < b.rounds; round++ { // the first one warms up
-		for i := range sides {
-			n, start := 0, time.Now()
-			for time.Since(start) < roundLength {
-				if err := sides[i].once(); err != nil {
-					return err
-				}
-				n++
-			}
-			if round >= 0 {
-				sides[i].rate = append(sides[i].rate, float64(n)/time.Since(start).Seconds())
-			}
+	bare := &measure.Side{Name: "two guarded UPDATEs", Take: func(ctx context.Context) (func() error, error) {
+		ok, err := bareTry(ctx, db, id)
+		if err == nil && !ok {
+			err = errBareHeld
 		}
-	}
-	for _, s := range sides {
-		ratios := make([]float64, len(s.rate))
-		for i := range s.rate {
-			ratios[i] = s.rate[i] / sides[0].rate[i]
-		}
-		lo, hi := spread(ratios)
-		fmt.Printf("  %-34s %8.0f pairs/s   ratio to bare %.2f (%.2f to %.2f)\n", s.name, median(s.rate), median(ratios), lo, hi)
-	}
-	return nil
+		return func() error { _, err := db.ExecContext(ctx, bareFree, id); return err }, err
+	}}
+	return b.pairs(
+		bare,
+		&measure.Side{Name: "Locker.TryAcquire + Release", Take: measure.Taking(locker.TryAcquire, "ours"), Against: to(bare, 0.85)},
+		&measure.Side{Name: "Locker.Acquire + Release", Take: measure.Taking(locker.Acquire, "ours"), Against: to(bare, 0.85)},
+		&measure.Side{Name: "TryAcquire, the driver's own pool", Take: measure.Taking(plain.TryAcquire, "plain")},
+	)
 }
-
-// competitor takes the key and returns how to give it back.
-type competitor func(ctx context.Context) (release func() error, err error)
 
 // mysqlTableContended lets 4 clients with 4 goroutines each compete for a key that
 // is held for a millisecond.
 func (b *bench) mysqlTableContended(admin *sql.DB) error {
-	bare := func() (competitor, func(), error) {
+	bare := &measure.Contender{Name: "look, guarded UPDATE, wait 1 to 3 ms", Open: func() (measure.Taker, func(), error) {
 		db, err := b.sqlPool(mysql.NewConnector)
 		if err != nil {
 			return nil, nil, err
@@ -167,119 +126,35 @@ func (b *bench) mysqlTableContended(admin *sql.DB) error {
 					return nil, err
 				}
 				if ok {
-					return func() error { _, err := db.ExecContext(b.ctx, bareFree, id); return err }, nil
+					return func() error { _, err := db.ExecContext(ctx, bareFree, id); return err }, nil
 				}
 				time.Sleep(time.Millisecond + time.Duration(rand.Int64N(int64(2*time.Millisecond))))
 			}
 		}, func() { _ = db.Close() }, nil
-	}
-	ours := func() (competitor, func(), error) {
+	}}
+	ours := &measure.Contender{Name: "Locker.Acquire + Release", Open: func() (measure.Taker, func(), error) {
 		db, err := b.sqlPool(mysqllock.NewConnector)
 		if err != nil {
 			return nil, nil, err
 		}
 		locker, err := mysqllock.NewTable(b.ctx, db, nil)
 		if err != nil {
+			_ = db.Close()
 			return nil, nil, err
 		}
-		return func(ctx context.Context) (func() error, error) {
-			lease, err := locker.Acquire(ctx, "contended")
-			if err != nil {
-				return nil, err
-			}
-			return func() error { return lease.Release(b.ctx) }, nil
-		}, func() { _ = locker.Close(); _ = db.Close() }, nil
+		return measure.Taking(locker.Acquire, "contended"), func() { _ = locker.Close(); _ = db.Close() }, nil
+	}}
+	contest := measure.Contest{
+		Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second,
+		Commands: func(ctx context.Context) (float64, error) { return statementCount(ctx, admin) },
 	}
-	sides := []struct {
-		name      string
-		open      func() (competitor, func(), error)
-		use, each []float64
-	}{{name: "look, guarded UPDATE, wait 1 to 3 ms", open: bare}, {name: "Locker.Acquire + Release", open: ours}}
-	for range b.rounds {
-		for i := range sides {
-			r, err := b.compete(admin, sides[i].open)
-			if err != nil {
-				return err
-			}
-			sides[i].use = append(sides[i].use, r.used.Seconds()/r.wall.Seconds())
-			sides[i].each = append(sides[i].each, r.commands/float64(max(r.grants, 1)))
-		}
+	if err := b.compete(contest, "in use %.2f of the time", measure.Contention.InUse, 0.85, bare, ours); err != nil {
+		return err
 	}
-	for _, s := range sides {
-		ratios := make([]float64, len(s.use))
-		for i := range s.use {
-			ratios[i] = s.use[i] / sides[0].use[i]
-		}
-		lo, hi := spread(ratios)
-		fmt.Printf("  4 clients x 4, held 1ms: %-38s in use %3.0f%%   ratio to bare %.2f (%.2f to %.2f)   statements per hand-over %.1f\n",
-			s.name, 100*median(s.use), median(ratios), lo, hi, median(s.each))
-	}
+	cost := ours.Side(measure.Contention.CommandsPerGrant)
+	cost.Goal.AtMost = 20
+	measure.Print(os.Stdout, "%6.1f statements per hand-over", bare.Side(measure.Contention.CommandsPerGrant), cost)
 	return nil
-}
-
-func (b *bench) compete(admin *sql.DB, open func() (competitor, func(), error)) (contention, error) {
-	const (
-		clients, goroutines = 4, 4
-		heldFor             = time.Millisecond
-		length              = 2 * time.Second
-	)
-	var (
-		r     contention
-		mu    sync.Mutex
-		wg    sync.WaitGroup
-		fault error
-	)
-	begin := make(chan struct{})
-	var deadline time.Time
-	for range clients {
-		take, closeIt, err := open()
-		if err != nil {
-			return r, err
-		}
-		defer closeIt()
-		for range goroutines {
-			wg.Go(func() {
-				<-begin
-				for time.Now().Before(deadline) {
-					release, err := take(b.ctx)
-					granted := time.Now()
-					if err == nil {
-						time.Sleep(heldFor)
-						used := time.Since(granted)
-						err = release()
-						mu.Lock()
-						if granted.Before(deadline) {
-							r.grants++
-							r.used += used
-						}
-						mu.Unlock()
-					}
-					if err != nil {
-						mu.Lock()
-						fault = errors.Join(fault, err)
-						mu.Unlock()
-						return
-					}
-				}
-			})
-		}
-	}
-	before, err := statementCount(b.ctx, admin)
-	if err != nil {
-		return r, err
-	}
-	start := time.Now()
-	deadline = start.Add(length)
-	close(begin)
-	time.Sleep(time.Until(deadline))
-	r.wall = time.Since(start)
-	after, err := statementCount(b.ctx, admin)
-	if err != nil {
-		return r, err
-	}
-	r.commands = after - before
-	wg.Wait()
-	return r, fault
 }
 
 // statementCount is how many statements the server has been asked.

@@ -7,8 +7,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
 	redislock "github.com/mortiselock/lock/redis"
 )
@@ -26,78 +26,30 @@ func (b *bench) redlock() error {
 		servers, clients = append(servers, s), append(clients, c)
 	}
 	id := backend.NewID().Hex()
-	sides := []*redlockSide{{name: "bare commands, all awaited", once: func() error {
-		err := toAll(clients, func(c goredis.UniversalClient) error { return c.SetNX(b.ctx, "bare", id, 15*time.Second).Err() })
-		if err != nil {
-			return err
-		}
-		return toAll(clients, func(c goredis.UniversalClient) error { return bareRelease.Run(b.ctx, c, []string{"bare"}, id).Err() })
+	sides := []*measure.Side{{Name: "bare commands, all awaited", Take: func(ctx context.Context) (func() error, error) {
+		err := toAll(clients, func(c goredis.UniversalClient) error { return c.SetNX(ctx, "bare", id, 15*time.Second).Err() })
+		return func() error {
+			return toAll(clients, func(c goredis.UniversalClient) error { return bareRelease.Run(ctx, c, []string{"bare"}, id).Err() })
+		}, err
 	}}}
+	var frozen []*measure.Side
 	for _, tokens := range []bool{false, true} {
 		l, err := redislock.NewRedlock(b.ctx, clients, &redislock.RedlockOptions{WithoutTokens: !tokens})
 		if err != nil {
 			return err
 		}
 		defer l.Close()
-		key := fmt.Sprintf("tokens %v", tokens)
-		sides = append(sides, &redlockSide{name: "redlock, " + key, once: func() error { return tryAndRelease(b.ctx, l, key) }})
+		name := fmt.Sprintf("redlock, tokens %v", tokens)
+		healthy := &measure.Side{Name: name, Take: measure.Taking(l.TryAcquire, name)}
+		sides = append(sides, healthy)
+		frozen = append(frozen, measure.Frozen(healthy))
 	}
-	if err := b.redlockRounds(sides); err != nil {
+	if err := b.pairs(sides...); err != nil {
 		return err
 	}
 	servers[0].Freeze(b.host)
-	frozen := []*redlockSide{{name: sides[1].name, once: sides[1].once}, {name: sides[2].name, once: sides[2].once}}
-	if err := b.redlockRounds(frozen); err != nil {
-		return err
-	}
-	servers[0].Resume(b.host)
-	for i, s := range append(sides, frozen...) {
-		text := "to bare"
-		base := sides[0].rate
-		if i >= len(sides) {
-			text = "with a frozen node, to the same without"
-			base = sides[i-len(sides)+1].rate
-		}
-		ratios := make([]float64, len(s.rate))
-		for r := range s.rate {
-			ratios[r] = s.rate[r] / base[r]
-		}
-		lo, hi := spread(ratios)
-		fmt.Printf("  %-32s %8.0f pairs/s   ratio %s %.2f (%.2f to %.2f)\n", s.name, median(s.rate), text, median(ratios), lo, hi)
-	}
-	return nil
-}
-
-type redlockSide struct {
-	name string
-	once func() error
-	rate []float64
-}
-
-func (b *bench) redlockRounds(sides []*redlockSide) error {
-	for round := -1; round < b.rounds; round++ { // the first one warms up
-		for _, s := range sides {
-			n, start := 0, time.Now()
-			for time.Since(start) < 700*time.Millisecond {
-				if err := s.once(); err != nil {
-					return fmt.Errorf("%s: %w", s.name, err)
-				}
-				n++
-			}
-			if round >= 0 {
-				s.rate = append(s.rate, float64(n)/time.Since(start).Seconds())
-			}
-		}
-	}
-	return nil
-}
-
-func tryAndRelease(ctx context.Context, l lock.Locker, key string) error {
-	lease, err := l.TryAcquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return lease.Release(ctx)
+	defer servers[0].Resume(b.host)
+	return b.pairs(frozen...)
 }
 
 // toAll runs f for each client at the same time and returns the first error.
