@@ -111,7 +111,7 @@ func control(l *fakeLease) (passed func() bool) {
 
 func TestStoppedBeforeTheDeadlineWhenRenewalsFail(t *testing.T) {
 	t.Parallel()
-	lease := newFakeLease(3 * time.Second)
+	lease := newFakeLease(5 * time.Second) // three of them for the shell to start
 	passed := control(lease)
 	s := &supervisor{lease: lease, ttl: 6 * time.Second, grace: time.Minute}
 	v := supervise(t, s, `trap "echo asked; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
@@ -127,7 +127,7 @@ func TestStoppedBeforeTheDeadlineWhenRenewalsFail(t *testing.T) {
 
 func TestKilledBeforeTheDeadlineWhenItDoesNotListen(t *testing.T) {
 	t.Parallel()
-	lease := newFakeLease(2500 * time.Millisecond)
+	lease := newFakeLease(5 * time.Second) // three of them for the shell to start
 	passed := control(lease)
 	s := &supervisor{lease: lease, ttl: 6 * time.Second, grace: time.Minute}
 	v := supervise(t, s, `trap "" TERM; sleep 1000 & echo $!; wait`)

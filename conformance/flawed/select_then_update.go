@@ -16,6 +16,7 @@ var z09 = Lock{
 	Rule: "ConcurrentTries",
 	Also: slices.Concat(takeovers, cleanUps, []string{
 		"Progress", "TryIsImmediate", "WaiterOrderLocal", "FairOrder", "ReleaseFrees", "ReleaseTwice", "ReentrantOverWaiters", "CloseEndsHolds",
+		"WaitOutlastsTTL",
 	}),
 	onTable: func(s session) backend.Backend { return selectThenUpdate{tableLock{s}} },
 }

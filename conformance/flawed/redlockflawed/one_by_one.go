@@ -14,7 +14,7 @@ var z22 = Lock{
 	File:    "one_by_one.go", Nodes: 3, Frozen: true,
 	Rule: "RenewKeeps",
 	on: func(t textbook) backend.Backend {
-		t.oneByOne, t.timeout = true, 3*time.Second
+		t.oneByOne, t.timeout = true, 9*time.Second // three TTLs
 		return t
 	},
 }

@@ -44,8 +44,14 @@ type Lock struct {
 	asLocker func(lock.Locker) lock.Locker
 }
 
-// TTL is the time to live of the leases that the suite lets expire.
-const TTL = time.Second
+// TTL is the time to live of the leases that the suite lets expire: longer where
+// every request waits for a server that stands still.
+func (l Lock) TTL() time.Duration {
+	if l.Frozen {
+		return 3 * time.Second
+	}
+	return time.Second
+}
 
 // All lists the broken locks.
 func All() []Lock { return []Lock{z19, z20, z21, z22, z23} }
@@ -57,9 +63,9 @@ func Healthy() []Lock { return []Lock{healthy, healthyFrozen} }
 // Config is the lock as the suite sees it. The clients obey the deadlines of contexts,
 // are shared by all clients of the lock, and are left open.
 func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
-	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: TTL}
+	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: l.TTL()}
 	open := func(context.Context) (backend.Backend, error) {
-		return l.on(textbook{nodes: nodes, timeout: nodeTimeout}), nil
+		return l.on(textbook{nodes: nodes, timeout: l.nodeTimeout()}), nil
 	}
 	if l.asLocker == nil {
 		cfg.OpenBackend = open
@@ -69,7 +75,7 @@ func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
 			if err != nil {
 				return nil, err
 			}
-			inner, err := lock.New(b, &lock.Options{TTL: TTL})
+			inner, err := lock.New(b, &lock.Options{TTL: l.TTL()})
 			if err != nil {
 				return nil, err
 			}
@@ -78,7 +84,7 @@ func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
 	}
 	cfg.Remove = func(ctx context.Context, key string) error {
 		for _, n := range nodes {
-			limited, cancel := context.WithTimeout(ctx, nodeTimeout)
+			limited, cancel := context.WithTimeout(ctx, l.nodeTimeout())
 			_ = n.Del(limited, name(key)).Err()
 			cancel()
 		}
@@ -88,4 +94,4 @@ func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
 }
 
 // nodeTimeout is far below the TTL.
-const nodeTimeout = TTL / 5
+func (l Lock) nodeTimeout() time.Duration { return l.TTL() / 5 }
