@@ -13,32 +13,51 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
+//go:embed fair_first.lua
+var fairFirstText string
+
 //go:embed fair.lua
 var fairText string
 
 //go:embed fair_leave.lua
 var fairLeaveText string
 
+//go:embed fair_inspect.lua
+var fairInspectText string
+
 var (
-	fairTryScript     = queueScript("local function try(later)\n" + tryText + "\nend\n" + fairText)
-	fairReleaseScript = queueScript("local function remove()\n" + releaseText + "\nend\n" + fairLeaveText)
-	fairForceScript   = queueScript("local function remove()\n" + forceText + "\nend\n" + fairLeaveText)
+	fairTryScript     = queueScript(fairFirstText, "try(later)", tryText, fairText)
+	fairReleaseScript = queueScript(fairFirstText, "remove()", releaseText, fairLeaveText)
+	fairForceScript   = queueScript(fairFirstText, "remove()", forceText, fairLeaveText)
+	fairInspectScript = queueScript("", "show()", inspectText, fairInspectText)
 )
 
-func queueScript(text string) script {
-	s := newScript(text)
+// queueScript is a script of the usual mode, as a function, and what the fair mode
+// puts around it.
+func queueScript(head, name, usual, end string) script {
+	s := newScript(head + "local function " + name + "\n" + usual + "\nend\n" + end)
 	s.queue = true
 	return s
 }
 
 // placeLife is how long a place in a queue lasts after its waiter has asked for
-// the key, at most; the waiter asks again at least three times meanwhile. fair.lua
-// knows it too.
-const placeLife = 1500 * time.Millisecond
+// the key, at most. The waiter asks again at least three times meanwhile, and all
+// that is behind a dead one gets on after the life and one pause: 1.5 s. The
+// scripts know it too.
+const placeLife = 1100 * time.Millisecond
 
 // fairBackend is the backend with a queue on the server. It is no Watcher and no
 // HandOverer: waiting is its own, and a release tells the first of the queue.
-type fairBackend struct{ b *redisBackend }
+type fairBackend struct {
+	b    *redisBackend
+	name string // of its channel, and in its places
+}
+
+// newFair has one channel for all that its waiters are told: only the backend whose
+// turn it is hears of a release, and waiting for a further key subscribes to nothing.
+func newFair(b *redisBackend) *fairBackend {
+	return &fairBackend{b: b, name: backend.NewID().Hex()[:16]}
+}
 
 var (
 	_ backend.Queuer        = (*fairBackend)(nil)
@@ -55,7 +74,7 @@ func fairly(g backend.Guarantees) backend.Guarantees {
 	g.Fair = true
 	// A new slice: the other one may be shared.
 	g.Assumptions = append(append([]string(nil), g.Assumptions...),
-		"First come first served: every Locker of the key is opened with fair=true, and the server keeps its data.")
+		"First come first served: every Locker of the key is opened with fair=true, the server keeps its data and its clock, and a waiter that can't ask it for a second may be passed over until it can.")
 	return g
 }
 
@@ -71,8 +90,9 @@ func (f *fairBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []ba
 	return f.b.RenewBatch(ctx, holds)
 }
 
+// Inspect also says how many places there are in the queue.
 func (f *fairBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
-	return f.b.Inspect(ctx, key)
+	return f.b.inspect(ctx, fairInspectScript, key)
 }
 
 // Revoke leaves the queue as it is, since the key stays taken.
@@ -81,7 +101,7 @@ func (f *fairBackend) Revoke(ctx context.Context, key string, token uint64) erro
 }
 
 func (f *fairBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
-	return f.b.List(ctx, prefix, visit)
+	return f.b.list(ctx, prefix, f.Inspect, visit)
 }
 
 // Try is refused while somebody waits, except for an owner that holds the key.
@@ -96,14 +116,14 @@ func (f *fairBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 // ask sends the script with what it is to do about the queue.
 func (f *fairBackend) ask(ctx context.Context, req backend.Request, place string) (reply, error) {
 	n := namesOf(f.b.prefix, req.Key)
-	return f.b.run(ctx, fairTryScript, n, append(f.b.trying(req), tagOf(req.ID), place, lifeOf(req).Milliseconds())...)
+	return f.b.run(ctx, fairTryScript, n, append(f.b.trying(req), f.placeOf(req.ID), place, lifeOf(req).Milliseconds())...)
 }
 
 // Release also gives up the place of the acquisition, and tells the first of the
 // queue.
 func (f *fairBackend) Release(ctx context.Context, hold backend.Hold) error {
 	n := namesOf(f.b.prefix, hold.Key)
-	r, err := f.b.run(ctx, fairReleaseScript, n, hold.ID.Hex(), "", "told", tagOf(hold.ID))
+	r, err := f.b.run(ctx, fairReleaseScript, n, f.leaving(hold.ID.Hex(), f.placeOf(hold.ID))...)
 	if err != nil {
 		return err
 	}
@@ -113,7 +133,7 @@ func (f *fairBackend) Release(ctx context.Context, hold backend.Hold) error {
 // ForceRelease tells the first of the queue.
 func (f *fairBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
 	n := namesOf(f.b.prefix, key)
-	r, err := f.b.run(ctx, fairForceScript, n, strconv.FormatUint(token, 10), "", "told", noOwner)
+	r, err := f.b.run(ctx, fairForceScript, n, f.leaving(strconv.FormatUint(token, 10), noPlace)...)
 	if err != nil {
 		return err
 	}
@@ -123,18 +143,29 @@ func (f *fairBackend) ForceRelease(ctx context.Context, key string, token uint64
 // lifeOf is how long the place of a request lasts without its waiter.
 func lifeOf(req backend.Request) time.Duration { return min(placeLife, req.TTL) }
 
-// tagOf names an acquisition in the queue and on the channel, where its id, with
+// noPlace stands for the place where none is given up.
+const noPlace = "-"
+
+// leaving are the arguments of the scripts that remove a record.
+func (f *fairBackend) leaving(what, place string) []any {
+	return []any{what, "", "told", place, f.channelOf("")}
+}
+
+// channelOf is the channel of the backend with the name.
+func (f *fairBackend) channelOf(name string) string { return f.b.prefix + "w:" + name }
+
+// placeOf names an acquisition in the queue and on the channel, where its id, with
 // which it could be released, must not be read.
-func tagOf(id backend.ID) string {
+func (f *fairBackend) placeOf(id backend.ID) string {
 	sum := sha256.Sum256([]byte(id.Hex()))
-	return hex.EncodeToString(sum[:16])
+	return f.name + hex.EncodeToString(sum[:16])
 }
 
 // Enqueue takes a place, or the key if it is free and nobody waits, in one script.
 // A watch that other waiters of this client have set up is used from the start.
 func (f *fairBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
-	t := &fairTicket{f: f, req: req, names: namesOf(f.b.prefix, req.Key)}
-	t.watch = f.b.hub.join(t.names.record(), tagOf(req.ID))
+	t := &fairTicket{f: f, req: req, names: namesOf(f.b.prefix, req.Key), place: f.placeOf(req.ID)}
+	t.watch = f.b.hub.join(f.channelOf(f.name), t.place)
 	if err := t.ask(ctx, "join"); err != nil {
 		t.unwatch()
 		return nil, err
@@ -150,6 +181,7 @@ type fairTicket struct {
 	f       *fairBackend
 	req     backend.Request
 	names   names
+	place   string
 	arrival string // by the server's clock; a place that was lost comes back here
 	watch   *watcher
 	granted bool
@@ -171,15 +203,17 @@ func (t *fairTicket) ask(ctx context.Context, place string) error {
 		return err
 	}
 	t.arrival = list.string(4)
-	// The first of the queue asks when the holder's lease can have ended; the
-	// others, when the key is left to a first that may be dead, when its place ends.
 	t.sleep = t.pause()
-	remaining := list.millis(3)
-	if list.int(5) > 0 && remaining == 0 {
-		remaining = list.millis(6)
+	// The first of the queue asks when the holder's lease can have ended. The second,
+	// where the key is left to a first that may be dead, asks when its place ends.
+	end := list.millis(3)
+	if list.int(5) == 1 && end == 0 {
+		end = list.millis(6)
+	} else if list.int(5) > 0 {
+		end = 0
 	}
-	if remaining > 0 {
-		t.sleep = min(t.sleep, remaining+2*time.Millisecond)
+	if end > 0 {
+		t.sleep = min(t.sleep, end+2*time.Millisecond)
 	}
 	return nil
 }
@@ -200,7 +234,7 @@ func (t *fairTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	for !t.granted {
 		if t.watch == nil && time.Now().After(watchAgain) {
 			watchAgain = time.Now().Add(2 * time.Second)
-			t.watch, _ = t.f.b.hub.add(t.names.record(), tagOf(t.req.ID)) // without it there is the timer
+			t.watch, _ = t.f.b.hub.add(t.f.channelOf(t.f.name), t.place) // without it there is the timer
 		}
 		timer.Reset(t.sleep)
 		var signals <-chan backend.Hint
@@ -242,13 +276,13 @@ func (t *fairTicket) askAgain(ctx context.Context) error {
 
 func (t *fairTicket) unwatch() {
 	if t.watch != nil {
-		t.f.b.hub.remove(t.names.record(), t.watch)
+		t.f.b.hub.remove(t.f.channelOf(t.f.name), t.watch)
 		t.watch = nil
 	}
 }
 
 // Withdraw gives up the place and the grant, and tells the next, in one script.
 func (t *fairTicket) Withdraw(ctx context.Context) error {
-	_, err := t.f.b.run(ctx, fairReleaseScript, t.names, t.req.ID.Hex(), "", "told", tagOf(t.req.ID))
+	_, err := t.f.b.run(ctx, fairReleaseScript, t.names, t.f.leaving(t.req.ID.Hex(), t.place)...)
 	return err
 }

@@ -1,61 +1,46 @@
--- The end of the script of the fair mode. Before it stands try.lua, as the local
--- function try(later).
+-- The end of the script of the fair mode that asks for the key. Before it stand
+-- fair_first.lua, and try.lua as the local function try(later). Its cost grows
+-- with the logarithm of the number of places.
 --
 -- KEYS[1..2] and ARGV[1..3]  as in try.lua
--- KEYS[3]  queue of the key: "Q1|" and places in the order of their arrival,
---          each "arrival in us:tag:alive until ms", with commas between them
--- ARGV[4]  tag: the hash of the acquisition id
--- ARGV[5]  "try": takes no place; "join": takes one; or the arrival of the place
--- ARGV[6]  for how many ms the place lasts from now, at most 1500
+-- KEYS[3..4]  as in fair_first.lua
+-- ARGV[4]  the caller's place
+-- ARGV[5]  "try": takes no place; "join": takes the last one, or keeps the one it
+--          has; or the arrival of a place, which is taken back where it was lost
+-- ARGV[6]  for how many ms the place lasts from now, at most 1100
 --
 -- Returns  what try.lua does; a refusal goes on with
---          arrival, how many are before it, ms for which the first is alive
+--          arrival, how many are before it, ms for which the first lasts
 --          {-5}  the queue is not ours
-local time = redis.call('TIME')
-local micros = string.sub('00000' .. time[2], -6)
-local now = tonumber(time[1] .. string.sub(micros, 1, 3))
-local text = redis.call('GET', KEYS[3])
-if text and string.sub(text, 1, 3) ~= 'Q1|' then return {-5} end
-local places, mine, last = {}, nil, 0
-for arrival, tag, till in string.gmatch(text or '', '(%d+):(%x+):(%d+)') do
-  local left = till - now
-  if tag == ARGV[4] then
-    mine = tonumber(arrival)
-  -- A place of more than the longest life was written before the clock was set
-  -- back. Its waiter comes again.
-  elseif left > 0 and left <= 1500 then
-    places[#places + 1] = { tonumber(arrival), tag, left }
-    last = tonumber(arrival)
+local head, arrival, left = first()
+if head == -5 then return {-5} end
+local back = tonumber(ARGV[5])
+local answer = try(head and head ~= ARGV[4] and not (back and back < arrival))
+if type(answer) ~= 'table' or answer[1] ~= 0 then
+  if head then
+    redis.call('ZREM', KEYS[3], ARGV[4])
+    redis.call('ZREM', KEYS[4], ARGV[4])
   end
-end
-if ARGV[5] == 'join' then
-  mine = mine or math.max(tonumber(time[1] .. micros), last + 1)
-elseif ARGV[5] ~= 'try' then
-  mine = tonumber(ARGV[5])
-end
-local before = #places
-if mine then
-  before = 0
-  while places[before + 1] and places[before + 1][1] < mine do before = before + 1 end
-end
-local answer = try(before > 0)
-local waits = type(answer) == 'table' and answer[1] == 0
-if waits then
-  answer[5], answer[6] = string.format('%.0f', mine or 0), before
-  answer[7] = string.format('%.0f', before > 0 and places[1][3] or 0)
-  if ARGV[5] == 'try' then return answer end
-  table.insert(places, before + 1, { mine, ARGV[4], tonumber(ARGV[6]) })
-elseif not (text and string.find(text, ARGV[4], 1, true)) then
   return answer
 end
-if #places == 0 then
-  redis.call('DEL', KEYS[3])
-  return answer
+local before = 0
+if ARGV[5] ~= 'try' then
+  local time = redis.call('TIME')
+  local micros = string.sub('00000' .. time[2], -6)
+  -- First what says that the place lasts: without it the other is dropped.
+  redis.call('ZADD', KEYS[4], string.format('%.0f', (time[1] .. string.sub(micros, 1, 3)) + ARGV[6]), ARGV[4])
+  back = back or tonumber(redis.call('ZSCORE', KEYS[3], ARGV[4]) or nil)
+  if not back then
+    local last = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')
+    back = math.max(tonumber(time[1] .. micros), (last[2] or 0) + 1)
+  end
+  back = string.format('%.0f', back)
+  redis.call('ZADD', KEYS[3], back, ARGV[4])
+  before = redis.call('ZRANK', KEYS[3], ARGV[4])
+  -- The queue outlives every place in it.
+  redis.call('PEXPIRE', KEYS[3], 1100)
+  redis.call('PEXPIRE', KEYS[4], 1100)
 end
-local longest, all = 0, {}
-for i, place in ipairs(places) do
-  longest = math.max(longest, place[3])
-  all[i] = string.format('%.0f:%s:%.0f', place[1], place[2], now + place[3])
-end
-redis.call('SET', KEYS[3], 'Q1|' .. table.concat(all, ','), 'PX', string.format('%.0f', longest))
+answer[5], answer[6] = back or '0', before
+answer[7] = string.format('%.0f', left or 0)
 return answer

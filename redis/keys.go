@@ -12,7 +12,7 @@ const (
 )
 
 // names are the Redis names that belong to a key. The record's name is also that
-// of the channel on which its release is published.
+// of the channel on which its release is published, except in the fair mode.
 type names struct {
 	bucket string
 	key    string
@@ -20,6 +20,7 @@ type names struct {
 
 func (n names) record() string  { return n.bucket + "k:" + n.key }
 func (n names) queue() string   { return n.bucket + "q:" + n.key }
+func (n names) lives() string   { return n.bucket + "l:" + n.key }
 func (n names) counter() string { return n.bucket + "t" }
 
 const hexDigits = "0123456789abcdef"

@@ -32,12 +32,16 @@ const scanCount = 500
 // List finds the keys with SCAN, on every primary of a Cluster, and then asks for
 // each record by itself. SCAN may show a key twice.
 func (b *redisBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return b.list(ctx, prefix, b.Inspect, visit)
+}
+
+func (b *redisBackend) list(ctx context.Context, prefix string, inspect func(context.Context, string) (backend.Record, error), visit func(backend.Record) bool) error {
 	keys, err := b.scan(ctx, prefix)
 	if err != nil {
 		return fmt.Errorf("redislock: listing keys: %w", describe(ctx, err))
 	}
 	for _, key := range keys {
-		rec, err := b.Inspect(ctx, key)
+		rec, err := inspect(ctx, key)
 		switch {
 		case errors.Is(err, backend.ErrNotHeld), errors.Is(err, backend.ErrPermanent):
 			continue // gone meanwhile, or not ours

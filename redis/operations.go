@@ -132,8 +132,12 @@ func removal(n names, r reply) error {
 // Inspect shows the record of the key. Redis does not know who waits, so
 // Waiters is -1.
 func (b *redisBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	return b.inspect(ctx, inspectScript, key)
+}
+
+func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backend.Record, error) {
 	n := namesOf(b.prefix, key)
-	r, err := b.run(ctx, inspectScript, n)
+	r, err := b.run(ctx, s, n)
 	if err != nil {
 		return backend.Record{}, err
 	}
@@ -141,12 +145,16 @@ func (b *redisBackend) Inspect(ctx context.Context, key string) (backend.Record,
 	switch list.int(0) {
 	case 1:
 		token, err := strconv.ParseUint(list.string(1), 10, 64)
-		if err == nil && len(list) == 6 {
+		waiters := -1
+		if len(list) == 7 {
+			waiters = list.int(6)
+		}
+		if err == nil && len(list) >= 6 {
 			return backend.Record{
 				Key:       key,
 				Token:     token,
 				Holds:     list.int(2),
-				Waiters:   -1,
+				Waiters:   waiters,
 				Remaining: list.millis(3),
 				Holder:    decodeHolder(list.string(5), list.string(4)),
 			}, nil

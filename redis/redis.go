@@ -37,7 +37,7 @@ type Options struct {
 	// Fair has those who wait stand in a queue on the server, and served first
 	// come first served across clients: one place for each Locker that waits for
 	// the key, and first come first served within it. TryAcquire is refused while
-	// somebody waits. A waiter that dies delays the others by at most 2 s. All
+	// somebody waits. A waiter that dies delays the others by at most 1.5 s. All
 	// Lockers of a key have to be fair: one that is not overtakes.
 	Fair bool
 }
@@ -93,7 +93,7 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 		return nil, err
 	}
 	if opts.Fair {
-		return &fairBackend{b: b}, nil
+		return newFair(b), nil
 	}
 	return b, nil
 }

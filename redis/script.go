@@ -42,7 +42,7 @@ var (
 // script is sent by its SHA-1, under which Redis caches it, and as text when
 // Redis does not know it.
 type script struct {
-	queue bool // it has the queue of the key as a third key
+	queue bool // it has the queue of the key as two more keys
 	text  string
 	hash  any // a string, made an interface once and not per command
 }
@@ -67,11 +67,11 @@ func newCommand(ctx context.Context, args ...any) single {
 // command is the script with its arguments, to be sent by its hash first. The
 // text replaces the hash when the server does not know it.
 func (s script) command(ctx context.Context, n names, args ...any) single {
-	all := make([]any, 0, 6+len(args))
+	all := make([]any, 0, 7+len(args))
 	all = append(all, "evalsha", s.hash, 2, n.record(), n.counter())
 	if s.queue {
-		all[2] = 3
-		all = append(all, n.queue())
+		all[2] = 4
+		all = append(all, n.queue(), n.lives())
 	}
 	return keyed(ctx, append(all, args...))
 }

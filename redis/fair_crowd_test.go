@@ -1,0 +1,320 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// fairLockers are Lockers of clients of their own on the server.
+func fairLockers(t testing.TB, s *servertest.Server, n int) []lock.Locker {
+	t.Helper()
+	lockers := make([]lock.Locker, n)
+	for i := range lockers {
+		l, err := New(t.Context(), clientOf(t, s), &Options{Fair: true})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		lockers[i] = l
+	}
+	return lockers
+}
+
+// scriptCalls is how many scripts the server has run.
+func scriptCalls(t testing.TB, c *goredis.Client) int {
+	t.Helper()
+	text, err := c.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	total := 0
+	for _, name := range []string{"evalsha", "eval"} {
+		if _, after, ok := strings.Cut(text, "cmdstat_"+name+":calls="); ok {
+			var calls int
+			_, err := fmt.Sscanf(after, "%d", &calls)
+			require.NoError(t, err)
+			total += calls
+		}
+	}
+	return total
+}
+
+// queued waits for so many places of the key, and for the channels of their
+// backends.
+func queued(t testing.TB, c *goredis.Client, key string, places int) {
+	t.Helper()
+	eventually(t, "everybody has a place and listens", func() bool {
+		return c.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == int64(places) &&
+			len(c.PubSubChannels(t.Context(), defaultPrefix+"w:*").Val()) == places
+	})
+}
+
+// keptAlive is how many times the places may have been asked for by their timers.
+func keptAlive(places int, since time.Time) int {
+	return places * (2 + int(time.Since(since)/(placeLife/4)))
+}
+
+// A hand-over is a release, the question of the one whose turn it is, and the place
+// of the next caller of that Locker, whatever the number of those who wait.
+func TestFairCommandsPerHandOver(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	c := clientOf(t, server)
+	const perHandOver, lockers = 3, 4
+	for _, waiters := range []int{10, 100, 1000} {
+		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
+			key := uniqueKey(t)
+			all := fairLockers(t, server, lockers)
+			lease, err := all[0].Acquire(t.Context(), key)
+			require.NoError(t, err)
+			var served sync.WaitGroup
+			for i := range waiters {
+				served.Go(func() {
+					got, err := all[i%lockers].Acquire(t.Context(), key)
+					if assert.NoError(t, err) {
+						assert.NoError(t, got.Release(t.Context()))
+					}
+				})
+			}
+			queued(t, c, key, lockers)
+			before, start := scriptCalls(t, c), time.Now()
+			require.NoError(t, lease.Release(t.Context()))
+			served.Wait()
+			calls := scriptCalls(t, c) - before
+			t.Logf("%.2f scripts per hand-over", float64(calls)/float64(waiters))
+			require.LessOrEqual(t, calls, perHandOver*waiters+keptAlive(lockers, start))
+		})
+	}
+}
+
+// A release is told to one of many clients, and only that one asks.
+func TestFairReleaseWakesOneClient(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	c := clientOf(t, server)
+	const clients = 60
+	key := uniqueKey(t)
+	f := fairOf(backendOn(t, clientOf(t, server)))
+	hold, _ := granted(t, f, request(key))
+	var served sync.WaitGroup
+	for i := range clients {
+		g := fairOf(backendOn(t, clientOf(t, server)))
+		req := request(key)
+		ticket := placed(t, g, req)
+		served.Go(func() {
+			_, err := ticket.Wait(t.Context())
+			if assert.NoError(t, err, "client %d", i) {
+				assert.NoError(t, g.Release(t.Context(), backend.HoldOf(req)))
+			}
+		})
+	}
+	queued(t, c, key, clients)
+	before, start := scriptCalls(t, c), time.Now()
+	require.NoError(t, f.Release(t.Context(), hold))
+	served.Wait()
+	calls := scriptCalls(t, c) - before
+	require.LessOrEqual(t, calls, 2*clients+1+keptAlive(clients, start))
+}
+
+// The fair share of a waiter is its turn after everybody else's. Counted in turns,
+// no wait is longer than two of them.
+func TestFairLongestWait(t *testing.T) {
+	t.Parallel()
+	const lockers, goroutines, rounds = 4, 8, 6
+	key := uniqueKey(t)
+	var turns, longest atomic.Int64
+	var all sync.WaitGroup
+	for _, l := range fairLockers(t, servertest.SharedRedis(t), lockers) {
+		for range goroutines {
+			all.Go(func() {
+				for range rounds {
+					asked := turns.Load()
+					lease, err := l.Acquire(t.Context(), key)
+					if !assert.NoError(t, err) {
+						return
+					}
+					waited := turns.Add(1) - asked
+					for {
+						known := longest.Load()
+						if waited <= known || longest.CompareAndSwap(known, waited) {
+							break
+						}
+					}
+					assert.NoError(t, lease.Release(t.Context()))
+				}
+			})
+		}
+	}
+	all.Wait()
+	t.Logf("%d turns, a fair share is %d", longest.Load(), lockers*goroutines)
+	require.LessOrEqual(t, longest.Load(), int64(2*lockers*goroutines))
+}
+
+// Waiters whose subscription is killed again and again are served, in their order.
+func TestFairBrokenSubscription(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	c := clientOf(t, server)
+	const clients = 8
+	key := uniqueKey(t)
+	f := fairOf(backendOn(t, c))
+	hold, _ := granted(t, f, request(key))
+	turns := make(chan turn, clients)
+	holds := make([]backend.Hold, clients)
+	for i := range clients {
+		req := request(key)
+		holds[i] = backend.HoldOf(req)
+		ticket := placed(t, fairOf(backendOn(t, clientOf(t, server))), req)
+		go func() {
+			g, err := ticket.Wait(t.Context())
+			turns <- turn{i, g, err}
+		}()
+	}
+	for i := range clients {
+		queued(t, c, key, clients-i)
+		require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
+		require.NoError(t, f.Release(t.Context(), hold))
+		got := <-turns
+		require.NoError(t, got.err)
+		require.Equal(t, i, got.who)
+		hold = holds[i]
+	}
+	require.NoError(t, f.Release(t.Context(), hold))
+}
+
+// Dead waiters at every position delay those who live by 1.5 s, together.
+func TestFairDeadWaitersEverywhere(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	hold, _ := granted(t, f, request(key))
+	const waiters = 12
+	var order []int
+	turns := make(chan turn, waiters)
+	holds := make([]backend.Hold, waiters)
+	for i := range waiters {
+		req := request(key)
+		holds[i] = backend.HoldOf(req)
+		ticket := placed(t, fairOf(b), req)
+		if i%4 != 2 {
+			continue // dead: three before each that lives
+		}
+		order = append(order, i)
+		go func() {
+			g, err := ticket.Wait(t.Context())
+			turns <- turn{i, g, err}
+		}()
+	}
+	released := time.Now()
+	require.NoError(t, f.Release(t.Context(), hold))
+	for _, i := range order {
+		got := <-turns
+		require.NoError(t, got.err)
+		require.Equal(t, i, got.who)
+		require.NoError(t, f.Release(t.Context(), holds[i]))
+	}
+	assert.Less(t, time.Since(released), 1500*time.Millisecond+time.Second, "1.5 s, and a busy machine")
+	eventually(t, "the dead at the end go too", func() bool {
+		n := namesOf(defaultPrefix, key)
+		return c.Exists(t.Context(), n.queue(), n.lives()).Val() == 0
+	})
+}
+
+// A clock that was set back leaves places that seem to last for long. Their waiters
+// come again, and the dead among them stand in nobody's way.
+func TestFairClockSetBack(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	f := fairOf(b)
+	hold, _ := granted(t, f, request(key))
+	dead, alive := placed(t, f, request(key)), placed(t, f, request(key))
+	hour := float64(time.Hour.Milliseconds())
+	for _, ticket := range []*fairTicket{dead, alive} {
+		require.NoError(t, c.ZIncrBy(t.Context(), n.lives(), hour, ticket.place).Err())
+		require.NoError(t, c.ZIncrBy(t.Context(), n.queue(), 1000*hour, ticket.place).Err())
+	}
+	require.NoError(t, f.Release(t.Context(), hold))
+	_, err := alive.Wait(short(t, ttl))
+	require.NoError(t, err)
+	rec, err := f.Inspect(t.Context(), key)
+	require.NoError(t, err)
+	require.Zero(t, rec.Waiters)
+	require.NoError(t, f.Release(t.Context(), backend.HoldOf(alive.req)))
+}
+
+// An owner that holds the key enters again past everybody who waits, and its place
+// goes when it is let in.
+func TestFairOwnerEntersPastTheQueue(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	first, one := granted(t, f, ownedRequest(key, "me", ttl))
+	other := placed(t, f, request(key))
+	second, two := granted(t, f, ownedRequest(key, "me", ttl))
+	require.Equal(t, one.Token, two.Token)
+	third := ownedRequest(key, "me", ttl)
+	ticket, err := fairOf(b).Enqueue(t.Context(), third)
+	require.NoError(t, err)
+	g, err := ticket.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, g.Holds)
+	require.Equal(t, []string{other.place}, c.ZRange(t.Context(), namesOf(defaultPrefix, key).queue(), 0, -1).Val())
+	for _, hold := range []backend.Hold{first, second, backend.HoldOf(third)} {
+		_, err := f.Try(t.Context(), request(key))
+		require.ErrorIs(t, err, backend.ErrHeld)
+		require.NoError(t, f.Release(t.Context(), hold))
+	}
+	_, err = f.Try(t.Context(), ownedRequest(key, "me", ttl))
+	require.ErrorIs(t, err, backend.ErrHeld, "no longer the holder, and somebody waits")
+	_, err = other.Wait(t.Context())
+	require.NoError(t, err)
+}
+
+// Inspect and List count the waiters, without those that have died.
+func TestFairInspectCountsWaiters(t *testing.T) {
+	t.Parallel()
+	b, _ := shared(t)
+	key := uniqueKey(t)
+	f := fairOf(b)
+	hold, _ := granted(t, f, request(key))
+	waiters := func() int {
+		rec, err := f.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		return rec.Waiters
+	}
+	require.Zero(t, waiters())
+	dead := placed(t, f, request(key))
+	one := placed(t, f, request(key))
+	require.Equal(t, 2, waiters())
+	found := 0
+	require.NoError(t, f.List(t.Context(), key, func(rec backend.Record) bool { found = rec.Waiters; return true }))
+	require.Equal(t, 2, found)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := one.Wait(ctx)
+		ended <- err
+	}()
+	eventually(t, "the dead one is no longer counted", func() bool { return waiters() == 1 })
+	require.NoError(t, dead.Withdraw(t.Context()))
+	require.Equal(t, 1, waiters())
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.NoError(t, one.Withdraw(t.Context()))
+	require.Zero(t, waiters())
+	require.NoError(t, f.Release(t.Context(), hold))
+}

@@ -1,0 +1,80 @@
+package redislock
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// documentedFairRules are what the documentation has a user of the fair mode be
+// permitted too.
+func documentedFairRules(t *testing.T) (rules []any) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/backends/redis.md")
+	require.NoError(t, err)
+	_, line, ok := strings.Cut(string(page), "with `fair=true` `")
+	require.True(t, ok)
+	line, _, _ = strings.Cut(line, "`")
+	for _, rule := range strings.Fields(line) {
+		rules = append(rules, rule)
+	}
+	return rules
+}
+
+// The documented rules suffice. Without the channels a waiter polls.
+func TestFairPermissions(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := clientOf(t, server)
+	for name, more := range map[string][]any{"documented": nil, "mute": {"resetchannels", "-publish"}} {
+		args := append([]any{"acl", "setuser", name, "on", ">pass"}, documentedRules(t)...)
+		args = append(append(args, documentedFairRules(t)...), more...)
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+		c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Username: name, Password: "pass"})
+		t.Cleanup(func() { _ = c.Close() })
+		f := fairOf(backendOn(t, c))
+		key := uniqueKey(t)
+		hold, g := granted(t, f, request(key))
+		ticket := placed(t, f, request(key))
+		given := placed(t, f, request(key))
+		rec, err := f.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, 2, rec.Waiters)
+		require.NoError(t, given.Withdraw(t.Context()))
+		next := make(chan error, 1)
+		go func() {
+			_, err := ticket.Wait(short(t, ttl))
+			next <- err
+		}()
+		require.NoError(t, f.ForceRelease(t.Context(), key, g.Token))
+		require.NoError(t, <-next)
+		require.ErrorIs(t, f.Release(t.Context(), hold), backend.ErrNotHeld)
+		require.NoError(t, f.Release(t.Context(), backend.HoldOf(ticket.req)))
+	}
+}
+
+// A full server takes no new places. Those that there are can be given up, and what
+// is held is released to the first of them.
+func TestFairFullMemory(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	f := fairOf(backendOn(t, c))
+	key := uniqueKey(t)
+	hold, _ := granted(t, f, request(key))
+	one, two := placed(t, f, request(key)), placed(t, f, request(key))
+	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, err := f.Enqueue(t.Context(), request(uniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "OOM")
+	require.NoError(t, one.Withdraw(t.Context()))
+	require.NoError(t, f.Release(t.Context(), hold))
+	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	_, err = two.Wait(short(t, ttl))
+	require.NoError(t, err)
+}
