@@ -168,6 +168,23 @@ func lossOf(key string, err error) error {
 // errRevoked is what a heartbeat finds after [rowBackend.Revoke].
 var errRevoked = errors.New("the hold was revoked")
 
+// lossLimit bounds the look for the reason of a loss, which holds the news of it up.
+const lossLimit = 500 * time.Millisecond
+
+// lossOf is the cause of the loss of a hold. A connection that broke may have been
+// ended by [rowBackend.ForceRelease], whose transaction is waited for. The turn is
+// taken.
+func (b *rowBackend) lossOf(ctx context.Context, h *rowHold, err error) error {
+	if sessionEnded(err) {
+		ctx, cancel := context.WithTimeout(ctx, lossLimit)
+		defer cancel()
+		if b.control.QueryRowContext(ctx, b.isRevoked(h.key, h.token)+b.shared).Scan(new(int)) == nil {
+			err = errRevoked
+		}
+	}
+	return lossOf(h.key, err)
+}
+
 // beat is the heartbeat: it shows that the transaction still exists and that the hold
 // was not revoked, and has the server count the idle time afresh. The turn is taken.
 //

@@ -89,6 +89,10 @@ func (b *rowBackend) isLocked(ctx context.Context, q queryer, key string) (bool,
 // holder is told so.
 func (b *rowBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
 	return b.onHold(ctx, key, token, func(ctx context.Context, conn *sql.Conn, r rowRecord) error {
+		// The holder reads it when its connection breaks, and waits for the commit.
+		if _, err := conn.ExecContext(ctx, b.revoke(key, token)); err != nil {
+			return err
+		}
 		err := endSession(ctx, conn, r.connection, r.session)
 		if codeOf(err) == codeNotOwner {
 			err = fmt.Errorf("%w: %w; the holder's connection belongs to another account: use that one, or one with CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB)",

@@ -254,8 +254,8 @@ func (b *rowBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Vali
 		switch {
 		case err == nil:
 		case sessionEnded(err), transactionEnded(err), errors.Is(err, errRevoked):
-			cause := lossOf(hold.Key, err)
-			if b.clock.Now() >= h.until && !errors.Is(err, errRevoked) {
+			cause := b.lossOf(life, h, err)
+			if b.clock.Now() >= h.until && !errors.Is(cause, backend.ErrTakenOver) {
 				cause = backend.ErrExpired
 			}
 			b.lose(h, cause)

@@ -43,6 +43,20 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 	})
 }
 
+// A holder whose connection was ended by force is told so, and that it was taken over.
+func TestRowForceReleaseIsTold(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
+		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(2*time.Second))
+		require.NoError(t, err)
+		require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
+		require.ErrorIs(t, ended(t, lease, 5*time.Second), lock.ErrTakenOver)
+		next, err := l.TryAcquire(t.Context(), lease.Key())
+		require.NoError(t, err)
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
+
 // The work of InTx is given up at the next heartbeat, and nothing of it is committed.
 func TestRowRevokeDuringTx(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {

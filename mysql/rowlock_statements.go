@@ -17,6 +17,7 @@ type rowStatements struct {
 	schemaName    string // of the tables, or empty for the connection's database
 	rowsName      string
 
+	shared    string // after a query: to wait for who changes the row
 	lockShare string // after row: to look whether it is locked
 	mariaDB   bool
 }
@@ -39,10 +40,11 @@ func newRowStatements(table string) (rowStatements, error) {
 // setServer chooses what MySQL and MariaDB write differently.
 func (st *rowStatements) setServer(mariaDB bool) {
 	st.mariaDB = mariaDB
-	st.lockShare = " FOR SHARE NOWAIT"
+	st.shared = " FOR SHARE"
 	if mariaDB {
-		st.lockShare = " LOCK IN SHARE MODE NOWAIT"
+		st.shared = " LOCK IN SHARE MODE"
 	}
+	st.lockShare = st.shared + " NOWAIT"
 }
 
 // literal is a string of bytes as statements have it.
