@@ -42,7 +42,7 @@ func operate(p *printer, cmd *cobra.Command, do func(ctx context.Context, o *ope
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		b, err := openBackend(ctx, p, a)
+		b, err := openShared(ctx, p, a)
 		if err != nil {
 			return err
 		}

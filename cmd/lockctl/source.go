@@ -70,8 +70,22 @@ func (s *source) resolve(p *printer) (address, error) {
 	return a, checkURL(p, a.url)
 }
 
-// openBackend opens the backend for a look from outside. It is for short work:
-// what is done with it ends with ctx.
+// openShared opens the backend for a look from outside, and refuses one that other
+// processes cannot see.
+func openShared(ctx context.Context, p *printer, a address) (backend.Backend, error) {
+	b, err := openBackend(ctx, p, a)
+	if err != nil {
+		return nil, err
+	}
+	if b.Guarantees().Reach == backend.ReachProcess {
+		_ = b.Close()
+		return nil, usageError("%s holds nothing outside this process; use file: or a server such as redis://localhost:6379", b.Guarantees().Name)
+	}
+	return b, nil
+}
+
+// openBackend opens the backend. It is for short work: what is done with it ends
+// with ctx.
 func openBackend(ctx context.Context, p *printer, a address) (backend.Backend, error) {
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
@@ -82,10 +96,6 @@ func openBackend(ctx context.Context, p *printer, a address) (backend.Backend, e
 	b, err := backend.DefaultMux.Open(opening, a.url, backend.OpenConfig{TTL: ttl, Logger: p.logger()})
 	if err != nil {
 		return nil, operateError(err, "")
-	}
-	if b.Guarantees().Reach == backend.ReachProcess {
-		_ = b.Close()
-		return nil, usageError("%s holds nothing outside this process; use file: or a server such as redis://localhost:6379", b.Guarantees().Name)
 	}
 	return b, nil
 }

@@ -1,0 +1,117 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/conformance"
+)
+
+// checks bounds how many checks run at a time: each is a load of its own, and another
+// one on the same cores is a slow machine to it.
+var checks = make(chan struct{}, 3)
+
+// checkLimit is far beyond what a check takes, on a server that answers or one that
+// has gone.
+const checkLimit = 5 * time.Minute
+
+// checked runs lockctl check to its end.
+func checked(t *testing.T, url string, args ...string) *proc {
+	t.Helper()
+	return ended(t, start(t, url, append([]string{"check"}, args...)...))
+}
+
+func ended(t *testing.T, p *proc) *proc {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(checkLimit):
+		require.Fail(t, "the check hangs", p.errors())
+	}
+	return p
+}
+
+// The whole suite is green on all eight backends, through the tool as people run it,
+// and nothing is left behind.
+func TestCheckIsGreenEverywhere(t *testing.T) {
+	t.Parallel()
+	formats := []string{"json", "text", "markdown", "html"}
+	memory := place{name: "memory", url: func(*testing.T) string { return "mem:" }}
+	for i, p := range append([]place{memory}, places...) {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			url, format := p.url(t), formats[i%len(formats)]
+			report := filepath.Join(t.TempDir(), "report")
+			checks <- struct{}{}
+			defer func() { <-checks }()
+			done := checked(t, url, "--format", format, "--output", report)
+			text, err := os.ReadFile(report)
+			require.NoError(t, err)
+			require.Equal(t, exitOK, done.status(), "%s\n%s", done.errors(), text)
+			assert.NotContains(t, done.errors(), "broken:")
+			requireReport(t, format, string(text))
+			if p.name == "memory" {
+				return // gone with its process
+			}
+			_, out, errs := run(t, url, "ls", "--json", checkPrefix)
+			assert.Empty(t, out, "the check has left keys behind: %s", errs)
+		})
+	}
+}
+
+// requireReport reads the report of a check on which every promise was kept.
+func requireReport(t *testing.T, format, text string) {
+	t.Helper()
+	switch format {
+	case "json":
+		var rep conformance.Report
+		require.NoError(t, json.Unmarshal([]byte(text), &rep))
+		require.True(t, rep.OK())
+		require.Len(t, rep.Results, len(conformance.Rules()))
+		require.Greater(t, rep.Counts().Pass, len(rep.Results)/2)
+	case "text":
+		require.Regexp(t, `(?m)^\d+ pass, 0 fail, `, text)
+	case "markdown":
+		require.Contains(t, text, "Every claim that could be tried was kept.")
+		require.Contains(t, text, "| ReleaseOwnOnly |")
+	case "html":
+		require.Contains(t, text, "Every claim that could be tried was kept.")
+		require.Contains(t, text, "ReleaseOwnOnly")
+		require.NotContains(t, text, "src=", "the page loads something")
+		require.NotContains(t, text, "href=", "the page points to something")
+	}
+}
+
+// A server that dies half-way: the check ends, says so, and blames no rule.
+func TestCheckOfAServerThatDies(t *testing.T) {
+	everywhere(t, func(t *testing.T, p place) {
+		if p.own == nil {
+			t.Skip("nothing of its own to kill: a file system does not die, and MySQL dies as MariaDB does")
+		}
+		url, kill := p.own(t)
+		checks <- struct{}{}
+		defer func() { <-checks }()
+		check := start(t, url, "check")
+		time.Sleep(4 * time.Second) // somewhere in the middle
+		kill()
+		done := ended(t, check)
+		assert.Equal(t, exitUnavailable, done.status(), done.errors())
+		assert.Contains(t, done.errors(), "the backend stopped answering during the check")
+		assert.Contains(t, done.errors(), "look at the server and start again")
+		assert.NotContains(t, done.errors(), "broken:", "a rule is blamed for the server")
+		var out []string
+		for line := range done.stdout {
+			out = append(out, line)
+		}
+		assert.Contains(t, strings.Join(out, "\n"), " 0 fail, ")
+	})
+}
