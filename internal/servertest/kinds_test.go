@@ -226,7 +226,7 @@ func TestListens(t *testing.T) {
 	require.NoError(t, listens(0, l.Addr().String()))
 	s := Redis(t, WithControl())
 	if s.Pid() == 0 {
-		t.Skip("needs a program")
+		t.Skip("needs a redis-server program on this machine: this one runs in a container, whose processes have other ids")
 	}
 	require.NoError(t, listens(s.Pid(), s.Addr()))
 	if _, err := os.Stat("/proc/" + strconv.Itoa(s.Pid()) + "/fd"); err == nil {

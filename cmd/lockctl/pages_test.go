@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// pages are the backends' pages, with a URL that no server has to answer.
+var pages = map[string][]string{
+	"memory.md":    {"mem:"},
+	"file.md":      {"file:/tmp"},
+	"redis.md":     {"redis://h", "rediss://h"},
+	"redlock.md":   {"redlock://a,b,c"},
+	"mysql.md":     {"mysql://h/d"},
+	"mysql-row.md": {"mysql://h/d?mode=row"},
+	"etcd.md":      {"etcd://h", "etcds://h"},
+	"zookeeper.md": {"zk://h"},
+}
+
+const backendPages = "../../docs/backends"
+
+// Every backend has a page, with the same headings in the same order.
+func TestPagesHaveTheSameHeadings(t *testing.T) {
+	t.Parallel()
+	want := []string{"Example", "How it works", "Guarantees", "Options", "Limits", "What to set and watch"}
+	files, err := filepath.Glob(backendPages + "/*.md")
+	require.NoError(t, err)
+	var names []string
+	for _, file := range files {
+		names = append(names, filepath.Base(file))
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var got []string
+		for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(text), -1) {
+			got = append(got, m[1])
+		}
+		assert.Equal(t, want, got, file)
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(pages)), names)
+	var schemes []string
+	for _, urls := range pages {
+		for _, url := range urls {
+			scheme, _, _ := strings.Cut(url, ":")
+			schemes = append(schemes, scheme)
+		}
+	}
+	for _, d := range backend.DefaultMux.Declared() {
+		scheme, _, _ := strings.Cut(d.URL, ":")
+		assert.Contains(t, schemes, scheme, "a backend without a page")
+	}
+}
+
+// A backend refuses a parameter that it does not know, and names those that it
+// accepts. Each of them is in the table of options of its page.
+func TestPagesHaveAllOptions(t *testing.T) {
+	t.Parallel()
+	accepted := regexp.MustCompile(`accepted are ([a-z_, ]+)`)
+	for page, urls := range pages {
+		text, err := os.ReadFile(filepath.Join(backendPages, page))
+		require.NoError(t, err)
+		_, options, ok := strings.Cut(string(text), "\n## Options\n")
+		require.True(t, ok, page)
+		options, _, _ = strings.Cut(options, "\n## ")
+		table := ""
+		for line := range strings.Lines(options) {
+			if cells := strings.Split(line, "|"); len(cells) == 5 { // parameter, meaning, default
+				table += cells[1]
+			}
+		}
+		for _, url := range urls {
+			separator := "?"
+			if strings.Contains(url, "?") {
+				separator = "&"
+			}
+			_, err := lock.Open(t.Context(), url+separator+"no_such_parameter=1")
+			require.ErrorIs(t, err, lock.ErrInvalid, url)
+			m := accepted.FindStringSubmatch(err.Error())
+			if m == nil {
+				require.ErrorContains(t, err, "none are accepted", url)
+				continue
+			}
+			for name := range strings.SplitSeq(m[1], ", ") {
+				assert.Contains(t, table, fmt.Sprintf("`%s`", name), "%s: %s accepts it", page, url)
+			}
+		}
+	}
+}
