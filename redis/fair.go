@@ -262,12 +262,13 @@ func (t *fairTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	return t.grant, nil
 }
 
-// askAgain bears errors of the server for as long as the place lasts.
+// askAgain bears errors of the server for a TTL: when it is back, as after a
+// failover, the place is taken back by its arrival.
 func (t *fairTicket) askAgain(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, t.req.TTL/2)
 	defer cancel()
 	err := t.ask(limited, t.arrival)
-	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrTooManyHolds) || time.Since(t.alive) > lifeOf(t.req) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrTooManyHolds) || time.Since(t.alive) > t.req.TTL {
 		return err
 	}
 	t.sleep = t.pause()

@@ -18,12 +18,12 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// fairLockers are Lockers of clients of their own on the server.
+// fairLockers are Lockers on the server, opened by its URL.
 func fairLockers(t testing.TB, s *servertest.Server, n int) []lock.Locker {
 	t.Helper()
 	lockers := make([]lock.Locker, n)
 	for i := range lockers {
-		l, err := New(t.Context(), clientOf(t, s), &Options{Fair: true})
+		l, err := lock.Open(t.Context(), s.URL()+"?fair=true")
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		lockers[i] = l

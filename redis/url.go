@@ -61,7 +61,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, fmt.Errorf("%w (%s)", err, u)
 	}
 	if fair {
-		return &fairBackend{b: b}, nil
+		return newFair(b), nil
 	}
 	return b, nil
 }
