@@ -101,7 +101,7 @@ func sources(t *testing.T) []sourceFile {
 
 // forTests are the packages that only tests may import, as they may import the test
 // libraries.
-var forTests = []string{"internal/servertest", "conformance/linear"}
+var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear"}
 
 func isTestLibrary(imported string) bool {
 	return slices.ContainsFunc(testLibraries, func(lib string) bool {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/flawedtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -32,123 +30,75 @@ const (
 // places are those of the locks under test.
 var places = make(chan struct{}, together)
 
+// collection is what is written about the locks.
+var collection = flawedtest.New("flawed", mistakes(All())...)
+
+func mistakes(locks []Lock) []flawedtest.Mistake {
+	var all []flawedtest.Mistake
+	for _, l := range locks {
+		all = append(all, flawedtest.Mistake{
+			ID: l.ID, Title: l.Title, Summary: l.Summary, Seen: l.Seen, Instead: l.Instead, File: l.File, Rule: l.Rule, Also: l.Also,
+		})
+	}
+	return all
+}
+
+func TestRegistry(t *testing.T) { t.Parallel(); collection.CheckRegistry(t) }
+
+func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
+
 // TestFlawed is the suite's own test: it must catch every broken lock, by the rule
 // that is named for it, and must not blame it for what it does right.
 func TestFlawed(t *testing.T) {
 	t.Parallel()
-	locks := All()
-	findings := examine(t, locks)
 	caught := 0
 	var table strings.Builder
-	for i, l := range locks {
-		f := findings[i]
-		if f == nil {
-			continue // no server; examine has skipped
-		}
+	findings := examine(t, All())
+	for _, f := range findings {
 		by := "NOT CAUGHT"
-		if slices.Contains(f.failed, l.Rule) {
+		if f.Caught() {
 			caught++
-			by = "caught by " + l.Rule
+			by = "caught by " + f.Mistake.Rule
 		}
-		if n := len(f.failed) - 1; n > 0 {
+		if n := len(f.Failed) - 1; n > 0 {
 			by += fmt.Sprintf(", and %d more", n)
 		}
-		fmt.Fprintf(&table, "%-4s %-56s %s (%.0f s)\n", l.ID, l.Title, by, f.report.Seconds)
-		t.Run(l.ID+" "+l.Title, func(t *testing.T) {
-			if !slices.Contains(f.failed, l.Rule) {
-				t.Errorf("%s does not catch it; what does: %v\n%s", l.Rule, f.failed, f.report)
-			}
-			for _, rule := range f.failed {
-				res, _ := f.report.Result(rule)
-				if !l.mayBreak(res) {
-					t.Errorf("%s is broken, and is not among the rules that this mistake may break:\n%s", rule, res.Evidence)
-				}
-			}
+		fmt.Fprintf(&table, "%-4s %-56s %s (%.0f s)\n", f.Mistake.ID, f.Mistake.Title, by, f.Report.Seconds)
+		t.Run(f.Mistake.ID+" "+f.Mistake.Title, func(t *testing.T) {
+			collection.RequireCaught(t, f)
+			f.RequireNothingElse(t)
 		})
 	}
-	t.Logf("\n%s%d flawed locks, %d caught by the rule named for them", &table, len(locks), caught)
+	collection.WritePage(t)
+	t.Logf("\n%s%d flawed locks, %d caught by the rule named for them", &table, len(findings), caught)
 }
 
 // TestHealthy is the control: the locks that the broken ones are made of pass.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
-	locks := Healthy()
-	for i, f := range examine(t, locks) {
-		t.Run(locks[i].Title, func(t *testing.T) {
-			assert.Empty(t, f.failed, "\n%s", f.report)
-			t.Log(f.report.Counts())
-		})
+	for _, f := range examine(t, Healthy()) {
+		t.Run(f.Mistake.Title, f.RequireHealthy)
 	}
-}
-
-// mayBreak reports whether the mistake may break the rule of the result.
-func (l Lock) mayBreak(r conformance.Result) bool {
-	return r.Rule == l.Rule || slices.Contains(l.Also, r.Rule) || slices.Contains(l.Also, r.Subject)
-}
-
-// finding is what the suite says about one lock.
-type finding struct {
-	report conformance.Report
-	failed []string
 }
 
 // examine runs the suite on the locks, several at a time.
-func examine(t *testing.T, locks []Lock) []*finding {
+func examine(t *testing.T, locks []Lock) []*flawedtest.Finding {
 	t.Helper()
 	client := connect(t)
-	findings := make([]*finding, len(locks))
+	findings := make([]*flawedtest.Finding, len(locks))
 	var wg sync.WaitGroup
-	for i, l := range locks {
+	for i, m := range mistakes(locks) {
 		wg.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			findings[i] = examineOne(t, l, client, i)
+			cfg := locks[i].Config(client)
+			cfg.Budget = budget
+			cfg.KeyPrefix = fmt.Sprintf("%s%d/", keysOf(t), i)
+			findings[i] = flawedtest.Examine(t, m, cfg, patience)
 		})
 	}
 	wg.Wait()
-	require.NotContains(t, findings, (*finding)(nil))
 	return findings
-}
-
-func examineOne(t *testing.T, l Lock, client *goredis.Client, i int) *finding {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	f := &finding{}
-	var mu sync.Mutex
-	seen, late := false, false
-	// What follows from cutting the run off is no finding.
-	enough := func() {
-		if seen && late {
-			stop()
-		}
-	}
-	if l.Rule != "" {
-		defer time.AfterFunc(patience, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			late = true
-			enough()
-		}).Stop()
-	}
-	cfg := l.Config(client)
-	cfg.Budget = budget
-	cfg.KeyPrefix = fmt.Sprintf("%s%d/", keysOf(t), i)
-	cfg.Progress = func(r conformance.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		if r.Verdict == conformance.Fail && ctx.Err() == nil {
-			f.failed = append(f.failed, r.Rule)
-		}
-		seen = seen || r.Rule == l.Rule
-		enough()
-	}
-	// What is expected to fail need not be given the benefit of the doubt.
-	cfg.Repeat = func(r conformance.Result) bool { return !l.mayBreak(r) }
-	var err error
-	if f.report, err = conformance.Check(ctx, cfg); !assert.NoError(t, err, l.Title) {
-		return nil
-	}
-	return f
 }
 
 // keysOf begins the keys of a test, and of no other.
@@ -173,27 +123,4 @@ func connect(t *testing.T) *goredis.Client {
 		assert.NoError(t, client.Close())
 	})
 	return client
-}
-
-// TestRegistry checks what is written about the locks.
-func TestRegistry(t *testing.T) {
-	t.Parallel()
-	rules := map[string]bool{}
-	for _, r := range conformance.Rules() {
-		rules[r.Name], rules[r.Subject] = true, true
-	}
-	files := map[string]bool{}
-	for _, l := range All() {
-		for what, text := range map[string]string{
-			"ID": l.ID, "Title": l.Title, "Summary": l.Summary, "Seen": l.Seen, "Instead": l.Instead, "Rule": l.Rule,
-		} {
-			assert.NotEmpty(t, text, "%s of %s", what, l.File)
-		}
-		assert.FileExists(t, filepath.Join(".", l.File))
-		assert.False(t, files[l.File], "%s has two locks", l.File)
-		files[l.File] = true
-		for _, name := range append([]string{l.Rule}, l.Also...) {
-			assert.True(t, rules[name], "%s names the rule %s, which does not exist", l.File, name)
-		}
-	}
 }

@@ -1,13 +1,9 @@
 package mysqlflawed
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/flawedtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -36,49 +32,52 @@ func connect(t *testing.T) *sql.DB {
 	return db
 }
 
+// collection is what is written about the locks.
+var collection = flawedtest.New("mysqlflawed", mistakes(All())...)
+
+func mistakes(locks []Lock) []flawedtest.Mistake {
+	var all []flawedtest.Mistake
+	for _, l := range locks {
+		all = append(all, mistake(l))
+	}
+	return all
+}
+
+func mistake(l Lock) flawedtest.Mistake {
+	return flawedtest.Mistake{ID: l.ID, Title: l.Title, Summary: l.Summary, Seen: l.Seen, Instead: l.Instead, File: l.File, Rule: l.Rule}
+}
+
+func TestRegistry(t *testing.T) { t.Parallel(); collection.CheckRegistry(t) }
+
+func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
+
+func examine(t *testing.T, db *sql.DB, l Lock, table string, budget time.Duration, only ...string) *flawedtest.Finding {
+	t.Helper()
+	cfg, err := l.Config(t.Context(), db, fmt.Sprintf("%s_%d", table, os.Getpid()))
+	require.NoError(t, err)
+	cfg.Budget, cfg.Only = budget, only
+	return flawedtest.Examine(t, mistake(l), cfg, time.Minute)
+}
+
 // TestFlawed requires that the suite catches every broken lock by the rule that is
 // named for it. Only that rule is run: a mistake breaks many, and which of them
 // depends on the timing.
 func TestFlawed(t *testing.T) {
 	t.Parallel()
 	db := connect(t)
-	var mu sync.Mutex
-	var lines []string
-	t.Cleanup(func() { t.Log("\n" + strings.Join(lines, "\n")) })
-	for i, l := range All() {
-		t.Run(l.ID+" "+l.Title, func(t *testing.T) {
-			t.Parallel()
-			require.NotEmpty(t, l.Summary)
-			require.NotEmpty(t, l.Seen)
-			require.NotEmpty(t, l.Instead)
-			require.FileExists(t, l.File)
-			cfg, err := l.Config(t.Context(), db, fmt.Sprintf("flawed_%d_%d", os.Getpid(), i))
-			require.NoError(t, err)
-			cfg.Budget = 2 * time.Second
-			cfg.Only = []string{l.Rule}
-			report, err := conformance.Check(t.Context(), cfg)
-			require.NoError(t, err)
-			res, ok := report.Result(l.Rule)
-			require.True(t, ok)
-			assert.Equal(t, conformance.Fail, res.Verdict, "%s", report)
-			first, _, _ := strings.Cut(res.Evidence, "\n")
-			mu.Lock()
-			defer mu.Unlock()
-			lines = append(lines, fmt.Sprintf("%s %-48s %s: %s", l.ID, l.Title, l.Rule, first))
-		})
-	}
+	t.Run("locks", func(t *testing.T) {
+		for i, l := range All() {
+			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
+				t.Parallel()
+				collection.RequireCaught(t, examine(t, db, l, fmt.Sprintf("flawed_%d", i), 2*time.Second, l.Rule))
+			})
+		}
+	})
+	collection.WritePage(t)
 }
 
 // TestHealthy is the control: the lock that the broken ones are made of passes.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
-	db := connect(t)
-	cfg, err := Healthy().Config(t.Context(), db, fmt.Sprintf("healthy_%d", os.Getpid()))
-	require.NoError(t, err)
-	cfg.Budget = 5 * time.Second
-	report, err := conformance.Check(context.WithoutCancel(t.Context()), cfg)
-	require.NoError(t, err)
-	failed := slices.DeleteFunc(slices.Clone(report.Results), func(r conformance.Result) bool { return r.Verdict != conformance.Fail })
-	assert.Empty(t, failed, "%s", report)
-	t.Log(report.Counts())
+	examine(t, connect(t), Healthy(), "healthy", 5*time.Second).RequireHealthy(t)
 }

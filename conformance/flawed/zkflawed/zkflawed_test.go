@@ -1,18 +1,12 @@
 package zkflawed
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/flawedtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -21,66 +15,52 @@ func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 // patience is how long the suite may go on with a broken lock.
 const patience = 25 * time.Second
 
-// TestFlawed: the suite catches every broken lock by the rule that is named for it.
+// collection is what is written about the locks.
+var collection = flawedtest.New("zkflawed", mistakes(All())...)
+
+func mistakes(locks []Lock) []flawedtest.Mistake {
+	var all []flawedtest.Mistake
+	for _, l := range locks {
+		all = append(all, mistake(l))
+	}
+	return all
+}
+
+func mistake(l Lock) flawedtest.Mistake {
+	return flawedtest.Mistake{ID: l.ID, Title: l.Title, Summary: l.Summary, Seen: l.Seen, Instead: l.Instead, File: l.File, Rule: l.Rule, Also: l.Also}
+}
+
+func TestRegistry(t *testing.T) { t.Parallel(); collection.CheckRegistry(t) }
+
+func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
+
+func examine(t *testing.T, l Lock) *flawedtest.Finding {
+	t.Helper()
+	cfg := l.Config(servertest.SharedZooKeeper(t).Addr())
+	cfg.Budget = 4 * time.Second
+	cfg.KeyPrefix = fmt.Sprintf("flawed/%d/%s/", os.Getpid(), l.ID)
+	return flawedtest.Examine(t, mistake(l), cfg, patience)
+}
+
+// TestFlawed: the suite catches every broken lock by the rule that is named for it,
+// and does not blame it for what it does right.
 func TestFlawed(t *testing.T) {
 	t.Parallel()
-	for _, l := range All() {
-		t.Run(l.ID+" "+l.Title, func(t *testing.T) {
-			t.Parallel()
-			report, failed := examine(t, l)
-			res, _ := report.Result(l.Rule)
-			require.Contains(t, failed, l.Rule, "%s does not catch it:\n%s", l.Rule, report)
-			t.Log(res.Evidence)
-			for _, rule := range failed {
-				if rule != l.Rule && !slices.Contains(l.Also, "*") {
-					res, _ := report.Result(rule)
-					assert.Contains(t, l.Also, rule, "is not among the rules that this mistake may break:\n%s", res.Evidence)
-				}
-			}
-		})
-	}
+	t.Run("locks", func(t *testing.T) {
+		for _, l := range All() {
+			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
+				t.Parallel()
+				f := examine(t, l)
+				collection.RequireCaught(t, f)
+				f.RequireNothingElse(t)
+			})
+		}
+	})
+	collection.WritePage(t)
 }
 
 // TestHealthy: the suite passes on the lock that the broken ones are made of.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
-	report, failed := examine(t, Healthy())
-	assert.Empty(t, failed, "\n%s", report)
-	t.Log(report.Counts())
-}
-
-func examine(t *testing.T, l Lock) (conformance.Report, []string) {
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var mu sync.Mutex
-	var failed []string
-	seen, late := false, false
-	enough := func() {
-		if seen && late {
-			stop() // what follows from cutting the run off is no finding
-		}
-	}
-	if l.Rule != "" {
-		defer time.AfterFunc(patience, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			late = true
-			enough()
-		}).Stop()
-	}
-	cfg := l.Config(servertest.SharedZooKeeper(t).Addr())
-	cfg.Budget = 4 * time.Second
-	cfg.KeyPrefix = fmt.Sprintf("flawed/%d/%s/", os.Getpid(), l.ID)
-	cfg.Progress = func(r conformance.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		if r.Verdict == conformance.Fail && ctx.Err() == nil {
-			failed = append(failed, r.Rule)
-		}
-		seen = seen || r.Rule == l.Rule
-		enough()
-	}
-	report, err := conformance.Check(ctx, cfg)
-	require.NoError(t, err)
-	return report, failed
+	examine(t, Healthy()).RequireHealthy(t)
 }

@@ -1,0 +1,85 @@
+// Package flawedtest is for the tests of the collections of flawed locks: it runs the
+// conformance suite on a lock, checks what is written about the collection, and keeps
+// docs/flawed-locks.md, whose parts are the collections.
+package flawedtest
+
+import (
+	"flag"
+	"path"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/conformance"
+)
+
+var update = flag.Bool("update", false, "write the collection's part of docs/flawed-locks.md from this run of the suite")
+
+// Mistake is what is written about one flawed lock. The fields mean what they mean in
+// the collections.
+type Mistake struct {
+	ID, Title, Summary, Seen, Instead, File string
+
+	Rule string   // that must catch it; empty for a healthy lock
+	Also []string // other rules, or subjects of rules, that it may break; "*" is any
+}
+
+// anyRule, among those that a mistake may break, stands for all rules.
+const anyRule = "*"
+
+// MayBreak reports whether the mistake may break the rule of the result.
+func (m Mistake) MayBreak(r conformance.Result) bool {
+	return r.Rule == m.Rule || slices.ContainsFunc(m.Also, func(also string) bool {
+		return also == r.Rule || also == r.Subject || also == anyRule
+	})
+}
+
+// Collection is the flawed locks of one package. Its methods may be called from
+// several goroutines.
+type Collection struct {
+	part     part
+	mistakes []Mistake
+
+	mu      sync.Mutex
+	reports map[string]string // of the rule that caught it, by file
+}
+
+// New is the collection of the package with that name, which has a part on the page.
+func New(pkg string, mistakes ...Mistake) *Collection {
+	c := &Collection{mistakes: mistakes, reports: map[string]string{}}
+	for _, p := range parts {
+		if path.Base(p.dir) == pkg {
+			c.part = p
+			return c
+		}
+	}
+	panic("flawedtest: the page has no part for " + pkg)
+}
+
+// CheckRegistry requires that everything is said about each mistake, and that the
+// files and the rules that it names exist. No two mistakes share a file.
+func (c *Collection) CheckRegistry(t *testing.T) {
+	t.Helper()
+	rules := map[string]bool{anyRule: true}
+	for _, r := range conformance.Rules() {
+		rules[r.Name], rules[r.Subject] = true, true
+	}
+	files := map[string]bool{}
+	require.NotEmpty(t, c.mistakes)
+	for _, m := range c.mistakes {
+		for what, text := range map[string]string{
+			"ID": m.ID, "Title": m.Title, "Summary": m.Summary, "Seen": m.Seen, "Instead": m.Instead, "Rule": m.Rule,
+		} {
+			assert.NotEmpty(t, text, "%s of %s", what, m.File)
+		}
+		assert.FileExists(t, m.File)
+		assert.False(t, files[m.File], "%s has two locks", m.File)
+		files[m.File] = true
+		for _, name := range append([]string{m.Rule}, m.Also...) {
+			assert.True(t, rules[name], "%s names the rule %s, which does not exist", m.File, name)
+		}
+	}
+}
