@@ -57,12 +57,6 @@ func sentinelFor(err error) error {
 
 var errClientClosed = errors.New("the client was closed before the Locker")
 
-func badCertificate(err error) bool {
-	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "authentication handshake failed") &&
-		(strings.Contains(s.Message(), "x509:") || strings.Contains(s.Message(), "tls:"))
-}
-
 // notSent reports that there was no connection to send anything on. gRPC has no
 // code for it.
 func notSent(err error) bool {
@@ -132,6 +126,8 @@ func hintFor(err error) string {
 		return "; check user and password"
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return "; compact and defragment the server, then disarm its alarm"
+	case badCertificate(err):
+		return "; check ca, cert and key, and the names in the server's certificate"
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -95,6 +96,7 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 type etcdBackend struct {
 	client     *clientv3.Client
 	closesIt   bool
+	tls        *tls.Config // of the client, if it was opened by URL
 	prefix     string
 	clock      backend.Clock
 	guarantees backend.Guarantees

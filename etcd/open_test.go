@@ -159,6 +159,9 @@ func TestNobodyAnswers(t *testing.T) {
 		_, err = lock.Open(short(t, 2*time.Second), "etcd://"+address+"/x")
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorContains(t, err, "etcd://"+address+"/x")
+		if address == addr {
+			assert.ErrorContains(t, err, "connection refused", "not only that the time is over")
+		}
 		assert.Less(t, time.Since(start), 6*time.Second)
 	}
 	_, err = NewBackend(t.Context(), nil, nil)

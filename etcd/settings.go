@@ -31,6 +31,9 @@ const (
 func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
+	if err := whyUnreachable(ctx, b.client, b.tls); badCertificate(err) {
+		return b.openError(ctx, err)
+	}
 	versions := make(chan []string, 1)
 	b.detach(versionLimit, func(ctx context.Context) { versions <- b.versions(ctx) })
 	resp, err := b.client.Grant(ctx, 1)
@@ -71,6 +74,11 @@ func (b *etcdBackend) checkPermission(ctx context.Context) error {
 // good is "unavailable".
 func (b *etcdBackend) openError(ctx context.Context, err error) error {
 	err = harmless(ctx, err)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		if why := whyUnreachable(context.WithoutCancel(ctx), b.client, b.tls); why != nil {
+			err = fmt.Errorf("%w; the last attempt: %w", err, describe(ctx, why))
+		}
+	}
 	if errors.Is(err, backend.ErrPermanent) {
 		return fmt.Errorf("etcdlock: open: %w (prefix %q)", err, b.prefix)
 	}

@@ -46,7 +46,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		_ = client.Close()
 		return nil, err
 	}
-	b.closesIt = true
+	b.closesIt, b.tls = true, conf.TLS
 	if err := b.checkServers(ctx, loggerOr(cfg.Logger)); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("%w (%s)", err, u)
@@ -60,7 +60,19 @@ func openClient(ctx context.Context, conf clientv3.Config) (*clientv3.Client, er
 	if deadline, ok := ctx.Deadline(); ok {
 		conf.DialTimeout = max(min(conf.DialTimeout, time.Until(deadline)), time.Millisecond)
 	}
-	return clientv3.New(conf)
+	client, err := clientv3.New(conf)
+	if err == nil || conf.Username == "" {
+		return client, err
+	}
+	// It may not be about the password.
+	conf.Username, conf.Password = "", ""
+	if stranger, serr := clientv3.New(conf); serr == nil {
+		if why := whyUnreachable(context.WithoutCancel(ctx), stranger, conf.TLS); why != nil {
+			err = why
+		}
+		_ = stranger.Close()
+	}
+	return nil, err
 }
 
 // clientConfig reads the URL.

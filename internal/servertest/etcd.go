@@ -52,7 +52,8 @@ var etcdKind = register(&kind{
 	image:         "quay.io/coreos/etcd:v3.6.16",
 	ownImage:      "mortise-test/etcd:3.5",
 	containerPort: 2379,
-	extraPorts:    1, // for the other members
+	extraPorts:    2, // for the other members, and for TLS
+	speaksTLS:     true,
 	keepsData:     true,
 	refuse:        refusePassword,
 	command:       etcdCommand,
@@ -78,9 +79,14 @@ func etcdCommand(l launch) []string {
 		members = append(members, name(i)+"="+at(m.extra[0]))
 	}
 	peer := at(l.members[l.member].extra[0])
+	clients := at(l.port)
+	if l.tls != nil {
+		clients += ",https://" + l.host + ":" + strconv.Itoa(l.members[l.member].tls())
+		args = append(args, "--cert-file", l.tls.Cert, "--key-file", l.tls.Key, "--trusted-ca-file", l.tls.CA, "--client-cert-auth")
+	}
 	args = append(args,
 		"--data-dir", filepath.Join(l.dir, "etcd"),
-		"--listen-client-urls", at(l.port),
+		"--listen-client-urls", clients,
 		"--advertise-client-urls", at(l.port),
 		"--listen-peer-urls", peer,
 		"--initial-advertise-peer-urls", peer,

@@ -77,6 +77,9 @@ func (f *finder) findCluster(k *kind, c config, n int) ([]*Server, error) {
 	default:
 		return nil, fmt.Errorf("servertest: LOCK_TEST_SOURCE is %q; it takes env, binary or container", only)
 	}
+	if c.tls != nil && !k.speaksTLS {
+		return nil, fmt.Errorf("servertest: %s: no TLS is set up for it", k.title)
+	}
 	if k.refuse != nil {
 		if err := k.refuse(c); err != nil {
 			return nil, fmt.Errorf("servertest: %s: %w", k.title, err)
@@ -227,6 +230,9 @@ func (f *finder) program(k *kind) (string, error) {
 func (f *finder) fromContainer(k *kind, c config, n int) ([]*Server, error) {
 	if n > 1 {
 		return nil, missing("%d servers that know of each other are started from a program only", n)
+	}
+	if c.tls != nil {
+		return nil, missing("a server with certificates is started from a program only")
 	}
 	e, err := f.engine()
 	if err != nil {

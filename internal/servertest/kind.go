@@ -25,7 +25,8 @@ type kind struct {
 	// nil.
 	program func(f *finder) (path string, err error)
 
-	extraPorts int           // ports beside the one for clients: of peers, for elections
+	extraPorts int           // ports beside the one for clients: of peers, for elections, for TLS
+	speaksTLS  bool          // on the last of the extra ports, when asked to
 	password   string        // of servers started here for tests that did not choose one
 	patience   time.Duration // for a started server to answer; 0 stands for readyBound
 
@@ -77,6 +78,9 @@ type ports struct {
 	client int   // where it listens for clients
 	extra  []int // as many as the kind's extraPorts
 }
+
+// tls is the last of the extra ports, which kinds that speak TLS use for it.
+func (p ports) tls() int { return p.extra[len(p.extra)-1] }
 
 func (k *kind) bound() time.Duration { return cmp.Or(k.patience, readyBound) }
 

@@ -77,6 +77,9 @@ func launchAt(k *kind, c config, source, host string, members []ports, make func
 			inst:      inst,
 			clustered: len(members) > 1,
 		}
+		if c.tls != nil {
+			s.tlsAddr = net.JoinHostPort(host, strconv.Itoa(members[i].tls()))
+		}
 		servers = append(servers, s)
 		if err := s.start(); err != nil {
 			return servers, err

@@ -12,11 +12,18 @@ type config struct {
 	password    string
 	persistence bool
 	control     bool
+	tls         *TLSFiles
+}
+
+// TLSFiles are paths of PEM files of a server that speaks TLS.
+type TLSFiles struct {
+	CA        string // the authority that its clients' certificates are signed by
+	Cert, Key string // its own certificate
 }
 
 // own reports whether only a server started here will do.
 func (c config) own() bool {
-	return len(c.args) > 0 || c.password != "" || c.persistence || c.control
+	return len(c.args) > 0 || c.password != "" || c.persistence || c.control || c.tls != nil
 }
 
 func newConfig(opts []Option) config {
@@ -50,4 +57,11 @@ func WithPersistence() Option {
 // WithControl asks for a server that this test may kill, freeze and restart.
 func WithControl() Option {
 	return func(c *config) { c.control = true }
+}
+
+// WithTLS makes the server serve at TLSAddr too, to those alone who show a
+// certificate that the authority has signed. Only etcd does it, and not in a
+// container, which does not see the files.
+func WithTLS(files TLSFiles) Option {
+	return func(c *config) { c.tls = &files }
 }

@@ -16,6 +16,7 @@ type Server struct {
 	kind      *kind
 	source    string
 	addr      string
+	tlsAddr   string // "" if it speaks no TLS
 	password  string
 	shared    bool
 	clustered bool     // one of several members
@@ -28,6 +29,10 @@ type Server struct {
 
 // Addr returns host:port. It stays the same across Restart.
 func (s *Server) Addr() string { return s.addr }
+
+// TLSAddr returns the host:port at which a server that was started WithTLS speaks
+// TLS, and "" for others. It stays the same across Restart.
+func (s *Server) TLSAddr() string { return s.tlsAddr }
 
 // URL returns the server's URL, with its password if it has one. Don't print it.
 func (s *Server) URL() string { return s.kind.url(s.target()) }
