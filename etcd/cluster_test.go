@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -25,9 +26,26 @@ func clusterURL(members []*servertest.Server) string {
 	return "etcd://" + strings.Join(addrs, ",") + "/cluster"
 }
 
-func TestConformanceOnThreeMembers(t *testing.T) {
+// eachVersion runs the test on clusters of an older release, which is in use, and of
+// a current one, which renews leases in another way.
+func eachVersion(t *testing.T, test func(t *testing.T, members []*servertest.Server), opts ...servertest.Option) {
 	t.Parallel()
-	conformance.Run(t, conformanceOfURL(clusterURL(servertest.EtcdCluster(t, 3))))
+	for name, start := range map[string]func(servertest.TB, int, ...servertest.Option) []*servertest.Server{
+		"packaged": servertest.EtcdCluster, "current": servertest.EtcdCurrentCluster,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t, 3, opts...))
+		})
+	}
+}
+
+func TestConformanceOnThreeMembers(t *testing.T) {
+	eachVersion(t, func(t *testing.T, members []*servertest.Server) {
+		cfg := conformanceOfURL(clusterURL(members))
+		cfg.Judge = linear.Judge(t)
+		conformance.Run(t, cfg)
+	})
 }
 
 // guardedKey watches over a key that clients hold one after the other: nobody is
@@ -76,8 +94,10 @@ func leader(t *testing.T, c *clientv3.Client, members []*servertest.Server) int 
 // While members are killed, stopped and made to lose the lead, a hold survives or
 // is reported lost before anybody else is granted the key.
 func TestMemberFaults(t *testing.T) {
-	t.Parallel()
-	members := servertest.EtcdCluster(t, 3, servertest.WithControl())
+	eachVersion(t, memberFaults, servertest.WithControl())
+}
+
+func memberFaults(t *testing.T, members []*servertest.Server) {
 	admin := clientOf(t, members...)
 	const ttl = 4 * time.Second
 	var g guardedKey
@@ -133,25 +153,40 @@ func TestMemberFaults(t *testing.T) {
 	require.NoError(t, kept.Release(t.Context()))
 }
 
-// Without a quorum calls end with their contexts, the loss comes by the deadline,
-// and everything goes on when the quorum is back.
+// Without a quorum, and so without a leader, calls end with their contexts, a release
+// among them; the loss comes by the deadline; and everything goes on when the quorum is
+// back.
 func TestNoQuorum(t *testing.T) {
-	t.Parallel()
-	members := servertest.EtcdCluster(t, 3, servertest.WithControl())
+	eachVersion(t, noQuorum, servertest.WithControl())
+}
+
+func noQuorum(t *testing.T, members []*servertest.Server) {
 	l := lockerOn(t, clientOf(t, members...), 4*time.Second)
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
+	released, err := l.Acquire(t.Context(), "b")
+	require.NoError(t, err)
+	waiting := make(chan error, 1)
 	members[0].Kill(t)
 	members[1].Kill(t)
+	go func() {
+		_, err := l.Acquire(short(t, time.Second), "a")
+		waiting <- err
+	}()
 	start := time.Now()
-	_, err = l.TryAcquire(short(t, 500*time.Millisecond), "b")
+	err = released.Release(short(t, 100*time.Millisecond))
+	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+	_, err = l.TryAcquire(short(t, 500*time.Millisecond), "c")
 	require.Error(t, err)
 	require.Less(t, time.Since(start), 3*time.Second)
+	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
 	lostWithin(t, lease, 8*time.Second, lock.ErrExpired)
 	members[0].Restart(t, true)
 	members[1].Restart(t, true)
-	next, err := l.Acquire(short(t, 20*time.Second), "a")
-	require.NoError(t, err)
-	require.Greater(t, next.Token(), lease.Token())
-	require.NoError(t, next.Release(t.Context()))
+	for _, key := range []string{"a", "b"} {
+		next, err := l.Acquire(short(t, 20*time.Second), key)
+		require.NoError(t, err)
+		require.Greater(t, next.Token(), lease.Token())
+		require.NoError(t, next.Release(t.Context()))
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -62,6 +63,35 @@ func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
 	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
 	_, err = c.Do(t.Context(), late)
 	require.True(t, leaseNotFound(err), "%v", err)
+}
+
+// A try that is refused when it is repeated, after its first attempt lost its answer,
+// is over: the first attempt has no effect when it arrives, though the key is free
+// by then.
+func TestRefusedRepeatWithdrawsTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	other := backendOn(t, c, nil)
+	kept, _ := granted(t, b, request(uniqueKey(t)))
+	for _, full := range []bool{false, true} {
+		req := request(uniqueKey(t))
+		n := namesOf(b.prefix, req.Key)
+		holder, _ := granted(t, other, request(req.Key))
+		m, err := b.enlist(t.Context(), n, req)
+		require.NoError(t, err)
+		b.sending(m)
+		late := takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), false, full)
+
+		_, err = b.Try(t.Context(), req)
+		require.ErrorIs(t, err, backend.ErrHeld)
+		require.Nil(t, b.member(req.ID, req.Key))
+		require.NoError(t, other.Release(t.Context(), holder))
+		_, err = c.Do(t.Context(), late)
+		require.NoError(t, err)
+		assert.Empty(t, keysOf(t, c, req.Key), "full %t", full)
+	}
+	_, err := b.Renew(t.Context(), kept)
+	require.NoError(t, err)
 }
 
 // A server that stands still gets requests, cancelled meanwhile, that it answers
@@ -123,22 +153,33 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 				if i%2 == 1 {
 					l = b
 				}
-				_, err := l.Acquire(ctx, "held")
+				var opts []lock.Option
+				if j%2 == 1 {
+					opts = append(opts, lock.WithoutRenewal(), lock.WithTTL(time.Minute)) // on a lease of its own
+				}
+				_, err := l.Acquire(ctx, "held", opts...)
 				assert.Error(t, err)
+				if lease, err := l.Acquire(ctx, fmt.Sprint("free ", i), opts...); err == nil {
+					assert.NoError(t, lease.Release(t.Context()))
+				}
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	eventually(t, "only the holder's key is left", func() bool { return len(keysOf(t, c, "held")) == 1 })
+	eventually(t, "only the holder's key is left", func() bool {
+		resp, err := c.Get(t.Context(), defaultPrefix+"keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count == 1
+	})
 	eventually(t, "no watch is left", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "0" })
 	require.NoError(t, held.Release(t.Context()))
-	resp, err := c.Leases(t.Context())
-	require.NoError(t, err)
-	require.LessOrEqual(t, len(resp.Leases), 2, "one for each Locker")
+	eventually(t, "one lease is left for each Locker: those of holds without renewal have ended long before their TTL", func() bool {
+		resp, err := c.Leases(t.Context())
+		return err == nil && len(resp.Leases) <= 2
+	})
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
-	resp, err = c.Leases(t.Context())
+	resp, err := c.Leases(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, resp.Leases)
 	all, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())

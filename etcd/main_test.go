@@ -20,6 +20,7 @@ import (
 
 // The run fails if a goroutine is left when every test has closed what it opened.
 func TestMain(m *testing.M) {
+	silentChild()
 	conformance.Child(conformanceOfURL)
 	goleak.VerifyTestMain(servertest.StopAfter(m))
 }

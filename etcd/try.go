@@ -31,7 +31,13 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 		return backend.Grant{}, err
 	}
 	if a.rev == 0 {
-		b.forget(req.ID, m)
+		if b.forget(req.ID, m); b.member(req.ID, req.Key) != nil {
+			// An earlier attempt has lost its answer, and may still arrive when the key is
+			// free. A refusal promises that nothing comes after it.
+			if err := b.Release(ctx, backend.HoldOf(req)); err != nil && !isNotHeld(err) {
+				return backend.Grant{}, fmt.Errorf("%w: %w", backend.ErrOutcomeUnknown, unmark(err))
+			}
+		}
 		return backend.Grant{}, heldBy(req.Key, a.other)
 	}
 	return backend.Grant{Token: uint64(a.rev), Holds: 1, Validity: b.validity(m.session, a.sent)}, nil
@@ -99,6 +105,7 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 // moved the fence before the epoch is read here, and ctx is seen to have ended.
 func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
 	s := m.session
+	full := false
 	for range 16 {
 		sent := b.clock.Now()
 		b.sending(m)
@@ -107,7 +114,7 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			b.answered(m)
 			return asked{}, err
 		}
-		full := b.isBusy(n.key)
+		full = full || b.isBusy(n.key)
 		resp, err := b.commit(ctx, m, takeTxn(n, req, m.slot.name, s, epoch, queue, full))
 		if err != nil {
 			return asked{}, err
