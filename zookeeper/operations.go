@@ -100,9 +100,9 @@ func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
 			children, stat, err = s.children(ctx, n.dir)
 			continue
 		}
-		c, cerr := n.create(ctx, data, stat.Version)
-		if cerr == nil {
-			return n.grant(c.Validity)
+		g, cerr := n.take(ctx, data, stat.Version)
+		if cerr == nil || errors.Is(cerr, backend.ErrHeld) {
+			return g, cerr
 		}
 		if !errors.Is(cerr, zk.ErrBadVersion) && !errors.Is(cerr, zk.ErrNoNode) {
 			return backend.Grant{}, writeError(n.key, cerr)
@@ -110,6 +110,48 @@ func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
 		children, stat, err = s.children(ctx, n.dir)
 	}
 	return backend.Grant{}, &backend.HeldError{Key: n.key}
+}
+
+// take creates the node of a try, which was free at the version. Where the answer
+// does not show that the node is alone, a look does: there may be children that are
+// not ours; and the version alone would be no proof if the node of the key was
+// removed and made again meanwhile, or if its version has come to -1, which stands
+// for any.
+func (n *node) take(ctx context.Context, data []byte, version int32) (backend.Grant, error) {
+	c, err := n.create(ctx, data, version)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	if !c.alone {
+		if err := n.mustLead(ctx); err != nil {
+			return backend.Grant{}, err
+		}
+	}
+	return n.grant(c.Validity)
+}
+
+// mustLead removes the node, and refuses, unless no place is before it.
+func (n *node) mustLead(ctx context.Context) error {
+	children, _, err := n.s.children(ctx, n.dir)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		n.doom()
+		return fmt.Errorf("%w: a look at what is before the node: %w", backend.ErrOutcomeUnknown, unmarked{err})
+	}
+	before, earlier, found := predecessor(children, n.own())
+	if found && earlier == 0 {
+		return nil
+	}
+	if _, err := n.remove(ctx); err != nil {
+		return fmt.Errorf("%w: removing the node of a try that is refused: %w", backend.ErrOutcomeUnknown, unmarked{err})
+	}
+	if !found {
+		return fmt.Errorf("%w: the node was removed by somebody else", backend.ErrUnavailable)
+	}
+	held, err := n.s.holder(ctx, n.key, before)
+	if held == nil && err == nil {
+		held = &backend.HeldError{Key: n.key} // it has gone since
+	}
+	return errors.Join(err, asError(held))
 }
 
 func asError(h *backend.HeldError) error {

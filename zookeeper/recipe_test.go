@@ -88,6 +88,42 @@ func TestRefusedTryHasNoNode(t *testing.T) {
 	assert.Equal(t, before.Pzxid, after.Pzxid, "no child was created or deleted")
 }
 
+// The version of the key's node makes a try atomic. It would not if the node was made
+// again meanwhile, and has come to the same version; nor at -1, which stands for any.
+func TestTryIsNotFooledByTheVersion(t *testing.T) {
+	t.Parallel()
+	a, b, conn := shared(t), shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	try := func(key string, version int32) error {
+		n, isNew, err := b.current.record(request(key))
+		require.NoError(t, err)
+		require.True(t, isNew)
+		_, err = n.take(t.Context(), nil, version)
+		return err
+	}
+	key := uniqueKey(t)
+	hold, _ := granted(t, a, request(key))
+	require.NoError(t, a.Release(t.Context(), hold))
+	_, seen, err := conn.Exists(a.dir(key)) // and before the try is sent:
+	require.NoError(t, err)
+	require.NoError(t, conn.Delete(a.dir(key), -1))
+	hold, _ = granted(t, a, request(key))
+	for _, version := range []int32{seen.Version, anyVersion} {
+		err = try(key, version)
+		var held *backend.HeldError
+		require.ErrorAs(t, err, &held)
+		require.NotErrorIs(t, err, backend.ErrOutcomeUnknown)
+		require.Equal(t, ttl, held.Remaining, "it is told who holds")
+		require.Len(t, ours(t, conn, a.dir(key)), 1, "the refused node is gone")
+	}
+	require.Empty(t, b.current.places)
+	require.NoError(t, a.Release(t.Context(), hold))
+
+	// Beside the children of others it is granted.
+	_, err = conn.Create(a.dir(key)+"/README", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	require.NoError(t, try(key, anyVersion))
+}
+
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	t.Parallel()
 	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
