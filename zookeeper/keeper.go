@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -94,7 +95,13 @@ func (s *session) watch(ctx context.Context, path string) (<-chan zk.Event, bool
 		// Exists would leave a watch on the server for a node that never comes back.
 		_, _, ch, err := c.GetW(path)
 		return ch, err
-	}, nil)
+	}, func(a answer[<-chan zk.Event]) {
+		if a.err == nil { // for nobody any more, and the client library keeps it
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.retired = append(s.retired, a.value)
+		}
+	})
 	switch {
 	case errors.Is(a.err, zk.ErrNoNode):
 		return nil, false, nil
@@ -116,4 +123,17 @@ func (s *session) sweepWatches() {
 		default:
 		}
 	}
+	s.retired = slices.DeleteFunc(s.retired, fired)
+}
+
+// retireWatches begins a new connection: those who wait look again, and what they
+// watched on the earlier one is of no use to them. It reports whether the client
+// library has watches, which it will set again. The mutex is held.
+func (s *session) retireWatches() bool {
+	s.sweepWatches()
+	for _, ch := range s.watches {
+		s.retired = append(s.retired, ch)
+	}
+	clear(s.watches)
+	return len(s.retired) > 0
 }

@@ -67,6 +67,9 @@ type link struct {
 
 	mu       sync.Mutex
 	patience time.Duration
+	watches  chan struct{} // closed when the client library has sent its watches again; nil if it has none
+	within   time.Duration // when that should have happened
+	asked    bool          // something else was asked before that
 	seen     int
 	greeting [40]byte // length, version, timeout, session id, length and text of the password
 }
@@ -83,10 +86,66 @@ func (l *link) Read(p []byte) (int, error) {
 			n, err = l.Conn.Read(p)
 		}
 	}
+	l.watchesFirst()
 	l.mu.Lock()
 	l.seen += copy(l.greeting[min(l.seen, len(l.greeting)):], p[:n])
 	l.mu.Unlock()
 	return n, err
+}
+
+// Requests of the client library.
+const (
+	opPing       = 11
+	opAuth       = 100
+	opSetWatches = 101
+)
+
+// awaitWatches has answers wait, for so long at most, until the client library has
+// sent the watches of the earlier connection again. It says there from when on it wants to hear of
+// changes, and takes that from the last answer it got, without a lock: an answer to
+// what was asked before must not come in between.
+func (l *link) awaitWatches(limit time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watches, l.within = make(chan struct{}), limit
+}
+
+// Write looks at the requests. Each is written in one piece: length, number, kind.
+func (l *link) Write(p []byte) (int, error) {
+	if len(p) >= 12 {
+		l.asks(binary.BigEndian.Uint32(p[8:12]))
+	}
+	return l.Conn.Write(p)
+}
+
+func (l *link) asks(kind uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.watches == nil, kind == opPing, kind == opAuth:
+	case kind == opSetWatches:
+		close(l.watches)
+		l.watches = nil
+	default:
+		l.asked = true
+	}
+}
+
+// watchesFirst returns when an answer may be read.
+func (l *link) watchesFirst() {
+	l.mu.Lock()
+	watches, within, asked := l.watches, l.within, l.asked
+	l.mu.Unlock()
+	if watches == nil || !asked {
+		return
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-watches:
+	case <-timer.C:
+		l.asks(opSetWatches)
+	}
 }
 
 // granted is the session timeout that the server granted, or zero before the

@@ -42,7 +42,8 @@ type session struct {
 	admitted  bool  // the credentials were given
 	proof     proof
 	places    map[backend.ID]*node
-	watches   map[string]<-chan zk.Event
+	watches   map[string]<-chan zk.Event // set on this connection
+	retired   []<-chan zk.Event          // on earlier ones, and still with the client library
 	reaping   bool
 	onExpired func(held []backend.ID) // called once, when the server has expired the session
 }
@@ -99,7 +100,9 @@ func (s *session) event(e zk.Event) {
 		}
 		s.link.setPatience(max(s.timeout/5, 100*time.Millisecond))
 		s.proof.reset(s.timeout, s.greeted)
-		clear(s.watches)
+		if s.retireWatches() {
+			s.link.awaitWatches(s.timeout / 20)
+		}
 		if s.cfg.auth != nil && !s.admitted {
 			go s.admit(s.era)
 			return

@@ -91,6 +91,56 @@ func TestExpiredSessionLosesItsHolds(t *testing.T) {
 	require.NoError(t, again.Release(t.Context()))
 }
 
+// Connections break again and again under a waiter, beside other requests. The client
+// library sets its watches anew on each, and the waiter looks for itself.
+func TestReconnectsUnderAWaiter(t *testing.T) {
+	t.Parallel()
+	holder, b := shared(t), shared(t)
+	key := uniqueKey(t)
+	hold, _ := granted(t, holder, request(key))
+	place, err := b.Enqueue(t.Context(), request(key))
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() { _, err := place.Wait(t.Context()); waited <- err }()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = b.Inspect(ctx, key)
+			}
+		})
+	}
+	s := b.current
+	for range 30 {
+		era, _ := s.connection()
+		eventually(t, "it watches", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.attached && s.watches[ticketPath(place)] != nil
+		})
+		s.mu.Lock()
+		l := s.link
+		s.mu.Unlock()
+		_ = l.Close()
+		eventually(t, "there is another connection", func() bool {
+			now, _ := s.connection()
+			return now != era && s.sameConnection(now)
+		})
+	}
+	stop()
+	wg.Wait()
+	require.NoError(t, holder.Release(t.Context(), hold))
+	require.NoError(t, <-waited)
+	require.NoError(t, place.Withdraw(t.Context()))
+	eventually(t, "no watch is remembered", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sweepWatches()
+		return len(s.watches)+len(s.retired) == 0
+	})
+}
+
 // A waiter whose session has ended is not granted by it, and waits on in a new one.
 func TestExpiredSessionOfAWaiter(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,83 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// A server that stands still, and an ensemble without a leader, block neither a
+// release nor the signal of a loss nor a try; and when they serve again everything
+// goes on.
+func TestNobodyServes(t *testing.T) {
+	t.Parallel()
+	for name, disturb := range map[string]func(t *testing.T) (servers []*servertest.Server, stop, goOn func()){
+		"frozen": func(t *testing.T) ([]*servertest.Server, func(), func()) {
+			s := servertest.ZooKeeper(t, servertest.WithControl())
+			return []*servertest.Server{s}, func() { s.Freeze(t) }, func() { s.Resume(t) }
+		},
+		"no leader": func(t *testing.T) ([]*servertest.Server, func(), func()) {
+			members := servertest.ZooKeeperCluster(t, 3, servertest.WithControl())
+			down := members[:2]
+			if leads(t, members[2]) {
+				down = members[1:]
+			}
+			return members, func() {
+					for _, m := range down {
+						m.Kill(t)
+					}
+				}, func() {
+					for _, m := range down {
+						m.Restart(t, true)
+					}
+				}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 4 * time.Second
+			servers, stop, goOn := disturb(t)
+			l := lockerOn(t, backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, servers...))
+			held, err := l.Acquire(t.Context(), "held")
+			require.NoError(t, err)
+			released, err := l.Acquire(t.Context(), "released")
+			require.NoError(t, err)
+			waiting := make(chan error, 1)
+			stop()
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := l.Acquire(ctx, "held")
+				waiting <- err
+			}()
+			deadline, ok := held.Deadline()
+			require.True(t, ok)
+			begun := time.Now()
+			err = released.Release(short(t, 100*time.Millisecond))
+			require.True(t, errors.Is(err, lock.ErrOutcomeUnknown) || errors.Is(err, lock.ErrUnavailable), "%v", err)
+			_, err = l.TryAcquire(short(t, 100*time.Millisecond), "another")
+			require.Error(t, err)
+			assert.Less(t, time.Since(begun), 2*time.Second)
+			require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
+			select {
+			case <-held.Context().Done():
+				require.ErrorIs(t, context.Cause(held.Context()), lock.ErrLost)
+			case <-time.After(time.Until(deadline) + ttl):
+				t.Fatal("the loss was not told")
+			}
+			goOn()
+			for _, key := range []string{"released", "held"} {
+				next, err := l.Acquire(short(t, 30*time.Second), key)
+				require.NoError(t, err, "what was left is removed when the servers are back")
+				require.NoError(t, next.Release(t.Context()))
+			}
+		})
+	}
+}
