@@ -33,7 +33,8 @@ type supervisor struct {
 	process  *process
 	guard    *guard
 	jobs     *jobControl
-	deadline time.Time // the latest known; zero when unknown
+	deadline time.Time     // the latest known; zero when unknown
+	worth    time.Duration // the most that was left until a deadline
 	timer    *time.Timer
 	lost     error // why the command is being stopped
 	killed   bool
@@ -64,13 +65,16 @@ func (o outcome) describe(command string) string {
 }
 
 // margins says how long before the deadline a command is asked to stop, and how
-// long before it is killed. Renewal every third of the TTL keeps the remaining
-// time above two thirds; at one third two renewals have failed. The kernel needs
-// a moment to end a killed process, hence the second margin. The guard, which acts
-// only when lockctl does not, waits for half of that.
-func margins(ttl, grace time.Duration) (term, kill time.Duration) {
+// long before it is killed. worth is how far ahead a renewal moves the deadline:
+// nearly the TTL on most backends, and two thirds of it on ZooKeeper. Renewal every
+// third of the TTL keeps the remaining time above two thirds; at one third two
+// renewals have failed. Where a renewal is worth less, half of the TTL, or else three
+// quarters of the worth, is left to the renewals. The kernel needs a moment to end a
+// killed process, hence the second margin. The guard, which acts only when lockctl
+// does not, waits for half of that.
+func margins(ttl, worth, grace time.Duration) (term, kill time.Duration) {
 	kill = min(ttl/20, 200*time.Millisecond)
-	return max(min(grace, ttl/3), kill), kill
+	return max(min(grace, ttl/3, max(worth-ttl/2, worth/4)), kill), kill
 }
 
 // run starts the command and returns when it has ended, and when it lost its
@@ -133,7 +137,6 @@ func (s *supervisor) run(c command) (outcome, error) {
 // follow reads the deadline and arms the timer and the guard for it. It stops
 // the command when the deadline is too near.
 func (s *supervisor) follow() {
-	term, kill := margins(s.ttl, s.grace)
 	deadline, ok := s.lease.Deadline()
 	if !ok {
 		s.timer.Stop()
@@ -141,6 +144,8 @@ func (s *supervisor) follow() {
 	}
 	s.deadline = deadline
 	left := time.Until(deadline)
+	s.worth = max(s.worth, left)
+	term, kill := margins(s.ttl, s.worth, s.grace)
 	if left <= term {
 		s.stop(lock.ErrExpired)
 		return
@@ -156,7 +161,7 @@ func (s *supervisor) stop(cause error) {
 		return
 	}
 	s.lost = cause
-	term, kill := margins(s.ttl, s.grace)
+	term, kill := margins(s.ttl, s.worth, s.grace)
 	left := term
 	if !s.deadline.IsZero() {
 		left = min(left, time.Until(s.deadline)-kill)
@@ -196,7 +201,7 @@ func (s *supervisor) signal(sig os.Signal) {
 func (s *supervisor) end(e event) outcome {
 	out := outcome{status: e.status, lost: s.lost, stop: s.lost != nil, killed: s.killed}
 	if s.lost == nil {
-		_, kill := margins(s.ttl, s.grace)
+		_, kill := margins(s.ttl, s.worth, s.grace)
 		switch {
 		case e.killed && !s.deadline.IsZero() && time.Until(s.deadline) <= kill/2:
 			// Nobody but the guard kills at this moment.

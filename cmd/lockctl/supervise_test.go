@@ -237,15 +237,21 @@ func TestCommandThatOutlivesTheHoldUnnoticed(t *testing.T) {
 
 func TestMarginsLeaveTimeBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ ttl, grace, term, kill time.Duration }{
-		{15 * time.Second, 5 * time.Second, 5 * time.Second, 200 * time.Millisecond},
-		{15 * time.Second, time.Minute, 5 * time.Second, 200 * time.Millisecond},
-		{15 * time.Second, time.Second, time.Second, 200 * time.Millisecond},
-		{15 * time.Second, 0, 200 * time.Millisecond, 200 * time.Millisecond},
-		{3 * time.Second, 5 * time.Second, time.Second, 150 * time.Millisecond},
-		{300 * time.Millisecond, 5 * time.Second, 100 * time.Millisecond, 15 * time.Millisecond},
+	for _, c := range []struct{ ttl, worth, grace, term, kill time.Duration }{
+		{15 * time.Second, 14 * time.Second, 5 * time.Second, 5 * time.Second, 200 * time.Millisecond},
+		{15 * time.Second, 14 * time.Second, time.Minute, 5 * time.Second, 200 * time.Millisecond},
+		{15 * time.Second, 14 * time.Second, time.Second, time.Second, 200 * time.Millisecond},
+		{15 * time.Second, 14 * time.Second, 0, 200 * time.Millisecond, 200 * time.Millisecond},
+		{3 * time.Second, 2900 * time.Millisecond, 5 * time.Second, time.Second, 150 * time.Millisecond},
+		{300 * time.Millisecond, 290 * time.Millisecond, 5 * time.Second, 100 * time.Millisecond, 15 * time.Millisecond},
+		// A renewal is worth two thirds of the TTL, and is due at half of that: the
+		// command is asked to stop after it, and after another one.
+		{15 * time.Second, 10 * time.Second, 5 * time.Second, 2500 * time.Millisecond, 200 * time.Millisecond},
+		{15 * time.Second, 10 * time.Second, time.Second, time.Second, 200 * time.Millisecond},
+		{15 * time.Second, 6 * time.Second, 5 * time.Second, 1500 * time.Millisecond, 200 * time.Millisecond},
+		{15 * time.Second, 0, 5 * time.Second, 200 * time.Millisecond, 200 * time.Millisecond},
 	} {
-		term, kill := margins(c.ttl, c.grace)
+		term, kill := margins(c.ttl, c.worth, c.grace)
 		require.Equal(t, c.term, term, "%v", c)
 		require.Equal(t, c.kill, kill, "%v", c)
 	}
