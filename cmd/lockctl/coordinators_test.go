@@ -15,8 +15,8 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// TestRunOnCoordinators: the tool on etcd and ZooKeeper, in which a lease is a lease or
-// a session of the server, with limits of its own for the TTL.
+// TestRunOnCoordinators: the tool on etcd and ZooKeeper, whose leases and sessions
+// have limits of their own for the TTL.
 func TestRunOnCoordinators(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func(t *testing.T) string{
