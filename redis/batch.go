@@ -66,7 +66,7 @@ func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.In
 func (b *redisBackend) renewalOf(ctx context.Context, hold backend.Hold, cmd single, sent backend.Instant) backend.Renewal {
 	n := namesOf(b.prefix, hold.Key)
 	if err := cmd.Err(); err != nil {
-		return backend.Renewal{Err: keyError(ctx, n, err, false)}
+		return backend.Renewal{Err: keyError(ctx, n, b.refusal(err), false)}
 	}
 	v, err := renewal(hold, n, reply{value: cmd.Val(), sent: sent})
 	return backend.Renewal{Validity: v, Err: err}

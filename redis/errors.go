@@ -58,13 +58,30 @@ func sentinelFor(err error) error {
 		}
 		return nil
 	}
+	var moving redirected
 	switch {
+	case errors.As(err, &moving):
+		return backend.ErrUnavailable
 	case errors.Is(err, goredis.ErrClosed):
 		return backend.ErrPermanent
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), dialFailed(err):
 		return backend.ErrUnavailable
 	}
 	return nil
+}
+
+// redirected is a refusal of a member of a Cluster that sends the client elsewhere,
+// after the client has followed several of them: a slot is on its way from one
+// member to another, and time will cure that. It is no goredis.Error.
+type redirected struct{ error }
+
+// refusal marks what only a member of a Cluster may say without a wrong setting
+// behind it.
+func (b *redisBackend) refusal(err error) error {
+	if b.cluster && (goredis.HasErrorPrefix(err, "MOVED ") || goredis.HasErrorPrefix(err, "ASK ")) {
+		return redirected{err}
+	}
+	return err
 }
 
 // codeOf is the first word of a server's error. Servers before Redis 7 wrap the

@@ -128,6 +128,6 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 			r.repeated = true
 			continue
 		}
-		return r, keyError(ctx, n, err, r.repeated)
+		return r, keyError(ctx, n, b.refusal(err), r.repeated)
 	}
 }

@@ -1,15 +1,10 @@
 package redislock
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -21,11 +16,19 @@ import (
 // cluster starts members that share the slots, without replicas.
 func cluster(t *testing.T, members int) []string {
 	t.Helper()
-	var addrs []string
+	addrs, _ := clusterOf(t, members)
+	return addrs
+}
+
+// clusterOf also returns the members, in the order of their slots, of each of which
+// the others can do without.
+func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest.Server) {
+	t.Helper()
 	var clients []*goredis.Client
 	for range members {
-		s := servertest.Redis(t, servertest.WithArgs("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
-		addrs, clients = append(addrs, s.Addr()), append(clients, clientOf(t, s))
+		s := servertest.Redis(t, servertest.WithControl(),
+			servertest.WithArgs("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"))
+		servers, addrs, clients = append(servers, s), append(addrs, s.Addr()), append(clients, clientOf(t, s))
 	}
 	const slots = 16384
 	for i, c := range clients {
@@ -43,18 +46,18 @@ func cluster(t *testing.T, members int) []string {
 			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, fmt.Sprintf("cluster_known_nodes:%d", members))
 		})
 	}
-	return addrs
+	return addrs, servers
 }
 
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	addrs := cluster(t, 2)
+	addrs := cluster(t, 3)
 	b, err := backend.DefaultMux.Open(t.Context(), "redis://"+strings.Join(addrs, ",")+"?cluster=true", backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	watcher, batch := b.(backend.Watcher), b.(backend.BatchRenewer)
 
-	// Enough keys to reach both members, and one subscription for all.
+	// Enough keys to reach all members, and one subscription for all.
 	var holds []backend.Hold
 	var watches []<-chan backend.Hint
 	for range 40 {
@@ -147,61 +150,4 @@ func TestClusterWithoutClusterMode(t *testing.T) {
 	require.NoError(t, err)
 	granted(t, whole, request(uniqueKey(t)))
 	require.NoError(t, whole.Close())
-}
-
-func TestSentinel(t *testing.T) {
-	t.Parallel()
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		servertest.MissingRedis(t, "a sentinel is redis-server, which is not installed here: apt-get install redis-server")
-	}
-	primary := servertest.Redis(t, servertest.WithControl())
-	primaryHost, primaryPort, err := net.SplitHostPort(primary.Addr())
-	require.NoError(t, err)
-	replica := servertest.Redis(t, servertest.WithArgs("--replicaof", primaryHost+" "+primaryPort))
-	eventually(t, "the replica is in step", func() bool {
-		return strings.Contains(clientOf(t, primary).Info(t.Context(), "replication").Val(), "state=online")
-	})
-
-	port := freePort(t)
-	conf := filepath.Join(t.TempDir(), "sentinel.conf")
-	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil,
-		"port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor main %s %s 1\nsentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n",
-		port, filepath.Dir(conf), primaryHost, primaryPort), 0o600))
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, program, conf, "--sentinel")
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() })
-	sentinel := goredis.NewSentinelClient(&goredis.Options{Addr: "127.0.0.1:" + port})
-	t.Cleanup(func() { _ = sentinel.Close() })
-	eventually(t, "the sentinel knows both", func() bool {
-		replicas, err := sentinel.Replicas(t.Context(), "main").Result()
-		return err == nil && len(replicas) == 1 && strings.Contains(replicas[0]["flags"], "slave") && replicas[0]["master-link-status"] == "ok"
-	})
-
-	b, err := backend.DefaultMux.Open(t.Context(), "redis://127.0.0.1:"+port+"?master=main", backend.OpenConfig{TTL: ttl})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	key := uniqueKey(t)
-	hold, g := granted(t, b, request(key))
-	w, err := b.(backend.Watcher).Watch(t.Context(), key)
-	require.NoError(t, err)
-	require.NoError(t, b.Release(t.Context(), hold))
-	signalled(t, w)
-	drain(w)
-
-	primary.Kill(t)
-	signalled(t, w)
-	var after backend.Grant
-	require.Eventually(t, func() bool {
-		limited, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		after, err = b.Try(limited, request(key))
-		return err == nil
-	}, 30*time.Second, 50*time.Millisecond, "the replica takes over")
-	require.Greater(t, after.Token, g.Token)
-	require.Equal(t, "master", infoFields(clientOf(t, replica).Info(t.Context(), "replication").Val())["role"])
-
-	_, err = backend.DefaultMux.Open(t.Context(), "redis://127.0.0.1:"+port+"?master=nobody", backend.OpenConfig{TTL: ttl})
-	require.ErrorIs(t, err, backend.ErrUnavailable)
 }
