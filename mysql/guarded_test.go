@@ -12,6 +12,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // counter is a table with one number.
@@ -34,122 +35,126 @@ func add(table string) func(context.Context, *sql.Tx) error {
 }
 
 func TestGuarded(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	l := lockerOn(t, db, nil)
-	table, n := counter(t, db)
-	lease, err := l.TryAcquire(t.Context(), uniqueKey(t))
-	require.NoError(t, err)
-	require.NoError(t, Guarded(t.Context(), lease, add(table)))
-	require.Equal(t, 1, n())
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		l := lockerOn(t, db, nil)
+		table, n := counter(t, db)
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t))
+		require.NoError(t, err)
+		require.NoError(t, Guarded(t.Context(), lease, add(table)))
+		require.Equal(t, 1, n())
 
-	failed := errors.New("no")
-	err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
-		require.NoError(t, add(table)(ctx, tx))
-		return failed
-	})
-	require.ErrorIs(t, err, failed)
-	require.Equal(t, 1, n(), "an error rolls back")
-	require.PanicsWithValue(t, "oh", func() {
-		_ = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+		failed := errors.New("no")
+		err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
 			require.NoError(t, add(table)(ctx, tx))
-			panic("oh")
+			return failed
 		})
-	})
-	require.Equal(t, 1, n(), "so does a panic")
-	ctx, cancel := context.WithCancel(t.Context())
-	err = Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
-		require.NoError(t, add(table)(ctx, tx))
-		cancel()
-		return nil
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, 1, n(), "so does the end of the context")
-	require.NoError(t, lease.Context().Err(), "the lease goes on")
-	require.NoError(t, Guarded(t.Context(), lease, add(table)))
-	require.Equal(t, 2, n())
+		require.ErrorIs(t, err, failed)
+		require.Equal(t, 1, n(), "an error rolls back")
+		require.PanicsWithValue(t, "oh", func() {
+			_ = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+				require.NoError(t, add(table)(ctx, tx))
+				panic("oh")
+			})
+		})
+		require.Equal(t, 1, n(), "so does a panic")
+		ctx, cancel := context.WithCancel(t.Context())
+		err = Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+			require.NoError(t, add(table)(ctx, tx))
+			cancel()
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, n(), "so does the end of the context")
+		require.NoError(t, lease.Context().Err(), "the lease goes on")
+		require.NoError(t, Guarded(t.Context(), lease, add(table)))
+		require.Equal(t, 2, n())
 
-	require.NoError(t, lease.Release(t.Context()))
-	require.ErrorIs(t, Guarded(t.Context(), lease, add(table)), lock.ErrNotHeld)
-	require.Equal(t, 2, n())
+		require.NoError(t, lease.Release(t.Context()))
+		require.ErrorIs(t, Guarded(t.Context(), lease, add(table)), lock.ErrNotHeld)
+		require.Equal(t, 2, n())
+	})
 }
 
 // Nobody takes the key over while a guarded write is open, even when the lease has
 // run out, and the write of the old holder then has no effect.
 func TestGuardedAgainstTakeover(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	b := tableOn(t, db, nil)
-	l := lockerOn(t, db, nil)
-	table, n := counter(t, db)
-	key := uniqueKey(t)
-	lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Second), lock.WithoutRenewal())
-	require.NoError(t, err)
-	taken := make(chan error, 1)
-	err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
-		require.NoError(t, add(table)(ctx, tx))
-		_, err := b.Try(t.Context(), request(key))
-		require.ErrorIs(t, err, backend.ErrHeld, "a refusal doesn't wait for the row")
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), lock.ErrLost)
-		go func() {
-			for {
-				_, err := b.Try(t.Context(), request(key))
-				if !errors.Is(err, backend.ErrHeld) {
-					taken <- err
-					return
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		b := tableOn(t, db, nil)
+		l := lockerOn(t, db, nil)
+		table, n := counter(t, db)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Second), lock.WithoutRenewal())
+		require.NoError(t, err)
+		taken := make(chan error, 1)
+		err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+			require.NoError(t, add(table)(ctx, tx))
+			_, err := b.Try(t.Context(), request(key))
+			require.ErrorIs(t, err, backend.ErrHeld, "a refusal doesn't wait for the row")
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), lock.ErrLost)
+			go func() {
+				for {
+					_, err := b.Try(t.Context(), request(key))
+					if !errors.Is(err, backend.ErrHeld) {
+						taken <- err
+						return
+					}
 				}
-			}
-		}()
-		return nil // as if it had not noticed
+			}()
+			return nil // as if it had not noticed
+		})
+		require.ErrorIs(t, err, lock.ErrNotHeld)
+		require.NoError(t, <-taken)
+		require.Zero(t, n())
 	})
-	require.ErrorIs(t, err, lock.ErrNotHeld)
-	require.NoError(t, <-taken)
-	require.Zero(t, n())
 }
 
 // A holder whose key was taken, and who has not learned of it, writes nothing.
 func TestGuardedAfterTheft(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	b := tableOn(t, db, nil)
-	l := lockerOn(t, db, nil)
-	table, n := counter(t, db)
-	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
-	require.NoError(t, err)
-	require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
-	require.ErrorIs(t, Guarded(t.Context(), lease, add(table)), lock.ErrNotHeld)
-	require.Zero(t, n())
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		b := tableOn(t, db, nil)
+		l := lockerOn(t, db, nil)
+		table, n := counter(t, db)
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+		require.NoError(t, err)
+		require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
+		require.ErrorIs(t, Guarded(t.Context(), lease, add(table)), lock.ErrNotHeld)
+		require.Zero(t, n())
+	})
 }
 
 // The renewals that come while a guarded write is open neither fail nor wait for it,
 // and go on afterwards.
 func TestGuardedSuspendsRenewals(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	l := lockerOn(t, db, nil)
-	table, n := counter(t, db)
-	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(3*time.Second))
-	require.NoError(t, err)
-	other, _, ok := lock.HoldOf(lease)
-	require.True(t, ok)
-	_, hold, _ := lock.HoldOf(lease)
-	for range 2 {
-		require.NoError(t, Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
-			v, err := other.Renew(ctx, hold)
-			require.NoError(t, err)
-			require.Zero(t, v.For)
-			for _, r := range other.(*tableBackend).RenewBatch(ctx, []backend.Hold{hold, hold}) {
-				require.NoError(t, r.Err)
-				require.Zero(t, r.Validity.For)
-			}
-			time.Sleep(1500 * time.Millisecond) // longer than a renewal period
-			return add(table)(ctx, tx)
-		}))
-	}
-	require.NoError(t, lease.Context().Err())
-	require.Equal(t, 2, n())
-	require.NoError(t, lease.Release(t.Context()))
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		l := lockerOn(t, db, nil)
+		table, n := counter(t, db)
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		other, _, ok := lock.HoldOf(lease)
+		require.True(t, ok)
+		_, hold, _ := lock.HoldOf(lease)
+		for range 2 {
+			require.NoError(t, Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+				v, err := other.Renew(ctx, hold)
+				require.NoError(t, err)
+				require.Zero(t, v.For)
+				for _, r := range other.(*tableBackend).RenewBatch(ctx, []backend.Hold{hold, hold}) {
+					require.NoError(t, r.Err)
+					require.Zero(t, r.Validity.For)
+				}
+				time.Sleep(1500 * time.Millisecond) // longer than a renewal period
+				return add(table)(ctx, tx)
+			}))
+		}
+		require.NoError(t, lease.Context().Err())
+		require.Equal(t, 2, n())
+		require.NoError(t, lease.Release(t.Context()))
+	})
 }
 
 func TestGuardedOfAnotherBackend(t *testing.T) {

@@ -113,7 +113,7 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 	b := &rowBackend{
 		rowStatements: statements,
 		clock:         backend.SystemClock(),
-		control:       sql.OpenDB(ownConnector{connector}),
+		control:       sql.OpenDB(controlConnector{connector}),
 		holds:         map[backend.ID]*rowHold{},
 	}
 	b.control.SetMaxOpenConns(o.ControlPoolSize)
@@ -131,6 +131,34 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 
 // ownConnector hides the Close that a connector may have: sql.DB would call it.
 type ownConnector struct{ driver.Connector }
+
+// controlConnector makes the connections of the control pool. They are set to what
+// its statements rely on, whatever the caller's DSN or the server's init_connect says:
+// with autocommit off, a token would never be committed.
+type controlConnector struct{ driver.Connector }
+
+// Connect is part of driver.Connector.
+func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, ok := conn.(driver.ExecerContext)
+	if !ok {
+		_ = conn.Close()
+		return nil, errNoDriver
+	}
+	for _, q := range []string{
+		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES'",
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+	} {
+		if _, err := e.ExecContext(ctx, q, nil); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+	}
+	return conn, nil
+}
 
 // rowBackend implements backend.Backend, Queuer, LossNotifier, Inspector,
 // ForceReleaser, Revoker and Lister.

@@ -28,6 +28,32 @@ func onBoth(t *testing.T, f func(t *testing.T, s *servertest.Server)) {
 	}
 }
 
+// onEach runs a test on a MariaDB and on a MySQL that nobody else uses.
+func onEach(t *testing.T, f func(t *testing.T, s *servertest.Server), opts ...servertest.Option) {
+	t.Parallel()
+	for name, start := range map[string]func(servertest.TB, ...servertest.Option) *servertest.Server{
+		"MariaDB": servertest.MariaDB, "MySQL": servertest.MySQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, start(t, opts...))
+		})
+	}
+}
+
+// behindProxy is a proxy before the server, and the change of a configuration that
+// leads through it.
+func behindProxy(t testing.TB, s *servertest.Server) (*servertest.TCPProxy, func(*mysql.Config)) {
+	t.Helper()
+	p := servertest.Proxy(t, s.Addr())
+	return p, func(c *mysql.Config) { c.Addr = p.Addr() }
+}
+
+func isMariaDB(t testing.TB, s *servertest.Server) bool {
+	t.Helper()
+	return strings.Contains(s.Version(), "MariaDB")
+}
+
 // rowConnector is one as users make it, for the account of the tests.
 func rowConnector(t testing.TB, s *servertest.Server, change func(*mysql.Config)) *ownConnector {
 	t.Helper()
@@ -37,6 +63,17 @@ func rowConnector(t testing.TB, s *servertest.Server, change func(*mysql.Config)
 	if change != nil {
 		change(cfg)
 	}
+	c, err := mysql.NewConnector(cfg)
+	require.NoError(t, err)
+	return &ownConnector{c}
+}
+
+// rowConnectorWith is a connector of a DSN with parameters.
+func rowConnectorWith(t testing.TB, s *servertest.Server, params string) *ownConnector {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s) + "?" + params)
+	require.NoError(t, err)
+	cfg.Logger = &mysql.NopLogger{}
 	c, err := mysql.NewConnector(cfg)
 	require.NoError(t, err)
 	return &ownConnector{c}

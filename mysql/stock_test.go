@@ -19,41 +19,41 @@ import (
 // Four sellers share a stock of forty pieces, of which each reads the number, thinks,
 // and writes the new one. Each of the three ways sells every piece once.
 func TestStock(t *testing.T) {
-	t.Parallel()
-	server := servertest.SharedMariaDB(t)
-	db := userPool(t, "")
-	table := ownTable(t, db)
-	execOn(t, db, "CREATE TABLE "+table+" (id INT PRIMARY KEY, n INT NOT NULL, version INT NOT NULL) ENGINE=InnoDB")
-	byTable := lockerOn(t, db, nil)
-	byRow, err := lock.Open(t.Context(), server.URL()+"?mode=row")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, byRow.Close()) })
-	const pieces = 40
-	for id, sell := range map[int]func(ctx context.Context, id int) (bool, error){
-		1: func(ctx context.Context, id int) (bool, error) { return sellByVersion(ctx, db, table, id) },
-		2: func(ctx context.Context, id int) (bool, error) { return sellGuarded(ctx, byTable, table, id) },
-		3: func(ctx context.Context, id int) (bool, error) { return sellInTx(ctx, byRow, table, id) },
-	} {
-		execOn(t, db, fmt.Sprintf("INSERT INTO %s VALUES (%d, %d, 0)", table, id, pieces))
-		sold := make([]int, 4)
-		var wg sync.WaitGroup
-		for seller := range sold {
-			wg.Go(func() {
-				for {
-					ok, err := sell(t.Context(), id)
-					if !assert.NoError(t, err) || !ok {
-						return
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		table := ownTable(t, db)
+		execOn(t, db, "CREATE TABLE "+table+" (id INT PRIMARY KEY, n INT NOT NULL, version INT NOT NULL) ENGINE=InnoDB")
+		byTable := lockerOn(t, db, nil)
+		byRow, err := lock.Open(t.Context(), s.URL()+"?mode=row")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, byRow.Close()) })
+		const pieces = 40
+		for id, sell := range map[int]func(ctx context.Context, id int) (bool, error){
+			1: func(ctx context.Context, id int) (bool, error) { return sellByVersion(ctx, db, table, id) },
+			2: func(ctx context.Context, id int) (bool, error) { return sellGuarded(ctx, byTable, table, id) },
+			3: func(ctx context.Context, id int) (bool, error) { return sellInTx(ctx, byRow, table, id) },
+		} {
+			execOn(t, db, fmt.Sprintf("INSERT INTO %s VALUES (%d, %d, 0)", table, id, pieces))
+			sold := make([]int, 4)
+			var wg sync.WaitGroup
+			for seller := range sold {
+				wg.Go(func() {
+					for {
+						ok, err := sell(t.Context(), id)
+						if !assert.NoError(t, err) || !ok {
+							return
+						}
+						sold[seller]++
 					}
-					sold[seller]++
-				}
-			})
+				})
+			}
+			wg.Wait()
+			var left int
+			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id=?", id).Scan(&left))
+			require.Zero(t, left, "way %d", id)
+			require.Equal(t, pieces, sold[0]+sold[1]+sold[2]+sold[3], "way %d", id)
 		}
-		wg.Wait()
-		var left int
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT n FROM "+table+" WHERE id=?", id).Scan(&left))
-		require.Zero(t, left, "way %d", id)
-		require.Equal(t, pieces, sold[0]+sold[1]+sold[2]+sold[3], "way %d", id)
-	}
+	})
 }
 
 func think() { time.Sleep(time.Millisecond) }

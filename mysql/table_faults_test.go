@@ -3,6 +3,8 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -24,194 +26,206 @@ func storm() time.Duration {
 	return 5 * time.Second
 }
 
+// deadlocks counts those that the server has seen since it started.
 func deadlocks(t testing.TB, admin *sql.DB) int {
 	t.Helper()
-	rows, err := admin.QueryContext(t.Context(), "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
-	require.NoError(t, err)
-	defer rows.Close()
-	n := -1 // MySQL has no such variable
-	for rows.Next() {
-		var name string
-		require.NoError(t, rows.Scan(&name, &n))
-	}
-	require.NoError(t, rows.Err())
-	return n
+	return number(t, admin, "SELECT MAX(count) FROM information_schema.innodb_metrics WHERE name='lock_deadlocks'")
 }
 
 // A wait for a row that ends with 1205 is repeated, until the context ends.
 func TestLockWaitTimeoutIsNotTheEnd(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "innodb_lock_wait_timeout=1")
-	b := tableOn(t, db, nil)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=?", []byte(hold.Key))
-	require.NoError(t, err)
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "innodb_lock_wait_timeout=1")
+		b := tableOn(t, db, nil)
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=?", []byte(hold.Key))
+		require.NoError(t, err)
 
-	_, err = b.Renew(short(t, 100*time.Millisecond), hold)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	renewed := make(chan error, 1)
-	start := time.Now()
-	go func() {
-		_, err := b.Renew(t.Context(), hold)
-		renewed <- err
-	}()
-	time.AfterFunc(1500*time.Millisecond, func() { _ = tx.Rollback() })
-	require.NoError(t, <-renewed)
-	require.Greater(t, time.Since(start), time.Second, "the row was locked for longer than the server waits")
+		_, err = b.Renew(short(t, 100*time.Millisecond), hold)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		renewed := make(chan error, 1)
+		start := time.Now()
+		go func() {
+			_, err := b.Renew(t.Context(), hold)
+			renewed <- err
+		}()
+		time.AfterFunc(1500*time.Millisecond, func() { _ = tx.Rollback() })
+		require.NoError(t, <-renewed)
+		require.Greater(t, time.Since(start), time.Second, "the row was locked for longer than the server waits")
+	})
 }
 
 // The server picks a victim of a deadlock; the step is taken again, and its caller
 // does not notice.
 func TestDeadlockIsNotSeen(t *testing.T) {
-	t.Parallel()
-	b, db := sharedTable(t)
-	admin := adminPool(t)
-	a, _ := granted(t, b, request("a/"+uniqueKey(t)))
-	z, _ := granted(t, b, request("z/"+uniqueKey(t)))
-	before := deadlocks(t, admin)
-	// A transaction with more work locks the second row, the batch the first; then
-	// each wants the other's.
-	other := ownTable(t, db)
-	execOn(t, db, "CREATE TABLE "+other+" (n INT PRIMARY KEY, m INT) ENGINE=InnoDB")
-	execOn(t, db, "INSERT INTO "+other+" (n) VALUES (1),(2),(3),(4),(5),(6),(7),(8),(9),(10)")
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback() }()
-	for _, q := range []string{
-		"UPDATE " + other + " SET m=1",
-		"UPDATE locks SET note=note WHERE lock_key=x'" + hexOf(z.Key) + "'",
-	} {
-		_, err = tx.ExecContext(t.Context(), q)
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		b, db := sharedTable(t, s)
+		admin := adminPool(t, s)
+		a, _ := granted(t, b, request("a/"+uniqueKey(t)))
+		z, _ := granted(t, b, request("z/"+uniqueKey(t)))
+		before := deadlocks(t, admin)
+		// A transaction with more work locks the second row, the batch the first; then
+		// each wants the other's.
+		other := ownTable(t, db)
+		execOn(t, db, "CREATE TABLE "+other+" (n INT PRIMARY KEY, m INT) ENGINE=InnoDB")
+		execOn(t, db, "INSERT INTO "+other+" (n) VALUES (1),(2),(3),(4),(5),(6),(7),(8),(9),(10)")
+		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
-	}
-	answers := make(chan []backend.Renewal, 1)
-	go func() { answers <- b.RenewBatch(t.Context(), []backend.Hold{a, z}) }()
-	// InnoDB renews this view only if nobody has looked for a tenth of a second.
-	require.Eventually(t, func() bool {
-		var n int
-		require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state='LOCK WAIT' AND trx_query LIKE ?", "%"+hexOf(a.Key)+"%").Scan(&n))
-		return n > 0
-	}, 10*time.Second, 200*time.Millisecond, "the batch waits for the row")
-	_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=x'"+hexOf(a.Key)+"'")
-	require.NoError(t, err, "the transaction with less work is the victim")
-	require.NoError(t, tx.Rollback())
-	for _, r := range <-answers {
-		require.NoError(t, r.Err)
-		require.NotZero(t, r.Validity.For)
-	}
-	require.Greater(t, deadlocks(t, admin), before)
+		defer func() { _ = tx.Rollback() }()
+		for _, q := range []string{
+			"UPDATE " + other + " SET m=1",
+			"UPDATE locks SET note=note WHERE lock_key=x'" + hexOf(z.Key) + "'",
+		} {
+			_, err = tx.ExecContext(t.Context(), q)
+			require.NoError(t, err)
+		}
+		answers := make(chan []backend.Renewal, 1)
+		go func() { answers <- b.RenewBatch(t.Context(), []backend.Hold{a, z}) }()
+		// InnoDB renews this view only if nobody has looked for a tenth of a second.
+		require.Eventually(t, func() bool {
+			var n int
+			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state='LOCK WAIT' AND trx_query LIKE ?", "%"+hexOf(a.Key)+"%").Scan(&n))
+			return n > 0
+		}, 10*time.Second, 200*time.Millisecond, "the batch waits for the row")
+		_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=x'"+hexOf(a.Key)+"'")
+		require.NoError(t, err, "the transaction with less work is the victim")
+		require.NoError(t, tx.Rollback())
+		for _, r := range <-answers {
+			require.NoError(t, r.Err)
+			require.NotZero(t, r.Validity.For)
+		}
+		require.Greater(t, deadlocks(t, admin), before)
+	})
 }
 
 func hexOf(s string) string {
 	return strings.Trim(string(statement(nil).bytes(s)), "x'")
 }
 
-// The result is the same whatever the session of a pool looks like.
-func TestSessionsOfUsers(t *testing.T) {
-	t.Parallel()
-	for name, params := range map[string]string{
+// strangeSessions are parameters of a DSN with which a program may open its pool.
+func strangeSessions(t testing.TB, s *servertest.Server) map[string]string {
+	t.Helper()
+	sessions := map[string]string{
 		"not strict":         "sql_mode=''",
 		"ANSI":               "sql_mode='ANSI,STRICT_ALL_TABLES'",
-		"empty is NULL":      "sql_mode='EMPTY_STRING_IS_NULL'",
-		"Oracle":             "sql_mode='ORACLE'",
-		"no backslashes":     "sql_mode='NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT'",
+		"no backslashes":     "sql_mode='NO_BACKSLASH_ESCAPES'",
 		"time zone":          "time_zone='%2B09:00'",
 		"interpolated":       "interpolateParams=true&multiStatements=true&parseTime=true&loc=Asia%2FTokyo",
 		"latin1":             "charset=latin1",
-		"repeatable read":    "tx_isolation='REPEATABLE-READ'",
-		"read committed":     "tx_isolation='READ-COMMITTED'",
-		"serializable":       "tx_isolation='SERIALIZABLE'",
-		"read uncommitted":   "tx_isolation='READ-UNCOMMITTED'",
 		"safe updates":       "sql_safe_updates=1",
 		"compressed":         "compress=true",
 		"result of an alias": "columnsWithAlias=true",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			strange := tableOn(t, userPool(t, params), nil)
-			plain, _ := sharedTable(t)
-			key := uniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
-			holder := backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
-			var last uint64
-			for i, c := range []*tableBackend{strange, plain, strange} {
-				other := []*tableBackend{plain, strange, plain}[i]
-				req := ownedRequest(key, "owner ü", ttl)
-				req.Holder = holder
-				hold, g := granted(t, c, req)
-				require.Greater(t, g.Token, last)
-				last = g.Token
-				rec, err := other.Inspect(t.Context(), key)
-				require.NoError(t, err)
-				require.Equal(t, holder.Label, rec.Holder.Label)
-				require.Greater(t, rec.Remaining, ttl/2)
-				require.LessOrEqual(t, rec.Remaining, ttl)
-				_, err = other.Try(t.Context(), request(key))
-				require.ErrorIs(t, err, backend.ErrHeld)
-				second, g2 := granted(t, other, ownedRequest(key, "owner ü", ttl))
-				require.Equal(t, 2, g2.Holds)
-				_, err = c.Renew(t.Context(), hold)
-				require.NoError(t, err)
-				require.NoError(t, other.Release(t.Context(), second))
-				_, err = c.Renew(t.Context(), hold)
-				require.NoError(t, err)
-				next, err := c.HandOver(t.Context(), hold, request(key))
-				require.NoError(t, err)
-				require.Greater(t, next.Token, last)
-				last = next.Token
-				require.NoError(t, other.ForceRelease(t.Context(), key, next.Token))
-			}
-		})
+		"found rows":         "clientFoundRows=true",
 	}
+	isolation := "transaction_isolation"
+	if isMariaDB(t, s) {
+		isolation = "tx_isolation"
+		sessions["empty is NULL"] = "sql_mode='EMPTY_STRING_IS_NULL'"
+		sessions["Oracle"] = "sql_mode='ORACLE'"
+		sessions["simultaneous"] = "sql_mode='SIMULTANEOUS_ASSIGNMENT'"
+	} else {
+		sessions["truncated fractions"] = "sql_mode='TIME_TRUNCATE_FRACTIONAL,PAD_CHAR_TO_FULL_LENGTH'"
+	}
+	for _, level := range []string{"REPEATABLE-READ", "READ-COMMITTED", "SERIALIZABLE", "READ-UNCOMMITTED"} {
+		sessions[level] = isolation + "='" + level + "'"
+	}
+	return sessions
+}
+
+// The result is the same whatever the session of a pool looks like.
+func TestSessionsOfUsers(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for name, params := range strangeSessions(t, s) {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				strange := tableOn(t, userPool(t, s, params), nil)
+				plain, _ := sharedTable(t, s)
+				key := uniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
+				holder := backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
+				var last uint64
+				for i, c := range []*tableBackend{strange, plain, strange} {
+					other := []*tableBackend{plain, strange, plain}[i]
+					req := ownedRequest(key, "owner ü", ttl)
+					req.Holder = holder
+					hold, g := granted(t, c, req)
+					require.Greater(t, g.Token, last)
+					last = g.Token
+					rec, err := other.Inspect(t.Context(), key)
+					require.NoError(t, err)
+					require.Equal(t, holder.Label, rec.Holder.Label)
+					require.Greater(t, rec.Remaining, ttl/2)
+					require.LessOrEqual(t, rec.Remaining, ttl)
+					_, err = other.Try(t.Context(), request(key))
+					require.ErrorIs(t, err, backend.ErrHeld)
+					second, g2 := granted(t, other, ownedRequest(key, "owner ü", ttl))
+					require.Equal(t, 2, g2.Holds)
+					_, err = c.Renew(t.Context(), hold)
+					require.NoError(t, err)
+					require.NoError(t, other.Release(t.Context(), second))
+					_, err = c.Renew(t.Context(), hold)
+					require.NoError(t, err)
+					next, err := c.HandOver(t.Context(), hold, request(key))
+					require.NoError(t, err)
+					require.Greater(t, next.Token, last)
+					last = next.Token
+					require.NoError(t, other.ForceRelease(t.Context(), key, next.Token))
+				}
+			})
+		}
+	})
 }
 
 // Without a free connection nothing is sent, and the error says what to do.
 func TestEmptyPool(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	db.SetMaxOpenConns(1)
-	b := tableOn(t, db, nil)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
-	conn, err := db.Conn(t.Context())
-	require.NoError(t, err)
-	_, err = b.Renew(short(t, 50*time.Millisecond), hold)
-	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "make the pool larger")
-	require.NoError(t, conn.Close())
-	_, err = b.Renew(t.Context(), hold)
-	require.NoError(t, err)
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		db.SetMaxOpenConns(1)
+		b := tableOn(t, db, nil)
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		conn, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		_, err = b.Renew(short(t, 50*time.Millisecond), hold)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "make the pool larger")
+		require.NoError(t, conn.Close())
+		_, err = b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+	})
 }
 
 // A connection that died while it was idle is replaced without anybody noticing.
 func TestDeadIdleConnections(t *testing.T) {
-	t.Parallel()
-	db := userPool(t, "")
-	b := tableOn(t, db, nil)
-	admin := adminPool(t)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
-	for range 3 {
-		var id int64
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
-		_, err := admin.ExecContext(t.Context(), "KILL ?", id)
-		require.NoError(t, err)
-		eventually(t, "the server has closed it", func() bool {
-			var n int
-			require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE id=?", id).Scan(&n))
-			return n == 0
-		})
-		_, err = b.Renew(t.Context(), hold)
-		require.NoError(t, err)
-	}
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		b := tableOn(t, db, nil)
+		admin := adminPool(t, s)
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		for range 3 {
+			var id int64
+			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+			execOn(t, admin, fmt.Sprintf("KILL %d", id))
+			eventually(t, "the server has closed it", func() bool {
+				var n int
+				require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE id=?", id).Scan(&n))
+				return n == 0
+			})
+			_, err := b.Renew(t.Context(), hold)
+			require.NoError(t, err)
+		}
+	})
 }
 
 // A server that is frozen or restarted: what was committed is kept, what was in
 // flight is unknown, and the pool recovers.
 func TestServerDies(t *testing.T) {
-	t.Parallel()
-	server := servertest.MariaDB(t, servertest.WithPersistence(), servertest.WithControl())
+	onEach(t, testServerDies, servertest.WithPersistence(), servertest.WithControl())
+}
+
+func testServerDies(t *testing.T, server *servertest.Server) {
 	db := poolOf(t, servertest.MySQLDSN(server), "")
 	b := tableOn(t, db, nil)
 	require.Contains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
@@ -246,11 +260,47 @@ func fmtErr(_ backend.Grant, err error) string {
 	return err.Error()
 }
 
+// A server that does not write each commit to the disk forgets the last of them when
+// it is killed. The holder is told that its hold is gone, and no token comes again,
+// since the server's clock has gone on.
+func TestServerForgetsCommits(t *testing.T) {
+	onEach(t, func(t *testing.T, server *servertest.Server) {
+		b := tableOn(t, poolOf(t, servertest.MySQLDSN(server), ""), nil)
+		require.NotContains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
+		forgotten := false
+		var last uint64
+		for range 10 {
+			hold, g := granted(t, b, ownedRequest(uniqueKey(t), "", time.Minute))
+			require.Greater(t, g.Token, last)
+			server.Kill(t)
+			server.Restart(t, true)
+			var err error
+			require.Eventually(t, func() bool {
+				_, err = b.Renew(t.Context(), hold)
+				return err == nil || errors.Is(err, backend.ErrNotHeld)
+			}, 30*time.Second, 50*time.Millisecond, "the server answers again")
+			if err == nil {
+				require.NoError(t, b.Release(t.Context(), hold))
+			}
+			next, again := granted(t, b, request(hold.Key))
+			require.Greater(t, again.Token, g.Token)
+			last = again.Token
+			require.NoError(t, b.Release(t.Context(), next))
+			if forgotten = err != nil; forgotten {
+				break
+			}
+		}
+		require.True(t, forgotten, "the server has kept every commit, so that this proves nothing")
+	}, servertest.WithControl(), servertest.WithArgs("--innodb-flush-log-at-trx-commit=0"))
+}
+
 // A read-only server is no place for locks, and one that becomes read-only ends no
 // hold.
 func TestReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	server := servertest.MariaDB(t, servertest.WithControl())
+	onEach(t, testReadOnlyServer, servertest.WithControl())
+}
+
+func testReadOnlyServer(t *testing.T, server *servertest.Server) {
 	db := poolOf(t, servertest.MySQLDSN(server), "")
 	admin := poolOf(t, servertest.MySQLAdminDSN(server), "")
 	b := tableOn(t, db, nil)

@@ -34,15 +34,15 @@ func poolOf(t testing.TB, dsn, params string) *sql.DB {
 	return db
 }
 
-// userPool and adminPool are pools on the shared MariaDB server.
-func userPool(t testing.TB, params string) *sql.DB {
+// userPool and adminPool are pools of the two accounts that servers have for tests.
+func userPool(t testing.TB, s *servertest.Server, params string) *sql.DB {
 	t.Helper()
-	return poolOf(t, servertest.MySQLDSN(servertest.SharedMariaDB(t)), params)
+	return poolOf(t, servertest.MySQLDSN(s), params)
 }
 
-func adminPool(t testing.TB) *sql.DB {
+func adminPool(t testing.TB, s *servertest.Server) *sql.DB {
 	t.Helper()
-	return poolOf(t, servertest.MySQLAdminDSN(servertest.SharedMariaDB(t)), "")
+	return poolOf(t, servertest.MySQLAdminDSN(s), "")
 }
 
 func tableOn(t testing.TB, db *sql.DB, opts *Options) *tableBackend {
@@ -53,10 +53,10 @@ func tableOn(t testing.TB, db *sql.DB, opts *Options) *tableBackend {
 	return b.(*tableBackend)
 }
 
-// sharedTable is a backend on the usual table of the shared server.
-func sharedTable(t testing.TB) (*tableBackend, *sql.DB) {
+// sharedTable is a backend on the usual table of the server.
+func sharedTable(t testing.TB, s *servertest.Server) (*tableBackend, *sql.DB) {
 	t.Helper()
-	db := userPool(t, "")
+	db := userPool(t, s, "")
 	return tableOn(t, db, nil), db
 }
 

@@ -1,0 +1,342 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// free waits until the key can be taken, and gives it back.
+func (x rowWire) free(t *testing.T, key string) (token uint64) {
+	t.Helper()
+	eventually(t, "the key is free", func() bool {
+		req := request(key)
+		g, err := x.other.Try(t.Context(), req)
+		token = g.Token
+		return err == nil && x.other.Release(t.Context(), backend.HoldOf(req)) == nil
+	})
+	return token
+}
+
+// rowWire is a client behind a proxy and another one beside it.
+type rowWire struct {
+	s        *servertest.Server
+	proxy    *servertest.TCPProxy
+	b, other *rowBackend
+	lose     func(text string)
+	applied  bool
+}
+
+// eachRowFault runs a test with each fault on both servers. The test must lose one
+// request.
+func eachRowFault(t *testing.T, f func(t *testing.T, x rowWire)) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for name, fault := range wireFaults {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				p, through := behindProxy(t, s)
+				b, err := NewRowBackend(t.Context(), rowConnector(t, s, through), nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, b.Close()) })
+				x := rowWire{s, p, b.(*rowBackend), rowBackendOn(t, s, nil), func(text string) { fault.lose(p, text) }, fault.applied}
+				f(t, x)
+				require.Equal(t, 1, p.Lost())
+			})
+		}
+	})
+}
+
+// Whichever answer of an acquisition is lost, the row is locked for nobody afterwards,
+// and no token comes twice.
+func TestRowLostGrant(t *testing.T) {
+	for what, statement := range map[string]string{
+		"lock": "FOR UPDATE NOWAIT", "token": "LAST_INSERT_ID", "savepoint": "SAVEPOINT", "new row": "INSERT IGNORE",
+	} {
+		t.Run(what, func(t *testing.T) {
+			eachRowFault(t, func(t *testing.T, x rowWire) {
+				key := uniqueKey(t)
+				var before uint64
+				if what != "new row" {
+					before = x.free(t, key)
+				}
+				req := request(key)
+				x.lose(statement)
+				_, err := x.b.Try(short(t, 500*time.Millisecond), req)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, backend.ErrHeld)
+				assert.ErrorIs(t, x.b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
+				assert.Greater(t, x.free(t, key), before)
+				hold, _ := granted(t, x.b, request(key))
+				require.NoError(t, x.b.Release(t.Context(), hold))
+			})
+		})
+	}
+}
+
+// A heartbeat whose answer was lost with its connection is a loss, and others get the
+// key. Nothing goes on with another connection.
+func TestRowLostHeartbeat(t *testing.T) {
+	eachRowFault(t, func(t *testing.T, x rowWire) {
+		l, err := lock.New(x.b, nil)
+		require.NoError(t, err)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(2*time.Second))
+		require.NoError(t, err)
+		x.lose("ROLLBACK TO SAVEPOINT")
+		next, err := x.other.Enqueue(t.Context(), request(key))
+		require.NoError(t, err)
+		g, err := next.Wait(short(t, 20*time.Second))
+		require.NoError(t, err)
+		require.Greater(t, g.Token, lease.Token())
+		require.ErrorIs(t, ended(t, lease, 5*time.Second), lock.ErrLost)
+		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrNotHeld)
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
+		require.NoError(t, next.Withdraw(t.Context()))
+	})
+}
+
+// A release whose answer was lost has released: the connection is closed, and the
+// server is asked until it has noticed. When the connection broke, nobody can say that
+// it had not been broken before, and so the release says that the hold was lost.
+func TestRowLostRelease(t *testing.T) {
+	eachRowFault(t, func(t *testing.T, x rowWire) {
+		hold, _ := granted(t, x.b, backend.Request{Key: uniqueKey(t), ID: backend.NewID(), TTL: time.Minute})
+		x.lose("ROLLBACK")
+		err := x.b.Release(short(t, 3*time.Second), hold)
+		if err != nil && !errors.Is(err, backend.ErrSessionLost) {
+			unknown(t, err)
+			if err = x.b.Release(t.Context(), hold); err != nil {
+				require.ErrorIs(t, err, backend.ErrNotHeld)
+			}
+		}
+		req := request(hold.Key)
+		_, err = x.other.Try(t.Context(), req)
+		require.NoError(t, err, "the key is free when the release is confirmed")
+		require.NoError(t, x.other.Release(t.Context(), backend.HoldOf(req)))
+	})
+}
+
+// The answer to the commit of InTx was lost: the outcome is unknown, the lease has
+// ended, and the transaction was committed as a whole or not at all.
+func TestRowLostCommit(t *testing.T) {
+	eachRowFault(t, func(t *testing.T, x rowWire) {
+		admin := adminOf(t, x.s)
+		table := workTable(t, admin)
+		l, err := lock.New(x.b, nil)
+		require.NoError(t, err)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			for _, id := range []int{1, 2} {
+				if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 1 WHERE id = ?", id); err != nil {
+					return err
+				}
+			}
+			x.lose("COMMIT")
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		x.free(t, key)
+		want := 0
+		if x.applied {
+			want = 2
+		}
+		require.Equal(t, want, number(t, admin, "SELECT SUM(n) FROM "+table))
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
+	})
+}
+
+// The check before the commit was lost: nothing is committed.
+func TestRowLostCheckBeforeCommit(t *testing.T) {
+	eachRowFault(t, func(t *testing.T, x rowWire) {
+		admin := adminOf(t, x.s)
+		table := workTable(t, admin)
+		l, err := lock.New(x.b, nil)
+		require.NoError(t, err)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 1")
+			x.lose("RELEASE SAVEPOINT")
+			return err
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		x.free(t, key)
+		require.Zero(t, number(t, admin, "SELECT SUM(n) FROM "+table))
+	})
+}
+
+// Nothing gets through to the server, not even the end of the connection: the lease
+// ends by its deadline, and the server ends the session within the TTL, in this order.
+func TestRowPartition(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		p, through := behindProxy(t, s)
+		l, err := NewRow(t.Context(), rowConnector(t, s, through), nil)
+		require.NoError(t, err)
+		other := rowLockerOn(t, s, nil)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(2*time.Second))
+		require.NoError(t, err)
+		p.Freeze()
+		next, err := other.Acquire(short(t, 20*time.Second), key)
+		require.NoError(t, err)
+		require.Error(t, lease.Context().Err(), "the lease is over before the next one is granted")
+		require.ErrorIs(t, ended(t, lease, time.Second), lock.ErrExpired)
+		require.Greater(t, next.Token(), lease.Token())
+		p.Resume()
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
+		require.NoError(t, next.Renew(t.Context()))
+		require.NoError(t, next.Release(t.Context()))
+		require.NoError(t, l.Close())
+	})
+}
+
+// Something between client and server goes on with another connection, as a proxy
+// with multiplexing does: the next heartbeat finds that the transaction is not there,
+// a commit is refused, and a release does not say that all was well.
+func TestRowSwappedConnection(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		table := workTable(t, admin)
+		for what, use := range map[string]func(b *rowBackend, hold backend.Hold, lease lock.Lease) error{
+			"heartbeat": func(_ *rowBackend, _ backend.Hold, lease lock.Lease) error { return lease.Renew(t.Context()) },
+			"InTx": func(_ *rowBackend, _ backend.Hold, lease lock.Lease) error {
+				return InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+					_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1")
+					return err
+				})
+			},
+		} {
+			t.Run(what, func(t *testing.T) {
+				c := &swappingConnector{ownConnector: rowConnector(t, s, nil)}
+				b, err := NewRowBackend(t.Context(), c, nil)
+				require.NoError(t, err)
+				l, err := lock.New(b, nil)
+				require.NoError(t, err)
+				lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute))
+				require.NoError(t, err)
+				_, hold, ok := lock.HoldOf(lease)
+				require.True(t, ok)
+				c.swap.Store(true)
+				require.ErrorIs(t, use(b.(*rowBackend), hold, lease), lock.ErrLost)
+				require.NotNil(t, ended(t, lease, time.Second))
+				c.swap.Store(false)
+				require.Zero(t, number(t, admin, "SELECT SUM(n) FROM "+table))
+				require.NoError(t, l.Close())
+			})
+		}
+	})
+}
+
+// swappingConnector makes connections that send their statements on another one once
+// swap is set.
+type swappingConnector struct {
+	*ownConnector
+	swap atomic.Bool
+}
+
+func (c *swappingConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	first, err := c.ownConnector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	second, err := c.ownConnector.Connect(ctx)
+	return &swappingConn{first, second, c}, err
+}
+
+type swappingConn struct {
+	driver.Conn
+	second driver.Conn
+	c      *swappingConnector
+}
+
+func (c *swappingConn) now() driver.Conn {
+	if c.c.swap.Load() {
+		return c.second
+	}
+	return c.Conn
+}
+
+func (c *swappingConn) Close() error {
+	_ = c.second.Close()
+	return c.Conn.Close()
+}
+
+func (c *swappingConn) IsValid() bool { return c.now().(driver.Validator).IsValid() }
+
+func (c *swappingConn) ResetSession(ctx context.Context) error {
+	return c.now().(driver.SessionResetter).ResetSession(ctx)
+}
+
+func (c *swappingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.now().(driver.QueryerContext).QueryContext(ctx, q, args)
+}
+
+func (c *swappingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	return c.now().(driver.ExecerContext).ExecContext(ctx, q, args)
+}
+
+// The sessions that a program asks for with its DSN make no difference: what the
+// locks rely on is set on each connection.
+func TestRowSessionsOfUsers(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		sessions := strangeSessions(t, s)
+		sessions["autocommit off"] = "autocommit=0"
+		sessions["chain"] = "completion_type=1"
+		readOnly := "transaction_read_only"
+		if isMariaDB(t, s) {
+			readOnly = "tx_read_only"
+		}
+		sessions["read only"] = readOnly + "=1"
+		plain := rowBackendOn(t, s, nil)
+		admin := adminOf(t, s)
+		for name, params := range sessions {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b, err := NewRowBackend(t.Context(), rowConnectorWith(t, s, params), nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, b.Close()) })
+				strange := b.(*rowBackend)
+				key := uniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
+				var last uint64
+				for i, c := range []*rowBackend{strange, plain, strange} {
+					other := []*rowBackend{plain, strange, plain}[i]
+					req := request(key)
+					req.Holder = backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
+					hold, g := granted(t, c, req)
+					require.Greater(t, g.Token, last)
+					last = g.Token
+					require.EqualValues(t, last, number(t, admin, "SELECT token FROM lock_rows_holders WHERE k = x'"+strings.Trim(literal(key), "x'")+"'"), "the token is committed")
+					_, err := other.Try(t.Context(), request(key))
+					var held *backend.HeldError
+					require.ErrorAs(t, err, &held)
+					require.Equal(t, req.Holder.Label, held.Holder.Label)
+					rec, err := other.Inspect(t.Context(), key)
+					require.NoError(t, err)
+					require.Equal(t, last, rec.Token)
+					_, err = c.Renew(t.Context(), hold)
+					require.NoError(t, err)
+					require.NoError(t, c.Release(t.Context(), hold))
+					hold, g = granted(t, c, request(key))
+					require.Greater(t, g.Token, last)
+					last = g.Token
+					require.NoError(t, other.ForceRelease(t.Context(), key, last))
+					require.ErrorIs(t, c.Release(t.Context(), hold), backend.ErrLost)
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// proxiedPool is a pool whose connections go through a proxy of the test's own, made
+// with either connector.
+func proxiedPool(t testing.TB, s *servertest.Server, own bool) (*servertest.TCPProxy, *sql.DB) {
+	t.Helper()
+	p, through := behindProxy(t, s)
+	c, err := mysql.ParseDSN(servertest.MySQLDSN(s))
+	require.NoError(t, err)
+	c.Logger = &mysql.NopLogger{}
+	through(c)
+	connect := mysql.NewConnector
+	if own {
+		connect = NewConnector
+	}
+	connector, err := connect(c)
+	require.NoError(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return p, db
+}
+
+// wireFaults lose one request with this text, or its answer.
+var wireFaults = map[string]struct {
+	lose    func(p *servertest.TCPProxy, text string)
+	applied bool // the server has carried it out
+}{
+	"reply dropped":   {func(p *servertest.TCPProxy, text string) { p.DropReplies(1, text) }, true},
+	"reply stalled":   {func(p *servertest.TCPProxy, text string) { p.StallReplies(1, text) }, true},
+	"request dropped": {func(p *servertest.TCPProxy, text string) { p.DropRequests(1, text) }, false},
+}
+
+// tableWire is a table behind a proxy and the same one beside it.
+type tableWire struct {
+	proxy    *servertest.TCPProxy
+	b, other *tableBackend
+	lose     func(text string)
+	applied  bool
+}
+
+// eachWireFault runs a test with each fault, with both connectors, on both servers.
+// The test must lose one request.
+func eachWireFault(t *testing.T, f func(t *testing.T, w tableWire)) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for name, fault := range wireFaults {
+			for kind, own := range map[string]bool{"driver's connector": false, "own connector": true} {
+				t.Run(name+", "+kind, func(t *testing.T) {
+					t.Parallel()
+					p, db := proxiedPool(t, s, own)
+					other, _ := sharedTable(t, s)
+					f(t, tableWire{p, tableOn(t, db, nil), other, func(text string) { fault.lose(p, text) }, fault.applied})
+					require.Equal(t, 1, p.Lost())
+				})
+			}
+		}
+	})
+}
+
+// unknown requires the error of a request whose answer did not come: no sentinel that
+// promises that nothing has happened.
+func unknown(t *testing.T, err error) {
+	t.Helper()
+	require.Error(t, err)
+	for _, promise := range []error{backend.ErrHeld, backend.ErrNotHeld, backend.ErrUnavailable, backend.ErrPermanent, backend.ErrInvalid, backend.ErrUnsupported} {
+		require.NotErrorIs(t, err, promise)
+	}
+}
+
+// A request whose answer was lost is neither a grant nor a refusal. Its repeat finds
+// what it has done and counts it once, or does it now.
+func TestTableLostGrant(t *testing.T) {
+	for what, c := range map[string]struct {
+		statement string
+		used      bool // the row exists
+	}{
+		"new key":  {"INSERT INTO", false},
+		"free key": {"hold_count=1", true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			eachWireFault(t, func(t *testing.T, w tableWire) {
+				req := request(uniqueKey(t))
+				if c.used {
+					hold, _ := granted(t, w.other, request(req.Key))
+					require.NoError(t, w.other.Release(t.Context(), hold))
+				}
+				w.lose(c.statement)
+				_, err := w.b.Try(short(t, 300*time.Millisecond), req)
+				unknown(t, err)
+				rec, err := w.other.Inspect(t.Context(), req.Key)
+				if !w.applied {
+					require.ErrorIs(t, err, backend.ErrNotHeld)
+				} else {
+					require.NoError(t, err)
+				}
+				hold, g := granted(t, w.b, req)
+				require.Equal(t, 1, g.Holds)
+				if w.applied {
+					require.Equal(t, rec.Token, g.Token)
+				}
+				require.NoError(t, w.b.Release(t.Context(), hold))
+				_, err = w.other.Inspect(t.Context(), req.Key)
+				require.ErrorIs(t, err, backend.ErrNotHeld)
+			})
+		})
+	}
+}
+
+// The second hold of an owner whose answer was lost is counted once.
+func TestTableLostSecondHold(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		key := uniqueKey(t)
+		first, _ := granted(t, w.other, ownedRequest(key, "alice", ttl))
+		req := ownedRequest(key, "alice", ttl)
+		w.lose("hold_count=2")
+		_, err := w.b.Try(short(t, 300*time.Millisecond), req)
+		unknown(t, err)
+		second, g := granted(t, w.b, req)
+		require.Equal(t, 2, g.Holds)
+		require.NoError(t, w.b.Release(t.Context(), second))
+		rec, err := w.other.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, 1, rec.Holds)
+		require.NoError(t, w.other.Release(t.Context(), first))
+	})
+}
+
+// A renewal whose answer was lost ends nothing.
+func TestTableLostRenewal(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		hold, _ := granted(t, w.b, request(uniqueKey(t)))
+		w.lose("expires=GREATEST")
+		v, err := w.b.Renew(short(t, 300*time.Millisecond), hold)
+		unknown(t, err)
+		require.Zero(t, v.For, "it is not confirmed")
+		_, err = w.b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		require.NoError(t, w.b.Release(t.Context(), hold))
+	})
+}
+
+// A release whose answer was lost can be repeated, and its repeat does not touch the
+// next holder.
+func TestTableLostRelease(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		hold, _ := granted(t, w.b, request(uniqueKey(t)))
+		w.lose("hold_count=0")
+		unknown(t, w.b.Release(short(t, 300*time.Millisecond), hold))
+		if !w.applied {
+			require.NoError(t, w.b.Release(t.Context(), hold))
+			return
+		}
+		next, _ := granted(t, w.other, request(hold.Key))
+		require.ErrorIs(t, w.b.Release(t.Context(), hold), backend.ErrNotHeld)
+		_, err := w.other.Renew(t.Context(), next)
+		require.NoError(t, err)
+		require.NoError(t, w.other.Release(t.Context(), next))
+	})
+}
+
+// A hand-over whose answer was lost has either happened or not; its repeat says which,
+// and grants once.
+func TestTableLostHandOver(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		from, _ := granted(t, w.b, request(uniqueKey(t)))
+		to := request(from.Key)
+		w.lose("hold_count=1")
+		_, err := w.b.HandOver(short(t, 300*time.Millisecond), from, to)
+		unknown(t, err)
+		g, err := w.b.HandOver(t.Context(), from, to)
+		require.NoError(t, err)
+		rec, err := w.other.Inspect(t.Context(), from.Key)
+		require.NoError(t, err)
+		require.Equal(t, rec.Token, g.Token)
+		require.Equal(t, 1, rec.Holds)
+		require.ErrorIs(t, w.b.Release(t.Context(), from), backend.ErrNotHeld)
+		require.NoError(t, w.b.Release(t.Context(), backend.HoldOf(to)))
+	})
+}
+
+// The answer to the commit of a guarded write was lost: the outcome is unknown, and
+// the lease goes on.
+func TestTableLostCommit(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		l, err := lock.New(w.b, nil)
+		require.NoError(t, err)
+		defer l.Close()
+		table, n := counter(t, w.other.db)
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute))
+		require.NoError(t, err)
+		err = Guarded(short(t, 2*time.Second), lease, func(ctx context.Context, tx *sql.Tx) error {
+			w.lose("COMMIT")
+			return add(table)(ctx, tx)
+		})
+		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+		want := 0
+		if w.applied {
+			want = 1
+		}
+		eventually(t, "the server has ended the transaction", func() bool { return n() == want })
+		require.NoError(t, lease.Renew(t.Context()))
+		require.NoError(t, Guarded(t.Context(), lease, add(table)))
+		require.Equal(t, want+1, n())
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// A Locker that gets no answer to its grant leaves the key to the others at once, and
+// not after the TTL.
+func TestTableLostGrantIsRemoved(t *testing.T) {
+	eachWireFault(t, func(t *testing.T, w tableWire) {
+		l, err := lock.New(w.b, nil)
+		require.NoError(t, err)
+		defer l.Close()
+		key := uniqueKey(t)
+		w.lose("INSERT INTO")
+		lease, err := l.TryAcquire(short(t, time.Second), key, lock.WithTTL(10*time.Minute))
+		if err == nil {
+			require.NoError(t, lease.Release(t.Context()))
+		} else {
+			require.NotErrorIs(t, err, lock.ErrHeld)
+		}
+		eventually(t, "the key is free", func() bool {
+			req := request(key)
+			_, err := w.other.Try(t.Context(), req)
+			return err == nil && w.other.Release(t.Context(), backend.HoldOf(req)) == nil
+		})
+	})
+}
+
+// Nothing gets through to the server: the lease ends by its deadline, before others
+// are granted the key.
+func TestTablePartition(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		p, db := proxiedPool(t, s, true)
+		l := lockerOn(t, db, nil)
+		other := lockerOn(t, userPool(t, s, ""), nil)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Second))
+		require.NoError(t, err)
+		p.Freeze()
+		next, err := other.Acquire(short(t, 10*time.Second), key)
+		require.NoError(t, err)
+		require.Error(t, lease.Context().Err(), "the lease is over before the next one is granted")
+		require.ErrorIs(t, ended(t, lease, time.Second), lock.ErrExpired)
+		require.Greater(t, next.Token(), lease.Token())
+		p.Resume()
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
+		require.NoError(t, next.Renew(t.Context()), "what was held back has changed nothing")
+		require.NoError(t, next.Release(t.Context()))
+	})
+}
