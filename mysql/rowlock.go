@@ -134,7 +134,8 @@ type ownConnector struct{ driver.Connector }
 
 // controlConnector makes the connections of the control pool. They are set to what
 // its statements rely on, whatever the caller's DSN or the server's init_connect says:
-// with autocommit off, a token would never be committed.
+// with autocommit off, a token would never be committed. The isolation level makes no
+// difference to them.
 type controlConnector struct{ driver.Connector }
 
 // Connect is part of driver.Connector.
@@ -150,7 +151,7 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	for _, q := range []string{
 		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES'",
-		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+		"SET SESSION TRANSACTION READ WRITE",
 	} {
 		if _, err := e.ExecContext(ctx, q, nil); err != nil {
 			_ = conn.Close()

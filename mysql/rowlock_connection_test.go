@@ -141,7 +141,7 @@ func TestRowFailuresLeaveNothing(t *testing.T) {
 	key := uniqueKey(t)
 	hold, _ := granted(t, holder, backend.Request{Key: key, ID: backend.NewID(), TTL: time.Minute})
 	before := threads()
-	l, err := NewRow(t.Context(), rowConnector(t, s, nil), &RowOptions{PoolSize: 4})
+	l, err := NewRow(t.Context(), rowConnector(t, s, nil), &RowOptions{PoolSize: 4, ControlPoolSize: 1})
 	require.NoError(t, err)
 	b := l.(interface{ Backend() backend.Backend }).Backend().(*rowBackend)
 	var wg sync.WaitGroup

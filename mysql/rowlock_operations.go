@@ -161,7 +161,9 @@ func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request)
 }
 
 // nextToken commits a token on a connection of its own: what is raised inside the
-// transaction of the hold would be rolled back with it, and given again.
+// transaction of the hold would be rolled back with it, and given again. A request
+// that arrives late, when the session is gone, does not write over the record of
+// those who came after it.
 func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.Request) (uint64, error) {
 	q := b.raise(req.Key, s, req.TTL, req.Holder)
 	for attempt := range 2 {
@@ -183,8 +185,16 @@ func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.R
 			}
 		}
 	}
-	return 0, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
-		backend.ErrPermanent, b.holders)
+	var last uint64
+	err := b.control.QueryRowContext(ctx, b.lastToken(req.Key)).Scan(&last)
+	switch {
+	case err != nil:
+		return 0, err
+	case last >= largestToken:
+		return 0, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
+			backend.ErrPermanent, b.holders)
+	}
+	return 0, fmt.Errorf("%w: the session that has the row locked is gone", driver.ErrBadConn)
 }
 
 // refuse gives up an acquisition that was not granted and returns the error for it.

@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"database/sql"
 	"strings"
 	"testing"
 	"time"
@@ -202,6 +203,67 @@ func TestRowServers(t *testing.T) {
 			assert.ErrorContains(t, err, c.refused)
 		}
 	}
+}
+
+// A server that becomes read-only takes no new holds and ends none; one that is so
+// when the Locker opens is refused.
+func TestRowReadOnlyServer(t *testing.T) {
+	onEach(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		b := rowBackendOn(t, s, nil)
+		key := uniqueKey(t)
+		hold, _ := granted(t, b, request(key))
+		run(t, admin, "SET GLOBAL read_only = 1")
+		_, err := b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		_, err = b.Try(t.Context(), request(key+"/2"))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorContains(t, err, "primary")
+		_, err = NewRow(t.Context(), rowConnector(t, s, nil), nil)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorContains(t, err, "primary")
+		require.NoError(t, b.Release(t.Context(), hold))
+		run(t, admin, "SET GLOBAL read_only = 0")
+		hold, _ = granted(t, b, request(key))
+		require.NoError(t, b.Release(t.Context(), hold))
+	}, servertest.WithControl())
+}
+
+// A server that takes no more connections is unavailable; holds go on.
+func TestTooManyConnections(t *testing.T) {
+	onEach(t, func(t *testing.T, s *servertest.Server) {
+		row, table := rowBackendOn(t, s, nil), tableOn(t, userPool(t, s, ""), nil)
+		key := uniqueKey(t)
+		rowHold, _ := granted(t, row, request(key))
+		tableHold, _ := granted(t, table, request(key))
+		others := userPool(t, s, "")
+		var taken []*sql.Conn
+		for {
+			c, err := others.Conn(t.Context())
+			if err != nil {
+				require.EqualValues(t, codeTooManyConnections, codeOf(err))
+				break
+			}
+			taken = append(taken, c)
+		}
+		_, err := row.Try(t.Context(), request(key+"/2"))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorContains(t, err, "max_connections")
+		crowded, err := newTable(others, nil)
+		require.NoError(t, err)
+		_, err = crowded.Try(t.Context(), request(key+"/2"))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorContains(t, err, "max_connections")
+		_, err = row.Renew(t.Context(), rowHold)
+		require.NoError(t, err)
+		_, err = table.Renew(t.Context(), tableHold)
+		require.NoError(t, err)
+		require.NoError(t, row.Release(t.Context(), rowHold))
+		require.NoError(t, table.Release(t.Context(), tableHold))
+		for _, c := range taken {
+			require.NoError(t, c.Close())
+		}
+	}, servertest.WithArgs("--max-connections=12"))
 }
 
 // A server that is killed forgets row locks, and not tokens; one that stands still

@@ -29,12 +29,11 @@ func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logg
 	if err != nil {
 		return false, err
 	}
-	if v := vars["innodb_flush_log_at_trx_commit"]; v != "" && v != "1" {
-		logger.Warn("mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on",
-			"innodb_flush_log_at_trx_commit", v, "recommended", "1")
+	if !flushesCommits(vars) {
+		logger.WarnContext(ctx, "mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on; set innodb_flush_log_at_trx_commit to 1")
 	}
 	if on(vars["read_only"]) {
-		logger.Warn("mysqllock: the server is read-only: only accounts with special rights can lock rows; use the address of the primary")
+		logger.WarnContext(ctx, "mysqllock: the server is read-only: only accounts with special rights can lock rows; use the address of the primary")
 	}
 	return mariaDB, b.checkTables(ctx, create)
 }
@@ -48,7 +47,7 @@ func checkRowServer(vars map[string]string) (mariaDB bool, err error) {
 	switch {
 	case on(vars["wsrep_on"]):
 		err = errors.New("the server belongs to a Galera cluster (wsrep_on), where FOR UPDATE excludes only on one node; use mode=table with all writes on one node")
-	case vars["group_replication_group_name"] != "" && !on(vars["group_replication_single_primary_mode"]):
+	case manyPrimaries(vars):
 		err = errors.New("the server belongs to a group with several primaries, where FOR UPDATE excludes only on one of them; use mode=table with all writes on one of them")
 	case mariaDB && (major < 10 || major == 10 && minor < 3):
 		err = fmt.Errorf("MariaDB %s has no NOWAIT; row locks need 10.3, better 10.11 or later", version)

@@ -35,42 +35,66 @@ func serverVariables(ctx context.Context, conn *sql.Conn, names ...string) (map[
 
 func on(value string) bool { return strings.EqualFold(value, "ON") || value == "1" }
 
+// tableVariables are the settings that checkTableServer judges.
+var tableVariables = []string{
+	"autocommit", "read_only", "super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only",
+	"innodb_flush_log_at_trx_commit", "wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
+}
+
 // checkSettings asks the server for a sign of life, refuses what cannot work and
 // warns of what may lose locks.
 func (b *tableBackend) checkSettings(ctx context.Context, logger warner) error {
 	var vars map[string]string
 	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
-		vars, err = serverVariables(ctx, conn, "autocommit", "read_only", "super_read_only", "innodb_read_only",
-			"tx_read_only", "transaction_read_only", "innodb_flush_log_at_trx_commit", "wsrep_on", "sql_safe_updates",
-			"group_replication_single_primary_mode", "group_replication_group_name")
+		vars, err = serverVariables(ctx, conn, tableVariables...)
 		return err
 	})
 	if err != nil {
 		return openError(ctx, err)
 	}
+	doubts, err := checkTableServer(vars)
+	if err != nil {
+		return err
+	}
+	for _, doubt := range doubts {
+		logger.WarnContext(ctx, "mysqllock: "+doubt)
+	}
+	b.guarantees = tableGuarantees(flushesCommits(vars))
+	return nil
+}
+
+func flushesCommits(vars map[string]string) bool {
+	return vars["innodb_flush_log_at_trx_commit"] == "1"
+}
+
+// manyPrimaries reports a member of a group of servers that all take writes.
+func manyPrimaries(vars map[string]string) bool {
+	return vars["group_replication_group_name"] != "" && !on(vars["group_replication_single_primary_mode"])
+}
+
+// checkTableServer refuses servers on which the table cannot work, and returns what
+// is doubtful about the others.
+func checkTableServer(vars map[string]string) (doubts []string, err error) {
 	if !on(vars["autocommit"]) {
-		return fmt.Errorf("mysqllock: open: %w: autocommit is off in the sessions of the pool, so that no statement would take effect; leave it on (the DSN parameter autocommit, or init_connect of the server)", backend.ErrInvalid)
+		return nil, fmt.Errorf("mysqllock: open: %w: autocommit is off in the sessions of the pool, so that no statement would take effect; leave it on (the DSN parameter autocommit, or init_connect of the server)", backend.ErrInvalid)
 	}
 	for _, name := range []string{"super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
 		if on(vars[name]) {
-			return fmt.Errorf("mysqllock: open: %w: %s is on: use the address of the primary", backend.ErrUnavailable, name)
+			return nil, fmt.Errorf("mysqllock: open: %w: %s is on: use the address of the primary", backend.ErrUnavailable, name)
 		}
 	}
 	if on(vars["read_only"]) {
 		// Users with a special right can still write, which checkRights finds out.
-		logger.WarnContext(ctx, "mysqllock: read_only is on: the server is probably a replica, whose locks nobody else sees; use the address of the primary")
+		doubts = append(doubts, "read_only is on: the server is probably a replica, whose locks nobody else sees; use the address of the primary")
 	}
-	durable := vars["innodb_flush_log_at_trx_commit"] == "1"
-	if !durable {
-		logger.WarnContext(ctx, "mysqllock: the server may forget locks and fencing tokens of the last second when it crashes; set innodb_flush_log_at_trx_commit to 1",
-			"innodb_flush_log_at_trx_commit", vars["innodb_flush_log_at_trx_commit"])
+	if !flushesCommits(vars) {
+		doubts = append(doubts, "the server may forget locks and fencing tokens of the last second when it crashes; set innodb_flush_log_at_trx_commit to 1, it is "+vars["innodb_flush_log_at_trx_commit"])
 	}
 	if on(vars["wsrep_on"]) {
-		logger.WarnContext(ctx, "mysqllock: the server is a Galera node: all Lockers must write to the same node, and a lock can be lost when it fails")
+		doubts = append(doubts, "the server is a Galera node: all Lockers must write to the same node, and a lock can be lost when it fails")
 	}
-	if vars["group_replication_group_name"] != "" && !on(vars["group_replication_single_primary_mode"]) {
-		logger.WarnContext(ctx, "mysqllock: the server is a member of a group with several primaries: all Lockers must write to the same one")
+	if manyPrimaries(vars) {
+		doubts = append(doubts, "the server is a member of a group with several primaries: all Lockers must write to the same one")
 	}
-	b.guarantees = tableGuarantees(durable)
-	return nil
+	return doubts, nil
 }

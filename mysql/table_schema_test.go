@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -218,4 +219,43 @@ func TestBadOpenings(t *testing.T) {
 		_, err = l.TryAcquire(t.Context(), strings.Repeat("k", backend.MaxKey+1))
 		require.ErrorIs(t, err, backend.ErrInvalid)
 	})
+}
+
+// What a server must be for the table, and what is doubtful about it.
+func TestTableServers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		change  map[string]string
+		refused error
+		text    string
+	}{
+		{nil, nil, ""},
+		{map[string]string{"autocommit": "OFF"}, backend.ErrInvalid, "autocommit"},
+		{map[string]string{"super_read_only": "ON"}, backend.ErrUnavailable, "super_read_only"},
+		{map[string]string{"innodb_read_only": "1"}, backend.ErrUnavailable, "innodb_read_only"},
+		{map[string]string{"tx_read_only": "ON"}, backend.ErrUnavailable, "primary"},
+		{map[string]string{"transaction_read_only": "ON"}, backend.ErrUnavailable, "primary"},
+		{map[string]string{"read_only": "ON"}, nil, "replica"},
+		{map[string]string{"innodb_flush_log_at_trx_commit": "2"}, nil, "set innodb_flush_log_at_trx_commit to 1, it is 2"},
+		{map[string]string{"innodb_flush_log_at_trx_commit": "0"}, nil, "it is 0"},
+		{map[string]string{"wsrep_on": "ON"}, nil, "Galera"},
+		{map[string]string{"group_replication_group_name": "g", "group_replication_single_primary_mode": "OFF"}, nil, "several primaries"},
+		{map[string]string{"group_replication_group_name": "g", "group_replication_single_primary_mode": "ON"}, nil, ""},
+	} {
+		vars := map[string]string{"autocommit": "ON", "innodb_flush_log_at_trx_commit": "1"}
+		maps.Copy(vars, c.change)
+		doubts, err := checkTableServer(vars)
+		switch {
+		case c.refused != nil:
+			require.ErrorIs(t, err, c.refused)
+			require.ErrorContains(t, err, c.text)
+		case c.text != "":
+			require.NoError(t, err)
+			require.Len(t, doubts, 1)
+			require.Contains(t, doubts[0], c.text)
+		default:
+			require.NoError(t, err)
+			require.Empty(t, doubts)
+		}
+	}
 }
