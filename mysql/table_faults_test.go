@@ -135,7 +135,7 @@ func strangeSessions(t testing.TB, s *servertest.Server) map[string]string {
 	return sessions
 }
 
-// The result is the same whatever the session of a pool looks like.
+// The result is the same whatever the connections of a pool are set to.
 func TestSessionsOfUsers(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		for name, params := range strangeSessions(t, s) {

@@ -92,12 +92,19 @@ func (f *Finding) look(t *testing.T, cfg conformance.Config, patience time.Durat
 // Caught reports whether the rule that is named for the mistake is broken.
 func (f *Finding) Caught() bool { return f.evidence != "" }
 
-// RequireCaught fails the test unless the suite has caught the mistake by its rule,
-// and keeps the report for the page.
-func (c *Collection) RequireCaught(t *testing.T, f *Finding) {
+// RequireCaught fails the test unless the suite has caught the mistake by its rule.
+func (f *Finding) RequireCaught(t *testing.T) {
 	t.Helper()
 	if !f.Caught() {
 		t.Errorf("%s does not catch it; what does: %v\n%s", f.Mistake.Rule, f.Failed, f.Report)
+	}
+}
+
+// RequireCaught does what that of the finding does, and keeps the report for the page.
+func (c *Collection) RequireCaught(t *testing.T, f *Finding) {
+	t.Helper()
+	f.RequireCaught(t)
+	if !f.Caught() {
 		return
 	}
 	c.mu.Lock()

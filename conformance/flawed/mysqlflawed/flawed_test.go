@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 
-func connect(t *testing.T) *sql.DB {
+func connect(t *testing.T, s *servertest.Server) *sql.DB {
 	t.Helper()
-	c, err := mysql.ParseDSN(servertest.MySQLDSN(servertest.SharedMariaDB(t)))
+	c, err := mysql.ParseDSN(servertest.MySQLDSN(s))
 	require.NoError(t, err)
 	c.InterpolateParams = true
 	c.Logger = &mysql.NopLogger{}
@@ -64,7 +64,7 @@ func examine(t *testing.T, db *sql.DB, l Lock, table string, budget time.Duratio
 // depends on the timing.
 func TestFlawed(t *testing.T) {
 	t.Parallel()
-	db := connect(t)
+	db := connect(t, servertest.SharedMariaDB(t))
 	t.Run("locks", func(t *testing.T) {
 		for i, l := range All() {
 			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
@@ -76,8 +76,29 @@ func TestFlawed(t *testing.T) {
 	collection.WritePage(t)
 }
 
+// TestFlawedOnMySQL requires the same on the other server.
+func TestFlawedOnMySQL(t *testing.T) {
+	t.Parallel()
+	db := connect(t, servertest.SharedMySQL(t))
+	t.Run("locks", func(t *testing.T) {
+		for i, l := range All() {
+			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
+				t.Parallel()
+				examine(t, db, l, fmt.Sprintf("flawed_%d", i), 2*time.Second, l.Rule).RequireCaught(t)
+			})
+		}
+	})
+}
+
 // TestHealthy is the control: the lock that the broken ones are made of passes.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
-	examine(t, connect(t), Healthy(), "healthy", 5*time.Second).RequireHealthy(t)
+	for name, shared := range map[string]func(servertest.TB) *servertest.Server{
+		"MariaDB": servertest.SharedMariaDB, "MySQL": servertest.SharedMySQL,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			examine(t, connect(t, shared(t)), Healthy(), "healthy", 5*time.Second).RequireHealthy(t)
+		})
+	}
 }

@@ -22,9 +22,9 @@ const (
 )
 
 // connect returns a pool as a user has it, who lets connections be idle.
-func connect(t *testing.T) *sql.DB {
+func connect(t *testing.T, s *servertest.Server) *sql.DB {
 	t.Helper()
-	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(servertest.SharedMariaDB(t)))
+	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
 	require.NoError(t, err)
 	cfg.Logger = &mysql.NopLogger{}
 	connector, err := mysql.NewConnector(cfg)
@@ -54,11 +54,11 @@ func TestRegistry(t *testing.T) { t.Parallel(); collection.CheckRegistry(t) }
 
 func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
 
-func examine(t *testing.T, l Lock) *flawedtest.Finding {
+func examine(t *testing.T, l Lock, s *servertest.Server, only ...string) *flawedtest.Finding {
 	t.Helper()
-	cfg, err := l.Config(t.Context(), connect(t))
+	cfg, err := l.Config(t.Context(), connect(t, s))
 	require.NoError(t, err)
-	cfg.Budget = budget
+	cfg.Budget, cfg.Only = budget, only
 	cfg.KeyPrefix = fmt.Sprintf("flawed/%d/%s/", os.Getpid(), l.ID)
 	return flawedtest.Examine(t, mistake(l), cfg, patience)
 }
@@ -71,7 +71,7 @@ func TestFlawed(t *testing.T) {
 		for _, l := range All() {
 			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
 				t.Parallel()
-				f := examine(t, l)
+				f := examine(t, l, servertest.SharedMariaDB(t))
 				collection.RequireCaught(t, f)
 				f.RequireNothingElse(t)
 			})
@@ -80,13 +80,33 @@ func TestFlawed(t *testing.T) {
 	collection.WritePage(t)
 }
 
-// TestHealthy is the control: the locks that the broken ones are made of pass.
+// TestFlawedOnMySQL requires of the other server that the same rules catch the locks.
+func TestFlawedOnMySQL(t *testing.T) {
+	t.Parallel()
+	for _, l := range All() {
+		t.Run(l.ID+" "+l.Title, func(t *testing.T) {
+			t.Parallel()
+			examine(t, l, servertest.SharedMySQL(t), l.Rule).RequireCaught(t)
+		})
+	}
+}
+
+// TestHealthy is the control: the locks that the broken ones are made of pass, on
+// MySQL the rules that the broken ones are caught by.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
+	var named []string
+	for _, l := range All() {
+		named = append(named, l.Rule)
+	}
 	for _, l := range Healthy() {
-		t.Run(l.Title, func(t *testing.T) {
+		t.Run("MariaDB "+l.Title, func(t *testing.T) {
 			t.Parallel()
-			examine(t, l).RequireHealthy(t)
+			examine(t, l, servertest.SharedMariaDB(t)).RequireHealthy(t)
+		})
+		t.Run("MySQL "+l.Title, func(t *testing.T) {
+			t.Parallel()
+			examine(t, l, servertest.SharedMySQL(t), named...).RequireHealthy(t)
 		})
 	}
 }
