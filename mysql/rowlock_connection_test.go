@@ -310,6 +310,25 @@ func TestRowGrantBesideCancel(t *testing.T) {
 	})
 }
 
+// A connector that gives an answer up sooner than the server gives a wait up cannot be
+// told from one whose connections break; the error of the wait says what to look at.
+func TestRowReadTimeoutTooShort(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		holder := rowBackendOn(t, s, nil)
+		hold, _ := granted(t, holder, request(uniqueKey(t)))
+		b, err := NewRowBackend(t.Context(), rowConnector(t, s, func(c *mysql.Config) { c.ReadTimeout = 300 * time.Millisecond }), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		ticket, err := b.(*rowBackend).Enqueue(t.Context(), request(hold.Key))
+		require.NoError(t, err)
+		_, err = ticket.Wait(t.Context())
+		require.ErrorContains(t, err, "ReadTimeout")
+		require.NotErrorIs(t, err, backend.ErrHeld)
+		require.NoError(t, ticket.Withdraw(t.Context()))
+		require.NoError(t, holder.Release(t.Context(), hold))
+	})
+}
+
 // closingConnector makes connections that close, and end a context, when the
 // savepoint of a grant has succeeded.
 type closingConnector struct {
@@ -319,26 +338,16 @@ type closingConnector struct {
 
 func (c *closingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.ownConnector.Connect(ctx)
-	return &closingConn{conn, c.cancel}, err
+	return &closingConn{plainConn{conn}, c.cancel}, err
 }
 
 type closingConn struct {
-	driver.Conn
+	plainConn
 	cancel func()
 }
 
-func (c *closingConn) IsValid() bool { return c.Conn.(driver.Validator).IsValid() }
-
-func (c *closingConn) ResetSession(ctx context.Context) error {
-	return c.Conn.(driver.SessionResetter).ResetSession(ctx)
-}
-
-func (c *closingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.(driver.QueryerContext).QueryContext(ctx, q, args)
-}
-
 func (c *closingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
-	res, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, q, args)
+	res, err := c.plainConn.ExecContext(ctx, q, args)
 	if err == nil && strings.HasPrefix(q, "SAVEPOINT") {
 		_ = c.Close()
 		c.cancel()

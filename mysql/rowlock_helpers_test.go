@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"strings"
 	"testing"
@@ -150,4 +151,22 @@ func ended(t testing.TB, l lock.Lease, within time.Duration) error {
 		require.Fail(t, "the lease has not ended", "within %s", within)
 	}
 	return context.Cause(l.Context())
+}
+
+// plainConn is a connection of the driver, for those that do something to its
+// statements.
+type plainConn struct{ driver.Conn }
+
+func (c plainConn) IsValid() bool { return c.Conn.(driver.Validator).IsValid() }
+
+func (c plainConn) ResetSession(ctx context.Context) error {
+	return c.Conn.(driver.SessionResetter).ResetSession(ctx)
+}
+
+func (c plainConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.(driver.QueryerContext).QueryContext(ctx, q, args)
+}
+
+func (c plainConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	return c.Conn.(driver.ExecerContext).ExecContext(ctx, q, args)
 }

@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -83,6 +84,9 @@ func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) 
 	if !stop() {
 		<-killed
 		return errors.Join(ctx.Err(), errWaitEnded)
+	}
+	if err != nil && codeOf(err) == 0 && !errors.Is(err, errRowMissing) {
+		err = fmt.Errorf("%w, while it waited for the row; a ReadTimeout of the connector must be 0 or more than three seconds", err)
 	}
 	return err
 }

@@ -250,11 +250,11 @@ func (c *lateConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lateConn{swappingConn{conn, conn, &swappingConnector{}}, c}, nil
+	return &lateConn{plainConn{conn}, c}, nil
 }
 
 type lateConn struct {
-	swappingConn
+	plainConn
 	c *lateConnector
 }
 
@@ -263,7 +263,7 @@ func (c *lateConn) ExecContext(ctx context.Context, q string, args []driver.Name
 		c.c.held <- q
 		return nil, mysql.ErrInvalidConn
 	}
-	return c.swappingConn.ExecContext(ctx, q, args)
+	return c.plainConn.ExecContext(ctx, q, args)
 }
 
 // Something between client and server goes on with another connection, as a proxy
@@ -297,39 +297,25 @@ func (c *swappingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	second, err := c.ownConnector.Connect(ctx)
-	return &swappingConn{first, second, c}, err
+	return &swappingConn{plainConn{first}, second, c}, err
 }
 
 type swappingConn struct {
-	driver.Conn
+	plainConn
 	second driver.Conn
 	c      *swappingConnector
 }
 
-func (c *swappingConn) now() driver.Conn {
-	if c.c.swap.Load() {
-		return c.second
-	}
-	return c.Conn
-}
-
 func (c *swappingConn) Close() error {
 	_ = c.second.Close()
-	return c.Conn.Close()
-}
-
-func (c *swappingConn) IsValid() bool { return c.now().(driver.Validator).IsValid() }
-
-func (c *swappingConn) ResetSession(ctx context.Context) error {
-	return c.now().(driver.SessionResetter).ResetSession(ctx)
-}
-
-func (c *swappingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.now().(driver.QueryerContext).QueryContext(ctx, q, args)
+	return c.plainConn.Close()
 }
 
 func (c *swappingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
-	return c.now().(driver.ExecerContext).ExecContext(ctx, q, args)
+	if c.c.swap.Load() {
+		return c.second.(driver.ExecerContext).ExecContext(ctx, q, args)
+	}
+	return c.plainConn.ExecContext(ctx, q, args)
 }
 
 // The sessions that a program asks for with its DSN make no difference: what the

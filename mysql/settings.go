@@ -37,7 +37,7 @@ func on(value string) bool { return strings.EqualFold(value, "ON") || value == "
 
 // tableVariables are the settings that checkTableServer judges.
 var tableVariables = []string{
-	"autocommit", "read_only", "super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only",
+	"autocommit", "completion_type", "read_only", "super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only",
 	"innodb_flush_log_at_trx_commit", "wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
 }
 
@@ -77,6 +77,9 @@ func manyPrimaries(vars map[string]string) bool {
 func checkTableServer(vars map[string]string) (doubts []string, err error) {
 	if !on(vars["autocommit"]) {
 		return nil, fmt.Errorf("mysqllock: open: %w: autocommit is off in the sessions of the pool, so that no statement would take effect; leave it on (the DSN parameter autocommit, or init_connect of the server)", backend.ErrInvalid)
+	}
+	if chain := vars["completion_type"]; chain != "NO_CHAIN" {
+		return nil, fmt.Errorf("mysqllock: open: %w: completion_type is %s in the sessions of the pool, so that a commit can begin another transaction, in which what comes next does not take effect; leave it at NO_CHAIN", backend.ErrInvalid, chain)
 	}
 	for _, name := range []string{"super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
 		if on(vars[name]) {

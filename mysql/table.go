@@ -39,7 +39,7 @@ type Options struct {
 // one statement, two at most, and gives it back; a pool whose connections are all
 // busy for long starves renewals, so give the locks a pool of their own where the
 // work can fill it. The driver must be github.com/go-sql-driver/mysql; its settings
-// don't matter, except that autocommit must be on. A pool made with [NewConnector] is
+// don't matter, except that autocommit must be on and completion_type NO_CHAIN. A pool made with [NewConnector] is
 // a little faster.
 //
 // NewTable creates or checks the table and looks at the settings of the server,

@@ -209,6 +209,9 @@ func TestBadOpenings(t *testing.T) {
 		_, err = NewTable(t.Context(), userPool(t, s, "autocommit=0"), nil)
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		require.ErrorContains(t, err, "autocommit")
+		_, err = NewTable(t.Context(), userPool(t, s, "completion_type=1"), nil)
+		require.ErrorIs(t, err, backend.ErrInvalid)
+		require.ErrorContains(t, err, "completion_type")
 		readOnly := "transaction_read_only=1"
 		if isMariaDB(t, s) {
 			readOnly = "tx_read_only=1"
@@ -231,6 +234,7 @@ func TestTableServers(t *testing.T) {
 	}{
 		{nil, nil, ""},
 		{map[string]string{"autocommit": "OFF"}, backend.ErrInvalid, "autocommit"},
+		{map[string]string{"completion_type": "CHAIN"}, backend.ErrInvalid, "completion_type is CHAIN"},
 		{map[string]string{"super_read_only": "ON"}, backend.ErrUnavailable, "super_read_only"},
 		{map[string]string{"innodb_read_only": "1"}, backend.ErrUnavailable, "innodb_read_only"},
 		{map[string]string{"tx_read_only": "ON"}, backend.ErrUnavailable, "primary"},
@@ -242,7 +246,7 @@ func TestTableServers(t *testing.T) {
 		{map[string]string{"group_replication_group_name": "g", "group_replication_single_primary_mode": "OFF"}, nil, "several primaries"},
 		{map[string]string{"group_replication_group_name": "g", "group_replication_single_primary_mode": "ON"}, nil, ""},
 	} {
-		vars := map[string]string{"autocommit": "ON", "innodb_flush_log_at_trx_commit": "1"}
+		vars := map[string]string{"autocommit": "ON", "completion_type": "NO_CHAIN", "innodb_flush_log_at_trx_commit": "1"}
 		maps.Copy(vars, c.change)
 		doubts, err := checkTableServer(vars)
 		switch {

@@ -3,29 +3,31 @@
 package main
 
 import (
-	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// onMySQL runs the test with both forms of the MySQL backend on both servers.
+// onMySQL runs the test with both forms of the MySQL backend on both servers, which
+// write each commit to the disk: lockctl warns of those that don't.
 func onMySQL(t *testing.T, test func(t *testing.T, url, key string)) {
 	t.Parallel()
-	key := "lockctl " + t.Name() + " " + strconv.FormatInt(time.Now().UnixNano(), 36)
-	for name, shared := range map[string]func(servertest.TB) *servertest.Server{
-		"MariaDB": servertest.SharedMariaDB, "MySQL": servertest.SharedMySQL,
+	for name, start := range map[string]func(servertest.TB, ...servertest.Option) *servertest.Server{
+		"MariaDB": servertest.MariaDB, "MySQL": servertest.MySQL,
 	} {
-		for _, mode := range []string{"table", "row"} {
-			t.Run(name+", "+mode, func(t *testing.T) {
-				t.Parallel()
-				test(t, shared(t).URL()+"?mode="+mode, key)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := start(t, servertest.WithPersistence())
+			for _, mode := range []string{"table", "row"} {
+				t.Run(mode, func(t *testing.T) {
+					t.Parallel()
+					test(t, server.URL()+"?mode="+mode, "lockctl "+t.Name())
+				})
+			}
+		})
 	}
 }
 
