@@ -123,7 +123,9 @@ func (b *rowBackend) lockExisting(ctx context.Context, h *rowHold, key string, l
 			if err := b.create(ctx, key); err != nil {
 				return err
 			}
-		case err != nil && h.s.reused && sessionEnded(err) && ctx.Err() == nil:
+		case err == nil, errors.Is(err, errRowHeld):
+			return err
+		case h.s.reused && sessionEnded(err) && ctx.Err() == nil:
 			ttl := h.s.ttl
 			h.s.close()
 			s, err := b.sessions.open(ctx, ttl)

@@ -3,7 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql/driver"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,39 +24,56 @@ func TestRowStatements(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		key := uniqueKey(t)
-		for i, acquire := range []func(context.Context, string, ...lock.Option) (lock.Lease, error){l.TryAcquire, l.TryAcquire, l.Acquire} {
-			before := c.sent.Load()
-			lease, err := acquire(t.Context(), key, lock.WithTTL(time.Minute))
-			require.NoError(t, err)
-			require.NoError(t, lease.Release(t.Context()))
-			if i > 0 { // the first one makes the row and the session
-				require.EqualValues(t, 4, c.sent.Load()-before)
-			}
+		pair := func(acquire func(context.Context, string, ...lock.Option) (lock.Lease, error), key string) []string {
+			return c.during(func() {
+				lease, err := acquire(t.Context(), key, lock.WithTTL(time.Minute))
+				require.NoError(t, err)
+				require.NoError(t, lease.Release(t.Context()))
+			})
 		}
+		pair(l.TryAcquire, key) // makes the row and the connections
+		require.Len(t, pair(l.TryAcquire, key), 4)
+		require.Len(t, pair(l.Acquire, key), 4)
+
+		other := rowLockerOn(t, s, nil)
+		held, err := other.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+		require.NoError(t, err)
+		refusal := func() {
+			_, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+			require.ErrorIs(t, err, lock.ErrHeld)
+		}
+		require.Len(t, c.during(refusal), 3)
+		require.NoError(t, held.Release(t.Context()))
+
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
 		require.NoError(t, err)
-		before := c.sent.Load()
-		require.NoError(t, lease.Renew(t.Context()))
-		require.EqualValues(t, 2, c.sent.Load()-before)
-		other := rowLockerOn(t, s, nil)
-		next, err := other.TryAcquire(t.Context(), key+"/2", lock.WithTTL(time.Minute))
-		require.NoError(t, err)
-		warm, err := l.TryAcquire(t.Context(), key+"/3", lock.WithTTL(time.Minute))
-		require.NoError(t, err)
-		require.NoError(t, warm.Release(t.Context()))
-		before = c.sent.Load()
-		_, err = l.TryAcquire(t.Context(), key+"/2", lock.WithTTL(time.Minute))
-		require.ErrorIs(t, err, lock.ErrHeld)
-		require.EqualValues(t, 3, c.sent.Load()-before)
-		require.NoError(t, next.Release(t.Context()))
+		require.Len(t, c.during(func() { require.NoError(t, lease.Renew(t.Context())) }), 2)
 		require.NoError(t, lease.Release(t.Context()))
 	})
 }
 
-// countingConnector counts the statements that its connections send.
+// countingConnector notes the statements that its connections send.
 type countingConnector struct {
 	*ownConnector
-	sent atomic.Int64
+	mu   sync.Mutex
+	sent []string
+}
+
+func (c *countingConnector) note(q string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, q)
+}
+
+// during returns the statements of f.
+func (c *countingConnector) during(f func()) []string {
+	c.mu.Lock()
+	c.sent = nil
+	c.mu.Unlock()
+	f()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent
 }
 
 func (c *countingConnector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -64,20 +81,20 @@ func (c *countingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &countingConn{plainConn{conn}, &c.sent}, nil
+	return &countingConn{plainConn{conn}, c}, nil
 }
 
 type countingConn struct {
 	plainConn
-	sent *atomic.Int64
+	c *countingConnector
 }
 
 func (c *countingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
-	c.sent.Add(1)
+	c.c.note(q)
 	return c.plainConn.QueryContext(ctx, q, args)
 }
 
 func (c *countingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
-	c.sent.Add(1)
+	c.c.note(q)
 	return c.plainConn.ExecContext(ctx, q, args)
 }
