@@ -110,6 +110,14 @@ type result struct {
 	Class string
 }
 
+// Reason is why a rule was not tried, or is not counted, in one line.
+func (r result) Reason() string {
+	if r.Verdict == conformance.Pass || r.Verdict == conformance.Fail {
+		return ""
+	}
+	return firstLine(r.Evidence)
+}
+
 // classes are the verdicts as names of styles.
 var classes = map[conformance.Verdict]string{
 	conformance.Pass: "pass", conformance.Fail: "fail", conformance.NotClaimed: "not",
@@ -122,7 +130,7 @@ func (t tile) Class() string { return classes[t.Verdict] }
 func dataOf(r conformance.Report) data {
 	d := data{
 		Name: r.Name, Verdict: Verdict(r), OK: r.OK(), Seconds: int(r.Seconds + 0.5), TTL: r.TTL.String(),
-		Started: r.Started.UTC().Format("2 January 2006, 15:04 MST"), Seed: fmt.Sprint(r.Seed),
+		Started: r.Started.UTC().Format("2 Jan 2006, 15:04 MST"), Seed: fmt.Sprint(r.Seed),
 		Assumptions: r.Guarantees.Assumptions,
 	}
 	n := map[conformance.Verdict]int{}

@@ -50,7 +50,7 @@ func TestHTML(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, report.HTML(&out, sample()))
 	page := out.String()
-	for _, want := range []string{"a &lt;lock&gt;", "1 rule was broken.", "ReleaseOwnOnly", "&lt;script&gt;", "Clocks &amp; rates", "Guarded writes"} {
+	for _, want := range []string{"a &lt;lock&gt;", "1 rule was broken.", "ReleaseOwnOnly", "&lt;script&gt;", "Clocks &amp; rates", "Guarded writes", "<small>needs Config.Guarded</small>"} {
 		assert.Contains(t, page, want)
 	}
 	for _, outside := range []string{"<script", "src=", "href=", "url(", "@import", "http:", "https:"} {
