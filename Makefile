@@ -28,7 +28,7 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 
 test-peers: ## Run the suite on locks of others, and hold docs/peers.md against it
 	@scripts/test-servers
-	cd conformance/peers && $(GO) test -timeout 10m ./...
+	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 10m ./...
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images

@@ -55,6 +55,14 @@ func TestOpen(t *testing.T) {
 	assert.LessOrEqual(t, time.Until(until), 3*time.Second)
 	require.NoError(t, lease.Release(t.Context()))
 
+	elsewhere, err := config.Parse("f", []byte("lockers: {jobs: {url: \"redis://:hunter2@h\"}}"))
+	require.NoError(t, err, "which schemes there are is known when a locker is opened")
+	_, err = elsewhere.Open(t.Context(), "jobs")
+	require.ErrorIs(t, err, lock.ErrInvalid)
+	assert.ErrorContains(t, err, `locker "jobs"`)
+	assert.ErrorContains(t, err, "github.com/mortiselock/lock/redis", "the package to import is not named")
+	assert.NotContains(t, err.Error(), "hunter2")
+
 	_, err = f.Open(t.Context(), "job")
 	require.ErrorIs(t, err, lock.ErrInvalid)
 	assert.ErrorContains(t, err, `it has no locker "job"; it has: jobs`)

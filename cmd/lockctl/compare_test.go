@@ -95,6 +95,21 @@ func TestCompare(t *testing.T) {
 	assert.Contains(t, out, "whoever reaches the server")
 	assert.Contains(t, out, "proved by")
 
+	args, urls := []string{"compare", "mem:"}, []string{"mem:"}
+	for _, p := range places {
+		url := p.url(t)
+		u, err := backend.ParseURL(url)
+		require.NoError(t, err)
+		args, urls = append(args, url), append(urls, u.String())
+	}
+	status, out, errs = run(t, "", args...)
+	require.Equal(t, exitOK, status, errs)
+	for _, url := range urls {
+		assert.Contains(t, out, "  "+url+" ", "a backend is not in the comparison")
+		assert.Contains(t, out, url+" assumes\n")
+	}
+	assert.NotContains(t, out+errs, servertest.SharedMariaDB(t).Password())
+
 	status, out, errs = run(t, "", "compare", "--format", "json")
 	require.Equal(t, exitOK, status, errs)
 	var found []backend.Declaration
