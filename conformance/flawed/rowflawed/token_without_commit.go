@@ -1,0 +1,61 @@
+package rowflawed
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var uncommittedToken = Lock{
+	ID: "Z26", Title: "the token is raised on a connection that does not commit",
+	Summary: "The token is raised on a connection of its own, but the pool was opened with autocommit=0: when the connection is closed the token is rolled back, and the next holder gets it again.",
+	Seen:    "This library, until its own connections were set to commit; a pool with autocommit=0 in its DSN, or a server with it in init_connect.",
+	Instead: "Set what you rely on for each connection, or refuse a pool that has it otherwise.",
+	File:    "token_without_commit.go",
+	Rule:    "TokenIncreases",
+	Also:    []string{"tokens", "FencedRegister", "LossEndsUse"},
+	prepare: prepareRows, // nobody can see whose connection it is, so nobody can remove it
+	open:    func(db *sql.DB) backend.Backend { return tokenUncommitted{newRows(db)} },
+}
+
+// tokenUncommitted relies on autocommit, which is off.
+//
+//	A: locks the row; on another connection: token 5
+//	A: the other connection is closed, as pools do now and then: the token is 4 again
+//	A: releases
+//	B: locks the row; token 5
+//
+// Caught by TokenIncreases.
+type tokenUncommitted struct{ *rows }
+
+func (t tokenUncommitted) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	do := t.steps()
+	do.token = func(ctx context.Context, c *sql.Conn, key string) (uint64, error) {
+		var id int64
+		if err := c.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+			return 0, err
+		}
+		other, err := t.db.Conn(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer discard(other)
+		if err := exec(ctx, other, "SET SESSION autocommit = 0"); err != nil {
+			return 0, err
+		}
+		res, err := other.ExecContext(ctx, raiseToken, id, key)
+		if err != nil {
+			return 0, err
+		}
+		token, err := res.LastInsertId()
+		return uint64(token), err
+	}
+	return t.try(ctx, req, do)
+}
+
+func (t tokenUncommitted) Guarantees() backend.Guarantees {
+	g := t.rows.Guarantees()
+	g.TokenSurvives = []backend.Event{backend.EventClientCrash}
+	return g
+}
