@@ -146,7 +146,7 @@ func closeAll(clients []*goredis.Client) {
 	}
 }
 
-// redlockBackend implements backend.Backend and Inspector.
+// redlockBackend implements backend.Backend, Inspector and Lister.
 type redlockBackend struct {
 	nodes        []*redlockNode
 	quorum       int
@@ -164,7 +164,8 @@ type redlockBackend struct {
 	end          context.CancelFunc
 }
 
-// redlockWithTokens also implements ForceReleaser, which names a hold by its token.
+// redlockWithTokens also implements ForceReleaser and Revoker, which name a hold by its
+// token.
 type redlockWithTokens struct{ *redlockBackend }
 
 var (
@@ -172,6 +173,7 @@ var (
 	_ backend.Inspector     = (*redlockBackend)(nil)
 	_ backend.Lister        = (*redlockBackend)(nil)
 	_ backend.ForceReleaser = redlockWithTokens{}
+	_ backend.Revoker       = redlockWithTokens{}
 )
 
 func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*redlockBackend, error) {

@@ -5,14 +5,16 @@
 -- KEYS[2]  the token that was accepted last, and for which acquisition
 -- KEYS[3]  the node's mark
 -- ARGV[1]  token
+-- ARGV[2]  begins the record of a hold with the token that was revoked
 --
 -- Returns   1  removed
 --           0  the key is free or has another token; nothing was changed
 local record = redis.call('GET', KEYS[1])
 local accepted = redis.call('GET', KEYS[2])
-if record and accepted then
-  local token, id = string.match(accepted, '^(%d+)|(%x+)$')
-  if token == ARGV[1] and string.sub(record, 1, 36) == 'R1|' .. id .. '|' then
+if record then
+  local token, id = string.match(accepted or '', '^(%d+)|(%x+)$')
+  if token == ARGV[1] and string.sub(record, 1, 36) == 'R1|' .. id .. '|'
+    or string.sub(record, 1, #ARGV[2]) == ARGV[2] then
     redis.call('DEL', KEYS[1])
     return 1
   end

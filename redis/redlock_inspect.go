@@ -98,6 +98,10 @@ func (b *redlockBackend) candidateOf(answer list) (candidate, bool) {
 	record := answer.string(0)
 	id, _, _, ok := recordOf(record)
 	c := candidate{id: id, record: record, left: []time.Duration{time.Duration(max(answer.int(1), 0)) * time.Millisecond}}
+	if revoked, ok := revokedToken(record); ok {
+		c.token = revoked
+		return c, true
+	}
 	if b.tokens {
 		var of string
 		c.token, of, _ = strings.Cut(answer.string(2), "|")
@@ -111,9 +115,10 @@ func (b redlockWithTokens) ForceRelease(ctx context.Context, key string, token u
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
 	}
+	text := strconv.FormatUint(token, 10)
 	r := b.newRound(0, (*tally).everybody, meansRelease)
 	r.ask(evictScript, []any{
-		"evalsha", evictScript.hash, 3, b.record(key), b.accepted(key), b.mark, strconv.FormatUint(token, 10),
+		"evalsha", evictScript.hash, 3, b.record(key), b.accepted(key), b.mark, text, revokedHead(text),
 	}, false)
 	r.wait(ctx, b.nodeTimeout)
 	removed, not := r.tally.count(yes), r.tally.count(no)

@@ -22,8 +22,6 @@ type place struct {
 	own func(t *testing.T) (url string, kill func())
 	// waiters: the server knows who waits.
 	waiters bool
-	// atOnce: a hold can be ended by force at once only.
-	atOnce bool
 }
 
 var places = []place{
@@ -34,8 +32,7 @@ var places = []place{
 		own:  ownServer(servertest.Redis, ""),
 	},
 	{
-		name:   "redlock",
-		atOnce: true,
+		name: "redlock",
 		url: func(t *testing.T) string {
 			var addrs []string
 			for range 3 {

@@ -63,15 +63,10 @@ func inspected(t *testing.T, url, key string) shown {
 	return s
 }
 
-// unlock is the command line that ends the hold of the last argument, a token, as
-// softly as the backend can.
-func (p place) unlock(args ...string) []string {
+// unlockArgs is the command line that ends the hold of the last argument, a token.
+func unlockArgs(args ...string) []string {
 	last := len(args) - 1
-	line := append([]string{"unlock"}, append(slices.Clone(args[:last]), "--token", args[last])...)
-	if p.atOnce {
-		line = append(line, "--now")
-	}
-	return line
+	return append([]string{"unlock"}, append(slices.Clone(args[:last]), "--token", args[last])...)
 }
 
 func token(l lock.Lease) string { return strconv.FormatUint(l.Token(), 10) }
@@ -177,32 +172,22 @@ func TestUnlock(t *testing.T) {
 	everywhere(t, func(t *testing.T, p place) {
 		url := p.url(t)
 		lease := taken(t, url, "k", lock.WithLabel("the holder"))
-		if p.atOnce {
-			status, _, errs := operated(t, url, "unlock", "k", "--token", token(lease))
-			assert.Equal(t, exitUsage, status)
-			assert.Contains(t, errs, "make sure that the holder is dead, and add --now")
-			require.NoError(t, lease.Renew(t.Context()), "an unlock that was refused has hit the holder")
-		}
-		status, _, errs := operated(t, url, p.unlock("k", "1")...)
+		status, _, errs := operated(t, url, unlockArgs("k", "1")...)
 		assert.Equal(t, exitHeld, status)
 		assert.Contains(t, errs, `token 1 does not hold "k"; now it is held by "the holder"`)
 		assert.Contains(t, errs, token(lease))
 		require.NoError(t, lease.Renew(t.Context()), "an unlock with another token has hit the holder")
 
-		status, out, errs := operated(t, url, p.unlock("--json", "k", token(lease))...)
+		status, out, errs := operated(t, url, unlockArgs("--json", "k", token(lease))...)
 		require.Equal(t, exitOK, status, errs)
 		assert.Contains(t, out, `"key":"k"`)
-		if p.atOnce {
-			assert.Contains(t, out, `"ended":true`)
-		} else {
-			assert.Contains(t, out, `"ended":false,"until":"`)
-		}
+		assert.Contains(t, out, `"ended":false,"until":"`)
 		require.ErrorIs(t, requireEnded(t, lease), lock.ErrTakenOver)
 		status, _, errs = operated(t, url, "wait", "--timeout", "20s", "k")
 		require.Equal(t, exitOK, status, errs)
 
 		next := taken(t, url, "k", lock.WithLabel("the next"))
-		status, _, errs = operated(t, url, p.unlock("k", token(lease))...)
+		status, _, errs = operated(t, url, unlockArgs("k", token(lease))...)
 		assert.Equal(t, exitHeld, status, "an old token has ended a newer hold")
 		assert.Contains(t, errs, `now it is held by "the next"`)
 		assert.Contains(t, errs, token(next))
@@ -213,7 +198,7 @@ func TestUnlock(t *testing.T) {
 		assert.Equal(t, exitOK, status, errs)
 		require.ErrorIs(t, requireEnded(t, next), lock.ErrTakenOver)
 
-		status, _, errs = operated(t, url, p.unlock("free", token(lease))...)
+		status, _, errs = operated(t, url, unlockArgs("free", token(lease))...)
 		assert.Equal(t, exitFree, status, errs)
 		assert.Contains(t, errs, `nobody holds "free"; nothing was changed`)
 	})
@@ -223,9 +208,6 @@ func TestUnlock(t *testing.T) {
 // keeps others out until it expires, and the command is killed by then.
 func TestUnlockOfAHolderThatHangs(t *testing.T) {
 	everywhere(t, func(t *testing.T, p place) {
-		if p.atOnce {
-			t.Skipf("a hold on %s is ended at once or not at all", p.name)
-		}
 		url := p.url(t)
 		holder := start(t, url, "run", "--ttl", takenTTL.String(), "k", "--", "sh", "-c", "echo $$; exec sleep 600")
 		command := pidOf(t, holder.line())
@@ -247,7 +229,7 @@ func TestUnlockStopsACommand(t *testing.T) {
 		url := p.url(t)
 		holder := start(t, url, "run", "--ttl", takenTTL.String(), "k", "--", "sh", "-c", "echo up; exec sleep 600")
 		require.Equal(t, "up", holder.line())
-		status, _, errs := operated(t, url, p.unlock("k", strconv.FormatUint(inspected(t, url, "k").Token, 10))...)
+		status, _, errs := operated(t, url, unlockArgs("k", strconv.FormatUint(inspected(t, url, "k").Token, 10))...)
 		require.Equal(t, exitOK, status, errs)
 		holder.requireStatus(exitLost)
 		assert.Contains(t, holder.errors(), `the hold on "k" was lost: its record was removed or taken over on the server; sh was stopped`)

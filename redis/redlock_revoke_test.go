@@ -1,0 +1,164 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// toRevoke is a hold of a Redlock that each of its nodes has.
+func toRevoke(t *testing.T, nodes int, ttl time.Duration) (*double, redlockWithTokens, backend.Hold) {
+	t.Helper()
+	d := doubleOn(t, doubleClients(t, nodes), RedlockOptions{})
+	hold, _ := granted(t, d, brief("k", ttl))
+	eventually(t, "every node has it", func() bool { return d.count(t, "k") == nodes })
+	return d, redlockWithTokens{d.redlockBackend}, hold
+}
+
+// TestRedlockRevokeQuorum: with whatever set of nodes up, a revocation that is
+// confirmed leaves no majority to the holder when all are back, and one that is not
+// says so. It never makes room for anybody.
+func TestRedlockRevokeQuorum(t *testing.T) {
+	t.Parallel()
+	for nodes := 1; nodes <= 5; nodes++ {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			t.Parallel()
+			for up := range 1 << nodes {
+				d, b, hold := toRevoke(t, nodes, ttl)
+				for i, node := range d.nodes {
+					if up&(1<<i) == 0 {
+						node.down()
+					}
+				}
+				err := b.Revoke(t.Context(), "k", hold.Token)
+				for _, node := range d.nodes {
+					node.up()
+				}
+				if bits.OnesCount(uint(up)) < nodes-d.quorum+1 {
+					require.ErrorIs(t, err, backend.ErrUnavailable, "up: %b", up)
+					require.NotErrorIs(t, err, backend.ErrNotHeld, "up: %b", up)
+					eventually(t, "the hold goes on", func() bool { _, err := d.Renew(t.Context(), hold); return err == nil })
+					require.NoError(t, b.Revoke(t.Context(), "k", hold.Token), "the rest of it, up: %b", up)
+				} else {
+					require.NoError(t, err, "up: %b", up)
+				}
+				eventually(t, "the holder is told", func() bool {
+					_, err := d.Renew(t.Context(), hold)
+					return errors.Is(err, backend.ErrNotHeld)
+				})
+				eventually(t, "the nodes that were down are asked again, and let nobody in", func() bool {
+					_, err := d.Try(t.Context(), request("k"))
+					require.Error(t, err, "up: %b", up)
+					return errors.Is(err, backend.ErrHeld)
+				})
+			}
+		})
+	}
+}
+
+// TestRedlockRevokeAgain: a revocation whose answers were lost is repeated, a revoked
+// hold is still shown, and can be ended at once.
+func TestRedlockRevokeAgain(t *testing.T) {
+	t.Parallel()
+	d, b, hold := toRevoke(t, 3, ttl)
+	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token+1), backend.ErrNotHeld)
+	require.ErrorIs(t, b.Revoke(t.Context(), "free", hold.Token), backend.ErrNotHeld)
+	for _, node := range d.nodes {
+		node.losesReply()
+	}
+	err := b.Revoke(t.Context(), "k", hold.Token)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
+	for _, node := range d.nodes {
+		node.up()
+	}
+	eventually(t, "it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
+	rec, err := b.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, hold.Token, rec.Token)
+	require.LessOrEqual(t, rec.Remaining, ttl)
+	require.ErrorIs(t, b.ForceRelease(t.Context(), "k", hold.Token+1), backend.ErrNotHeld)
+	require.NoError(t, b.ForceRelease(t.Context(), "k", hold.Token))
+	_, g := granted(t, d, request("k"))
+	require.Greater(t, g.Token, hold.Token)
+	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token), backend.ErrNotHeld)
+}
+
+// TestRedlockRevokeDuringTopUp: a renewal that was under way puts the hold back on
+// nodes that did not have it, which therefore don't count for the revocation.
+func TestRedlockRevokeDuringTopUp(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 5)
+	holder := doubleOn(t, clients, RedlockOptions{})
+	hold, _ := granted(t, holder, request("k"))
+	eventually(t, "every node has it", func() bool { return holder.count(t, "k") == 5 })
+	holder.forget(t, "k", 3, 4)
+	goOn := []func(){holder.nodes[3].stall(), holder.nodes[4].stall()}
+	_, err := holder.Renew(t.Context(), hold)
+	require.NoError(t, err)
+
+	operator := doubleOn(t, clients, RedlockOptions{Prefix: holder.prefix})
+	for _, node := range operator.nodes[1:3] {
+		node.down()
+	}
+	// One node has revoked it, two say that they don't have it, and two are silent.
+	b := redlockWithTokens{operator.redlockBackend}
+	err = b.Revoke(t.Context(), "k", hold.Token)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.NotErrorIs(t, err, backend.ErrNotHeld)
+	for _, f := range goOn {
+		f()
+	}
+	eventually(t, "the hold is back", func() bool { return holder.count(t, "k") == 5 })
+	_, err = holder.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	for _, node := range operator.nodes {
+		node.up()
+	}
+	eventually(t, "now it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
+	_, err = holder.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrTakenOver)
+}
+
+// TestRedlockRevokedLease is what the holder and a waiter see of it.
+func TestRedlockRevokedLease(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 5)
+	const ttl = 3 * time.Second
+	opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+	l, err := NewRedlock(t.Context(), clientsOf(t, servers), opts)
+	require.NoError(t, err)
+	defer l.Close()
+	b := redlockOn(t, servers, opts)
+	lease, err := l.Acquire(t.Context(), "k", lock.WithLabel("hangs"))
+	require.NoError(t, err)
+	servers[4].Kill(t)
+	servers[3].Freeze(t)
+	require.NoError(t, b.(backend.Revoker).Revoke(t.Context(), "k", lease.Token()))
+	_, err = b.Try(t.Context(), brief("k", ttl))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	granted := make(chan uint64, 1)
+	go func() {
+		next, err := l.Acquire(t.Context(), "k")
+		if assert.NoError(t, err) {
+			select {
+			case <-lease.Context().Done():
+			default:
+				assert.Fail(t, "granted before the holder was told")
+			}
+			granted <- next.Token()
+		}
+	}()
+	<-lease.Context().Done()
+	require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrTakenOver)
+	require.Greater(t, <-granted, lease.Token())
+}
