@@ -140,6 +140,43 @@ func TestCompactionUnderAWatch(t *testing.T) {
 	require.NoError(t, place.Withdraw(t.Context()))
 }
 
+// A watch that is resumed on a new connection, and whose revision was compacted
+// meanwhile, is given up, and the waiter looks for itself.
+func TestCompactionWhileAWatchIsAway(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t)
+	proxy := servertest.Proxy(t, server.Addr())
+	c := clientOf(t, server)
+	a := backendOn(t, c, nil)
+	b, err := adminOf("etcd://" + proxy.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.Close() })
+	hold, _ := granted(t, a, request("k"))
+	place, err := b.Enqueue(t.Context(), request("k"))
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		_, err := place.Wait(t.Context())
+		got <- err
+	}()
+	eventually(t, "it watches", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "1" })
+	proxy.Refuse()
+	proxy.Cut()
+	require.NoError(t, a.Release(t.Context(), hold))
+	resp, err := c.Put(t.Context(), "else", "where")
+	require.NoError(t, err)
+	_, err = c.Compact(t.Context(), resp.Header.Revision)
+	require.NoError(t, err)
+	proxy.Accept(t)
+	select {
+	case err := <-got:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the waiter is stranded")
+	}
+	require.NoError(t, place.Withdraw(t.Context()))
+}
+
 // While the server stands still a release is bounded, and the loss is told by the
 // deadline.
 func TestFrozenServer(t *testing.T) {

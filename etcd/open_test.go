@@ -174,7 +174,7 @@ func TestNobodyAnswers(t *testing.T) {
 // authentication on.
 func users(t *testing.T) *servertest.Server {
 	t.Helper()
-	s := servertest.Etcd(t)
+	s := servertest.Etcd(t, servertest.WithArgs("--auth-token-ttl", "1")) // so that tokens expire under the clients
 	c := clientOf(t, s)
 	ctx := t.Context()
 	for _, u := range []string{"root", "ann", "bob"} {
@@ -211,8 +211,10 @@ func TestUsers(t *testing.T) {
 	for range 2 {
 		lease, err := l.Acquire(t.Context(), "k")
 		require.NoError(t, err)
-		time.Sleep(time.Second) // a renewal
+		time.Sleep(2500 * time.Millisecond) // renewals, and idle requests
 		require.NoError(t, lease.Context().Err())
+		_, err = l.TryAcquire(t.Context(), "k")
+		require.ErrorIs(t, err, lock.ErrHeld)
 		require.NoError(t, lease.Release(t.Context()))
 	}
 	for what, raw := range map[string]string{

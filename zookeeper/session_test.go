@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -275,6 +276,25 @@ func TestLostReplies(t *testing.T) {
 		}
 		lastSession = id
 	}
+}
+
+// What is found by its name is adopted only if it belongs to the present session.
+func TestNodeOfAnotherSessionIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
+	req := request(uniqueKey(t))
+	n, _, err := b.current.record(req)
+	require.NoError(t, err)
+	require.NoError(t, b.current.makeDir(t.Context(), n.dir))
+	theirs, err := conn.Create(n.dir+"/"+n.name, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	_, err = n.adopt(t.Context())
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.Empty(t, n.path)
+	require.NoError(t, conn.Delete(theirs, -1))
+	c, err := n.adopt(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, c.path, "there is nothing any more")
 }
 
 // The caller gives up while the server stands still, and the server grants afterwards:
