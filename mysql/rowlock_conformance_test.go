@@ -10,6 +10,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -26,7 +27,9 @@ func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	s := shared(t)
 	db := adminOf(t, s)
 	run(t, db, "CREATE TABLE IF NOT EXISTS row_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
-	conformance.Run(t, rowConfig(s.URL(), db))
+	cfg := rowConfig(s.URL(), db)
+	cfg.Judge = linear.Judge(t)
+	conformance.Run(t, cfg)
 }
 
 // rowConfig is that of a URL. Without a pool to read with there are no guarded writes.

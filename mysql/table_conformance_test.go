@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -46,9 +47,29 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 			cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=" + foundRows)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
 			cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
+			cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
 			conformance.Run(t, cfg)
 		})
 	}
+}
+
+// idleSessions says what is set on the idle connections of a pool, each text once.
+func idleSessions(ctx context.Context, db *sql.DB) (string, error) {
+	seen := map[string]bool{}
+	for range max(db.Stats().Idle, 1) {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close() // the next one is another
+		vars, err := serverVariables(ctx, conn, "autocommit", "completion_type", "tx_isolation", "transaction_isolation",
+			"wait_timeout", "innodb_lock_wait_timeout", "lock_wait_timeout", "sql_mode", "time_zone")
+		if err != nil {
+			return "", err
+		}
+		seen[fmt.Sprint(vars)] = true // maps are printed in the order of their keys
+	}
+	return fmt.Sprint(seen), nil
 }
 
 func tableConfigOfURL(url string) conformance.Config {
