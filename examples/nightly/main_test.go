@@ -1,7 +1,8 @@
 package main
 
 import (
-	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -26,17 +27,24 @@ func (p *pages) Write(b []byte) (int, error) {
 func TestOneCopyWorksAndTheOtherSaysSo(t *testing.T) {
 	t.Parallel()
 	const url = "mem:nightly"
+	report := filepath.Join(t.TempDir(), "report.txt")
 	begun := make(chan struct{})
 	one := &pages{out: begun}
 	done := make(chan error, 1)
-	go func() { done <- run(t.Context(), url, 50*time.Millisecond, one) }()
+	go func() { done <- run(t.Context(), url, report, 50*time.Millisecond, one) }()
 	<-begun
 
 	var other strings.Builder
-	require.NoError(t, run(t.Context(), url, 0, &other))
+	require.NoError(t, run(t.Context(), url, report, 0, &other))
 	require.NoError(t, <-done)
 	assert.Contains(t, other.String(), `nothing to do: the report is being written by "nightly report"`)
 	assert.Contains(t, one.String(), ": page 5\n")
 
-	require.NoError(t, run(t.Context(), url, 0, io.Discard), "the key is free again")
+	text, err := os.ReadFile(report)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "page 5\n")
+
+	var late strings.Builder
+	require.NoError(t, run(t.Context(), url, report, 0, &late))
+	assert.Contains(t, late.String(), "nothing to do: "+report+" is there", "the key is free again, and the work is done")
 }
