@@ -110,6 +110,33 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 				}
 			}
 		}},
+		"an unanswered release did not happen": {"ReleaseUnknown", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrOutcomeUnknown) {
+						return lock.ErrUnavailable
+					}
+					return err
+				}
+			}
+		}},
+		"a grant that came late is told as a refusal": {"GrantWithinValidity", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if err != nil {
+					err = &lock.HeldError{Key: key}
+				}
+				return l, err
+			}
+		}},
+		"calls end when the server answers": {"CallsAreBounded", func(m *lockerMutant) {
+			m.both(func(get getter) getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(context.WithoutCancel(ctx), key, opts...)
+				}
+			})
+		}},
 		"waits for what will not come": {"PermanentStops", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for {

@@ -21,6 +21,7 @@ type lockerMutant struct {
 	try, acquire getter
 	close        func() error
 	lease        func(ctx context.Context, m *leaseMutant)
+	says         func(backend.Guarantees) backend.Guarantees
 }
 
 type leaseMutant struct {
@@ -34,6 +35,9 @@ type leaseMutant struct {
 
 func (m *lockerMutant) Guarantees() backend.Guarantees {
 	g, _ := lock.GuaranteesOf(m.Locker)
+	if m.says != nil {
+		g = m.says(g)
+	}
 	return g
 }
 func (m *lockerMutant) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -77,6 +81,43 @@ func TestMutantLockers(t *testing.T) {
 		change func(m *lockerMutant)
 	}{
 		"none": {"", func(*lockerMutant) {}},
+		"any TTL will do": {"TTLGrain", func(m *lockerMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.TTLGrain = time.Millisecond; return g }
+		}},
+		"what is not promised is done all the same": {"UnsupportedIsRefused", func(m *lockerMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.Reentrancy = backend.ReentrancyNone; return g }
+		}},
+		"a waiter asks a few times only": {"TryBesideWaiters ManyWaiters", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for n := 0; ; n++ {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil || n == 3 {
+						return l, err
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}},
+		"a wait has a limit of its own": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				limited, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+				defer cancel()
+				return m.Locker.Acquire(limited, key, opts...)
+			}
+		}},
+		"a lease that is busy": {"LeaseConcurrent", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var mu sync.Mutex
+				l.renew = func(ctx context.Context) error {
+					if !mu.TryLock() {
+						return errors.New("the lease is busy")
+					}
+					defer mu.Unlock()
+					time.Sleep(time.Millisecond)
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
 		"the hold ends with the acquire context": {"HoldOutlivesAcquireCtx", func(m *lockerMutant) {
 			m.lease = func(ctx context.Context, l *leaseMutant) {
 				context.AfterFunc(ctx, func() { _ = l.Lease.Release(context.Background()) })

@@ -133,7 +133,7 @@ func TestMutantQueues(t *testing.T) {
 		rules  string
 		change func(*queueMutant)
 	}{
-		"withdrawing does nothing": {"QueueWithdraw", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
+		"withdrawing does nothing": {"QueueWithdraw WaiterDeathHarmless", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
 			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
 		}},

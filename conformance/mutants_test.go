@@ -189,6 +189,19 @@ func TestMutantBackends(t *testing.T) {
 				return backend.Validity{Sent: backend.RuntimeClock().Now(), For: backend.ValidFor(h.TTL)}, nil
 			}
 		}},
+		"renewal of a key, not of a hold": {"ReleaseStopsRenewal", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				if m.shared.next() == 1 { // one goroutine for the first key that is renewed
+					go func() {
+						for range 100 {
+							time.Sleep(h.TTL / 4)
+							_, _ = m.Backend.Renew(context.WithoutCancel(ctx), m.shared.lastOf(h.Key))
+						}
+					}()
+				}
+				return m.Backend.Renew(ctx, h)
+			}
+		}},
 		"renewal fails at times": {"RenewIdempotentCount", func(m *mutant) {
 			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
 				if m.shared.next()%30 == 0 {

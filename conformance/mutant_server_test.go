@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// Mutants of what servers bring along: sessions, connections, steps of several
+// commands. The flawed locks over real servers have them too; these need none.
+
+// handsOverInSteps releases one hold and tries for the next, whatever the release
+// said.
+type handsOverInSteps struct{ *mutant }
+
+func (m handsOverInSteps) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	_ = m.Release(ctx, from)
+	return m.Try(ctx, to)
+}
+
+func TestMutantHandOver(t *testing.T) {
+	t.Parallel()
+	cfg := mutate(func(*mutant) {})
+	healthy := cfg.OpenBackend
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := healthy(ctx)
+		return handsOverInSteps{b.(*mutant)}, err
+	}
+	mustFail(t, cfg, "HandOverIsOneStep")
+}
+
+// TestMutantPool leaves something behind on the connections that it was given.
+func TestMutantPool(t *testing.T) {
+	t.Parallel()
+	var settings atomic.Int64
+	cfg := mutate(func(m *mutant) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			settings.Store(1)
+			return m.Backend.Try(ctx, req)
+		}
+	})
+	cfg.Pool = func(context.Context) (string, error) { return fmt.Sprint("timeout=", settings.Load()), nil }
+	mustFail(t, cfg, "PoolClean")
+}
+
+// sessions are places in the queue of a store, each of which ends with its client's
+// session.
+type sessions struct {
+	backend.Backend
+	backend.Queuer
+	store *sessionStore
+}
+
+type sessionStore struct {
+	careless bool // a wait that ends is taken for a grant
+
+	mu   sync.Mutex
+	last map[string]backend.Ticket // by key
+}
+
+func (s sessions) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	t, err := s.Queuer.Enqueue(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.store.last[req.Key] = t
+	return sessionPlace{t, s.store}, nil
+}
+
+func (s *sessionStore) end(ctx context.Context, key string) error {
+	s.mu.Lock()
+	t := s.last[key]
+	s.mu.Unlock()
+	return t.Withdraw(ctx)
+}
+
+type sessionPlace struct {
+	backend.Ticket
+	store *sessionStore
+}
+
+func (p sessionPlace) Wait(ctx context.Context) (backend.Grant, error) {
+	g, err := p.Ticket.Wait(ctx)
+	if err != nil && ctx.Err() == nil && p.store.careless {
+		return backend.Grant{Token: 1, Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: time.Second}}, nil
+	}
+	return g, err
+}
+
+// sessionConfig is a lock with sessions, over a queue in memory.
+func sessionConfig(careless bool) Config {
+	store, ended := memlock.NewStore(nil), &sessionStore{careless: careless, last: map[string]backend.Ticket{}}
+	cfg := memory()
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+		if err != nil {
+			return nil, err
+		}
+		return sessions{b, b.(backend.Queuer), ended}, nil
+	}
+	cfg.EndSession = ended.end
+	return cfg
+}
+
+func TestMutantSessions(t *testing.T) {
+	t.Parallel()
+	mustFail(t, sessionConfig(true), "WaiterSessionCheck")
+	healthy := sessionConfig(false)
+	healthy.Only = []string{"WaiterSessionCheck"}
+	rep, err := Check(t.Context(), healthy)
+	if res := rep.Results[0]; err != nil || res.Verdict != Pass {
+		t.Errorf("with a look at the session: %s (%s, %v)", res.Verdict, res.Evidence, err)
+	}
+}
