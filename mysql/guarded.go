@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -24,7 +26,8 @@ import (
 // and neither commits nor rolls back. The protected tables must be transactional.
 //
 // The error matches ErrNotHeld when the lease was lost, ErrOutcomeUnknown when the
-// answer to the commit did not arrive, and otherwise that of fn or of the server; in
+// answer to the commit did not arrive, which is waited for until a second after ctx or the
+// lease has ended, and otherwise that of fn or of the server; in
 // these cases nothing was changed, except that an unknown outcome is just that.
 // Leases of one Locker can be used at the same time, and so can one lease.
 func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
@@ -64,15 +67,21 @@ func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context,
 
 // guarded is one transaction. work ends with the lease.
 func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	// Each statement of fn sees what was committed before it, as it would without us.
-	tx, err := b.db.BeginTx(work, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	conn, err := b.db.Conn(work)
 	if err != nil {
+		return keyError(work, hold.Key, unsent{err})
+	}
+	socket := socketOf(conn)
+	// Each statement of fn sees what was committed before it, as it would without us.
+	tx, err := conn.BeginTx(work, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		_ = conn.Close()
 		return keyError(work, hold.Key, unsent{err})
 	}
 	committed := false
 	defer func() {
-		if !committed {
-			_ = tx.Rollback() // also when fn panics
+		if !committed { // also when fn panics
+			_ = endTransaction(work, conn, socket, tx.Rollback)
 		}
 	}()
 	if err := b.checkHolder(work, tx, hold); err != nil {
@@ -84,8 +93,8 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 	if err := work.Err(); err != nil {
 		return keyError(work, hold.Key, fmt.Errorf("%w: the work took longer than it could: %w", context.Cause(work), err))
 	}
-	err = tx.Commit()
 	committed = true
+	err = endTransaction(work, conn, socket, tx.Commit)
 	switch {
 	case err == nil:
 		return nil
@@ -95,6 +104,38 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 		return keyError(work, hold.Key, err)
 	}
 	return keyError(work, hold.Key, fmt.Errorf("%w: commit: %w", backend.ErrOutcomeUnknown, err))
+}
+
+var errNoAnswer = errors.New("no answer came")
+
+// endTransaction commits or rolls back, and gives the connection back. The driver
+// sends neither with a context: the answer is waited for until a while after work has
+// ended. Then the connection is cut; one that can't be is left to the timeouts of the
+// driver and of the network.
+func endTransaction(work context.Context, conn *sql.Conn, socket net.Conn, end func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := end()
+		_ = conn.Close()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-work.Done():
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	if socket == nil {
+		return errNoAnswer
+	}
+	_ = socket.Close()
+	return <-done
 }
 
 // checkHolder locks the row against everybody who would change it, and requires that
