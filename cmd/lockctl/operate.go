@@ -180,13 +180,20 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 		Example: `  lockctl inspect nightly
   lockctl unlock nightly --token 1795197764754627
   lockctl unlock nightly --token 1795197764754627 --now`,
-		Args: oneKey,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := oneKey(cmd, args); err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("token") {
+				return usageError("which hold of %q is to be ended? Name it with --token N, which lockctl inspect shows", args[0])
+			}
+			return nil
+		},
 	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
 		return o.unlock(ctx, b, args[0], token, now)
 	})
 	cmd.Flags().Uint64Var(&token, "token", 0, "`token` of the hold to end, as inspect shows it")
 	cmd.Flags().BoolVar(&now, "now", false, "let others in at once, not when the hold would have expired")
-	_ = cmd.MarkFlagRequired("token")
 	return cmd
 }
 

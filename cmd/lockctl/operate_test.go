@@ -84,7 +84,7 @@ func TestOperatorsErrors(t *testing.T) {
 		"no key":          {"file:", []string{"inspect"}, exitUsage, "the key is missing"},
 		"two keys":        {"file:", []string{"wait", "a", "b"}, exitUsage, "one key is expected"},
 		"bad key":         {"file:", []string{"inspect", "a\x01"}, exitUsage, ""},
-		"no token":        {"file:", []string{"unlock", "a"}, exitUsage, "token"},
+		"no token":        {"file:", []string{"unlock", "a"}, exitUsage, "--token N, which lockctl inspect shows"},
 		"memory":          {"mem:", []string{"ls"}, exitUsage, "holds nothing outside this process"},
 		"no server":       {nowhere, []string{"inspect", "a"}, exitUnavailable, ""},
 		"negative":        {"file:" + t.TempDir(), []string{"wait", "--timeout", "-1s", "a"}, exitUsage, "is negative"},
