@@ -279,7 +279,7 @@ func TestCheckReports(t *testing.T) {
 	assert.Len(t, progress, 6)
 	assert.Equal(t, Counts{Pass: 5, Skipped: 1}, rep.Counts())
 	assert.Equal(t, "HandsOut", rep.Results[0].Rule, "in the order of Rules")
-	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 unclaimed, 1 skipped")
+	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 1 skipped")
 	res, ok := rep.Result("TTLGrain")
 	assert.True(t, ok)
 	assert.Contains(t, res.Evidence, "no grain")
@@ -289,6 +289,15 @@ func TestCheckReports(t *testing.T) {
 	_, err = Check(ctx, cfg)
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.False(t, Report{}.OK(), "nothing tested is not a pass")
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	cfg.Progress = func(Result) { cancel() }
+	rep, err = Check(ctx, cfg)
+	require.NoError(t, err)
+	assert.Equal(t, "the run was cancelled: context canceled", rep.Incomplete)
+	assert.False(t, rep.OK(), "a run that was ended early is no pass")
+	assert.True(t, strings.HasPrefix(rep.String(), "Incomplete: the run was cancelled"), rep.String())
 }
 
 // fakeT records what Run makes of the results.

@@ -41,7 +41,10 @@ type Result struct {
 
 // Report is the outcome of a run.
 type Report struct {
-	Name       string             `json:"name"`
+	Name string `json:"name"`
+	// Incomplete is why the run ended before every rule could be tried, such as "the
+	// server stopped answering". It is empty for a run that went to its end.
+	Incomplete string             `json:"incomplete,omitempty"`
 	Guarantees backend.Guarantees `json:"guarantees"`
 	TTL        time.Duration      `json:"ttl"`
 	Seed       uint64             `json:"seed"`
@@ -59,9 +62,11 @@ type Counts struct {
 	Skipped    int `json:"skipped"`
 }
 
-// String is a line such as "70 pass, 1 fail, 3 not claimed, 0 unclaimed, 2 skipped".
+// String is a line such as
+//
+//	70 pass, 1 fail, 3 not claimed, 0 "works, not claimed", 2 skipped
 func (c Counts) String() string {
-	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d unclaimed, %d skipped", c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, c.Skipped)
+	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d %q, %d skipped", c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, Unclaimed, c.Skipped)
 }
 
 // Counts counts the results by verdict.
@@ -84,10 +89,10 @@ func (r Report) Counts() Counts {
 	return c
 }
 
-// OK reports whether no rule failed and at least one passed.
+// OK reports whether the run went to its end, no rule failed and at least one passed.
 func (r Report) OK() bool {
 	c := r.Counts()
-	return c.Fail == 0 && c.Pass > 0
+	return r.Incomplete == "" && c.Fail == 0 && c.Pass > 0
 }
 
 // Result returns the result of the named rule, and false when it did not run.
@@ -101,9 +106,13 @@ func (r Report) Result(rule string) (Result, bool) {
 }
 
 // String is the report for people: a line per rule, the evidence of failures and
-// the reasons of what was not tested, and the counts.
+// the reasons of what was not tested, and the counts. What ended the run early comes
+// first.
 func (r Report) String() string {
 	var b strings.Builder
+	if r.Incomplete != "" {
+		fmt.Fprintf(&b, "Incomplete: %s\n", r.Incomplete)
+	}
 	fmt.Fprintf(&b, "%s, TTL %s\n", r.Name, r.TTL)
 	for _, x := range r.Results {
 		fmt.Fprintf(&b, "%-18s %-28s %6.2f s  %s\n", x.Verdict, x.Rule, x.Seconds, x.Statement)

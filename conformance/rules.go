@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -121,10 +122,56 @@ func selectRules(only []string) ([]*rule, error) {
 	}
 	for _, name := range only {
 		if !used[name] {
-			return nil, fmt.Errorf("conformance: Config.Only names %q, which is neither a rule nor a subject; Rules lists them", name)
+			return nil, fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(name), strings.Join(subjects(), ", "))
 		}
 	}
 	return out, nil
+}
+
+// subjects lists the subjects in the order of the rules.
+func subjects() []string {
+	var out []string
+	for _, r := range allRules {
+		if !slices.Contains(out, r.Subject) {
+			out = append(out, r.Subject)
+		}
+	}
+	return out
+}
+
+// nearest is the rule or the subject that the fewest changes of a letter make of name.
+func nearest(name string) string {
+	best, fewest := "", math.MaxInt
+	names := subjects()
+	for _, r := range allRules {
+		names = append(names, r.Name)
+	}
+	for _, candidate := range names {
+		if n := changes(strings.ToLower(name), strings.ToLower(candidate)); n < fewest {
+			best, fewest = candidate, n
+		}
+	}
+	return best
+}
+
+// changes is the edit distance of Levenshtein, in bytes.
+func changes(a, b string) int {
+	row := make([]int, len(b)+1) // of the prefix of a, to each prefix of b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal, row[j+1] = row[j+1], min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // missing returns the first claim that is not made, or nil.

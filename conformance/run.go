@@ -76,7 +76,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 
 // Check tests the lock without the testing package. The error says what is wrong
 // with the Config; broken rules are in the report. When ctx ends, the rules that
-// have not begun are skipped.
+// have not begun are skipped and the report is incomplete.
 func Check(ctx context.Context, cfg Config) (Report, error) {
 	s, err := prepare(ctx, cfg)
 	if err != nil {
@@ -92,8 +92,12 @@ func Check(ctx context.Context, cfg Config) (Report, error) {
 		wg.Go(func() { results[i] = r.run(ctx, rule, turn) })
 	}
 	wg.Wait()
+	incomplete := ""
+	if ctx.Err() != nil {
+		incomplete = "the run was cancelled: " + context.Cause(ctx).Error()
+	}
 	return Report{
-		Name: s.Name, Guarantees: s.g, TTL: s.ttl, Seed: s.Seed,
+		Name: s.Name, Incomplete: incomplete, Guarantees: s.g, TTL: s.ttl, Seed: s.Seed,
 		Started: started, Seconds: time.Since(started).Seconds(), Results: results,
 	}, nil
 }

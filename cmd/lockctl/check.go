@@ -137,6 +137,12 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	for i, r := range rep.Results {
 		rep.Results[i] = alive.withoutBlame(r)
 	}
+	switch {
+	case gone != nil:
+		rep.Incomplete = "the server stopped answering"
+	case ctx.Err() != nil:
+		rep.Incomplete = "the check was interrupted"
+	}
 	if err := checkFormats[cfg.format](out, rep); err != nil {
 		return exitWith(exitInternal, "writing the report: %v", err)
 	}

@@ -28,14 +28,23 @@ var order = []conformance.Verdict{
 func Verdict(r conformance.Report) string {
 	c := r.Counts()
 	switch {
-	case c.Fail == 1:
-		return "1 rule was broken."
-	case c.Fail > 1:
-		return fmt.Sprintf("%d rules were broken.", c.Fail)
+	case r.Incomplete != "" && c.Fail > 0:
+		return fmt.Sprintf("Incomplete: %s. Before that: %s", r.Incomplete, broken(c.Fail))
+	case r.Incomplete != "":
+		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
+	case c.Fail > 0:
+		return broken(c.Fail)
 	case c.Pass == 0:
 		return "Nothing was proved: no rule could be tried."
 	}
 	return "Every claim that could be tried was kept."
+}
+
+func broken(n int) string {
+	if n == 1 {
+		return "1 rule was broken."
+	}
+	return fmt.Sprintf("%d rules were broken.", n)
 }
 
 // HTML writes the page. It is complete in itself, and loads nothing.
@@ -45,7 +54,7 @@ func HTML(w io.Writer, r conformance.Report) error { return page.Execute(w, data
 func Markdown(w io.Writer, r conformance.Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Conformance of %s\n\n**%s** %s. TTL %s, %.0f s, seed %d, %s.\n",
-		cell(r.Name), Verdict(r), r.Counts(), r.TTL, r.Seconds, r.Seed, r.Started.UTC().Format(time.RFC3339))
+		cell(r.Name), cell(Verdict(r)), r.Counts(), r.TTL, r.Seconds, r.Seed, r.Started.UTC().Format(time.RFC3339))
 	for _, x := range r.Results {
 		if x.Verdict == conformance.Fail {
 			fmt.Fprintf(&b, "\n## Broken: %s\n\n%s\n\n```text\n%s\n```\n", x.Rule, x.Statement, strings.ReplaceAll(x.Evidence, "```", "'''"))

@@ -45,6 +45,26 @@ func TestVerdict(t *testing.T) {
 	assert.Equal(t, "Nothing was proved: no rule could be tried.", report.Verdict(r))
 }
 
+// A run that was ended early is never told as one that found nothing.
+func TestIncomplete(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Incomplete = "the <server> stopped answering"
+	assert.Equal(t, "Incomplete: the <server> stopped answering. Before that: 1 rule was broken.", report.Verdict(r))
+	r.Results[1].Verdict = conformance.Pass
+	const want = "Incomplete: the &lt;server> stopped answering. What was not tried by then says nothing."
+	assert.False(t, r.OK())
+	assert.True(t, strings.HasPrefix(r.String(), "Incomplete: the <server> stopped answering\n"), r.String())
+	var page, text bytes.Buffer
+	require.NoError(t, report.HTML(&page, r))
+	assert.Contains(t, page.String(), `<p class="verdict bad">`+strings.ReplaceAll(want, ">", "&gt;")+"</p>")
+	require.NoError(t, report.Markdown(&text, r))
+	assert.Contains(t, text.String(), "**"+want+"**")
+	for _, out := range []string{page.String(), text.String(), r.String()} {
+		assert.NotContains(t, out, "was kept")
+	}
+}
+
 func TestHTML(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
