@@ -15,8 +15,10 @@
 //
 // # Variables
 //
-// ${NAME} in a URL is replaced by the environment variable, which must be set and
-// not be empty; $${ stands for ${ itself. In the user, the password and the
+// ${NAME} in a URL is replaced by the environment variable when that Locker is asked
+// for, so that a program needs the variables of the Lockers that it opens, and no
+// others. The variable must be set and not be empty: with an empty password or host
+// the URL would mean something else, without a word. $${ stands for ${ itself. In the user, the password and the
 // parameters of the URL the value is percent-encoded, so that any password will do;
 // elsewhere it is taken as it is.
 package config
@@ -43,7 +45,15 @@ import (
 // afterwards and is safe for concurrent use.
 type File struct {
 	name    string
-	lockers map[string]Locker
+	env     func(string) (string, bool)
+	lockers map[string]written
+}
+
+// written is a locker as it stands in the file.
+type written struct {
+	url  string // with its variables
+	line int    // of the url
+	ttl  time.Duration
 }
 
 // Locker is how to open one Locker. Printing it shows no secret.
@@ -105,7 +115,7 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 	if len(doc.Lockers) == 0 {
 		return nil, invalid(name, 0, "there are no lockers; it looks like\nlockers:\n  jobs:\n    url: redis://localhost:6379")
 	}
-	f := &File{name: name, lockers: map[string]Locker{}}
+	f := &File{name: name, env: env, lockers: map[string]written{}}
 	for _, locker := range slices.Sorted(maps.Keys(doc.Lockers)) {
 		e := doc.Lockers[locker]
 		at := func(field string) int { return lineOf(data, locker, field) }
@@ -115,13 +125,15 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 		case e.URL == "":
 			return nil, invalid(name, at(""), "locker %q has no url", locker)
 		}
-		url, err := expand(e.URL, env)
+		l := written{url: e.URL, line: at("url")}
+		// The variables are looked up when the locker is asked for; how they are
+		// written is looked at now.
+		_, err := expand(e.URL, func(string) (string, bool) { return "x", true })
 		if err != nil {
-			return nil, invalid(name, at("url"), "the url of locker %q: %v", locker, err)
+			return nil, invalid(name, l.line, "the url of locker %q: %v", locker, err)
 		}
-		l := Locker{url: url}
 		if e.TTL != nil {
-			if l.TTL, err = time.ParseDuration(*e.TTL); err != nil || l.TTL <= 0 {
+			if l.ttl, err = time.ParseDuration(*e.TTL); err != nil || l.ttl <= 0 {
 				return nil, invalid(name, at("ttl"), "the ttl of locker %q must be a positive duration such as 30s", locker)
 			}
 		}
@@ -133,28 +145,38 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 // Names lists the lockers of the file in alphabetical order.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.lockers)) }
 
-// Locker returns the entry of that name. The empty name stands for the only locker
-// of a file that has one.
+// Locker returns the entry of that name, with the variables of its URL replaced by what
+// they are now. The empty name stands for the only locker of a file that has one.
 func (f *File) Locker(name string) (Locker, error) {
+	_, l, err := f.locker(name)
+	return l, err
+}
+
+// locker is Locker, with the name that was meant.
+func (f *File) locker(name string) (string, Locker, error) {
 	names := f.Names()
 	if name == "" && len(names) == 1 {
 		name = names[0]
 	}
-	l, ok := f.lockers[name]
+	w, ok := f.lockers[name]
 	switch {
-	case ok:
-		return l, nil
-	case name == "":
-		return Locker{}, invalid(f.name, 0, "it has several lockers; name one of: %s", strings.Join(names, ", "))
+	case !ok && name == "":
+		return "", Locker{}, invalid(f.name, 0, "it has several lockers; name one of: %s", strings.Join(names, ", "))
+	case !ok:
+		return "", Locker{}, invalid(f.name, 0, "it has no locker %q; it has: %s", name, strings.Join(names, ", "))
 	}
-	return Locker{}, invalid(f.name, 0, "it has no locker %q; it has: %s", name, strings.Join(names, ", "))
+	url, err := expand(w.url, f.env)
+	if err != nil {
+		return "", Locker{}, invalid(f.name, w.line, "the url of locker %q: %v", name, err)
+	}
+	return name, Locker{TTL: w.ttl, url: url}, nil
 }
 
 // Open opens the locker of that name with lock.Open. The TTL of the file is the
 // default TTL; options that are given here come after it. The package of the
-// backend must be imported.
+// backend must be imported. Errors name the file and the locker.
 func (f *File) Open(ctx context.Context, name string, opts ...lock.OpenOption) (lock.Locker, error) {
-	l, err := f.Locker(name)
+	name, l, err := f.locker(name)
 	if err != nil {
 		return nil, err
 	}

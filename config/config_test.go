@@ -89,7 +89,6 @@ func TestRefusals(t *testing.T) {
 		"a text":             {"hunter2", "f:1: "},
 		"twice":              {"lockers:\n  jobs: {url: \"mem:\"}\n  jobs: {url: hunter2}", `f:3: "jobs" is there twice`},
 		"two documents":      {"lockers:\n  jobs: {url: \"mem:\"}\n---\nlockers: {}", "more than one document"},
-		"missing variable":   {"lockers:\n  jobs:\n    url: redis://:${NO_SUCH_VARIABLE}@hunter2", "f:3: the url of locker \"jobs\": the environment variable NO_SUCH_VARIABLE is not set"},
 		"no name":            {"lockers:\n  jobs:\n    url: mem:${}", "is not the name of an environment variable"},
 		"unfinished":         {"lockers:\n  jobs:\n    url: mem:${PATH", "without its }"},
 		"bad quotes":         {"lockers:\n  jobs:\n    url: \"hunter2", "f:"},
@@ -132,6 +131,44 @@ func TestVariables(t *testing.T) {
 	assert.Equal(t, "redis.example", whole.URL())
 }
 
+// A variable is needed by the locker that has it, when that is opened, and by no other.
+func TestVariablesOfOneLocker(t *testing.T) {
+	t.Setenv("EMPTY", "")
+	f, err := config.Parse("f", []byte(`lockers:
+  jobs:
+    url: redis://:${NO_SUCH_VARIABLE}@hunter2
+  empty:
+    url: redis://:${EMPTY}@hunter2
+  local:
+    url: "mem:"
+`))
+	require.NoError(t, err)
+	l, err := f.Open(t.Context(), "local")
+	require.NoError(t, err, "the variable of another locker is asked for")
+	require.NoError(t, l.Close())
+	for name, want := range map[string]string{
+		"jobs":  `f:3: the url of locker "jobs": the environment variable NO_SUCH_VARIABLE is not set`,
+		"empty": `f:5: the url of locker "empty": the environment variable EMPTY is empty`,
+	} {
+		_, asked := f.Locker(name)
+		_, opened := f.Open(t.Context(), name)
+		for _, err := range []error{asked, opened} {
+			require.ErrorIs(t, err, lock.ErrInvalid)
+			assert.ErrorContains(t, err, want)
+			assert.NotContains(t, err.Error(), "hunter2", "a value of the file is shown")
+		}
+	}
+	t.Setenv("NO_SUCH_VARIABLE", "s3cret")
+	found, err := f.Locker("jobs")
+	require.NoError(t, err, "it is looked up when the locker is asked for")
+	assert.Equal(t, "redis://:s3cret@hunter2", found.URL())
+
+	only, err := config.Parse("f", []byte("lockers: {jobs: {url: \"paxos://h\"}}"))
+	require.NoError(t, err)
+	_, err = only.Open(t.Context(), "")
+	assert.ErrorContains(t, err, `f: locker "jobs"`, "the only locker is not named")
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("lockers:\n  jobs:\n    url: \"mem:\"\n    ttl: 3s\n")
 	f.Add(`{"lockers": {"jobs": {"url": "redis://:${X}@h"}}}`)
@@ -145,7 +182,10 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, name := range file.Names() {
 			l, err := file.Locker(name)
-			require.NoError(t, err)
+			if err != nil {
+				assert.ErrorIs(t, err, lock.ErrInvalid) // a variable
+				continue
+			}
 			assert.NotEmpty(t, l.URL())
 		}
 	})

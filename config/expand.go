@@ -30,8 +30,11 @@ func expand(raw string, env func(string) (string, bool)) (string, error) {
 			return "", fmt.Errorf("%q is not the name of an environment variable", name)
 		}
 		value, set := env(name)
-		if !set || value == "" {
-			return "", fmt.Errorf("the environment variable %s is not set, or empty", name)
+		switch {
+		case !set:
+			return "", fmt.Errorf("the environment variable %s is not set", name)
+		case value == "":
+			return "", fmt.Errorf("the environment variable %s is empty, and without it the URL would mean something else; set it, or take it out of the URL", name)
 		}
 		out.WriteString(encoder(out.String(), after)(value))
 		rest = after

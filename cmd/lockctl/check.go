@@ -114,7 +114,7 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	first, err := openBackend(ctx, p, from)
+	first, err := openBackend(ctx, from, p.logger())
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func newRootCommand(p *printer) *cobra.Command {
 // runConfig is what lockctl run was asked to do.
 type runConfig struct {
 	source source
-	url    string
+	from   address
 	ttl    time.Duration // zero: the default of the backend
 	wait   time.Duration // negative: without limit; zero: ask once
 	grace  time.Duration
@@ -122,7 +122,7 @@ func newRunCommand(p *printer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg.url = from.url
+			cfg.from = from
 			if !flags.Changed("ttl") {
 				cfg.ttl = from.ttl
 			}

@@ -57,6 +57,16 @@ func TestConfigFile(t *testing.T) {
 			requireOneLine(t, errs)
 		})
 	}
+	write("lockers: {other: {url: \"redis://:${NO_SUCH_VARIABLE_HERE}@h\"}, jobs: {url: \"redis://:s3cret@127.0.0.1:1\"}}")
+	for _, args := range [][]string{{"inspect", "k"}, {"run", "--no-wait", "k", "--", "true"}, {"check"}} {
+		args = append([]string{args[0], "--config", file, "--locker", "jobs"}, args[1:]...)
+		status, _, errs := run(t, "file:"+dir, args...)
+		assert.Equal(t, exitUnavailable, status, "%v: the variable of another locker is asked for", args)
+		assert.Contains(t, errs, file+`: locker "jobs": the backend is not available`)
+		assert.Contains(t, errs, "check its url")
+		assert.NotContains(t, errs, "LOCK_URL")
+		assert.NotContains(t, errs, "s3cret")
+	}
 	for name, c := range map[string]struct{ text, want string }{
 		"variable": {"lockers: {jobs: {url: \"redis://:${NO_SUCH_VARIABLE_HERE}@h\"}}", "NO_SUCH_VARIABLE_HERE is not set"},
 		"tab":      {"lockers:\n\tjobs: {}", ":2: the line is indented with a tab"},

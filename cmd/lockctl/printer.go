@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // printer writes lines for people, each with the name of the tool in front, and
@@ -16,10 +17,10 @@ type printer struct {
 	w    io.Writer
 	done chan struct{} // closed when the last warning is written
 
-	mu      sync.Mutex
-	lines   chan string
-	closed  bool
-	secrets []string
+	mu     sync.Mutex
+	lines  chan string
+	closed bool
+	hidden []string // pairs of what must not be printed and what is printed instead
 }
 
 func newPrinter(w io.Writer) *printer {
@@ -71,31 +72,54 @@ func (p *printer) close() {
 	}
 }
 
-// hide makes the printer replace the secrets wherever they turn up.
-func (p *printer) hide(secrets ...string) {
+// hide keeps the secrets of a URL out of what is printed: wherever they stand as a
+// password does in a URL, and anywhere when they can be nothing else. That a short
+// secret or a word turns up elsewhere tells nobody anything, and to replace it there
+// would: a password "app" would be read off the gaps in the text. shown is the URL as
+// it may be printed.
+func (p *printer) hide(shown string, secrets ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range secrets {
-		if s != "" {
-			p.secrets = append(p.secrets, s)
+		if s == "" {
+			continue
+		}
+		p.hidden = append(p.hidden, ":"+s+"@", ":"+blank+"@")
+		if distinctive(s) && !strings.Contains(shown, s) {
+			p.hidden = append(p.hidden, s, blank)
 		}
 	}
 }
 
+// blank is what stands in place of a secret.
+const blank = "xxxxx"
+
+// distinctive reports whether a text can only be the secret that it is: it is long, or
+// it mixes letters with something else.
+func distinctive(s string) bool {
+	letters := strings.ContainsFunc(s, unicode.IsLetter)
+	others := strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsLetter(r) })
+	return len(s) >= 16 || len(s) >= 6 && letters && others
+}
+
 func (p *printer) line(message string) string {
-	for _, s := range p.secrets {
-		message = strings.ReplaceAll(message, s, "xxxxx")
-	}
+	// In one pass, so that what was put in is not looked at again.
+	message = strings.NewReplacer(p.hidden...).Replace(message)
 	return "lockctl: " + strings.TrimRight(message, "\n") + "\n"
 }
 
 // logger passes the warnings of the lock package on.
 func (p *printer) logger() *slog.Logger { return slog.New(&warnings{printer: p}) }
 
+// lookLogger is the same for commands that take no hold. To them, the settings of the
+// server do not matter; that a node of it does not answer does.
+func (p *printer) lookLogger() *slog.Logger { return slog.New(&warnings{printer: p, look: true}) }
+
 // warnings is a slog.Handler for people: "message (name: value, name: value)".
 type warnings struct {
 	printer *printer
 	attrs   []slog.Attr
+	look    bool // only what is about a node
 }
 
 func (h *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
@@ -105,7 +129,9 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		return nil // the tool says so itself, with what became of the command
 	}
 	var details []string
+	node := false
 	add := func(a slog.Attr) bool {
+		node = node || a.Key == "node"
 		if a.Key != "" {
 			details = append(details, fmt.Sprintf("%s: %v", a.Key, a.Value.Resolve()))
 		}
@@ -115,6 +141,9 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
+	if h.look && !node {
+		return nil
+	}
 	text := strings.TrimPrefix(r.Message, "lock: ")
 	if len(details) > 0 {
 		text += " (" + strings.Join(details, ", ") + ")"
@@ -124,7 +153,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 }
 
 func (h *warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &warnings{h.printer, append(append([]slog.Attr(nil), h.attrs...), attrs...)}
+	return &warnings{h.printer, append(append([]slog.Attr(nil), h.attrs...), attrs...), h.look}
 }
 
 // WithGroup drops the name of the group, which would only lengthen the line.

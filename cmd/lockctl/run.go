@@ -210,9 +210,9 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 	}
 	opening, cancelOpening := context.WithTimeout(wait, openLimit)
 	defer cancelOpening()
-	locker, err := t.open(opening, cfg.url, options...)
+	locker, err := t.open(opening, cfg.from.url, options...)
 	if err != nil {
-		return nil, acquireError(err, cfg.key, cfg.wait)
+		return nil, cfg.from.named(acquireError(err, cfg.key, cfg.wait))
 	}
 	h := &hold{locker: locker, ttl: effectiveTTL(cfg.ttl, locker)}
 	if g, ok := lock.GuaranteesOf(locker); ok && g.Reach == backend.ReachProcess {
@@ -251,16 +251,18 @@ func effectiveTTL(asked time.Duration, l lock.Locker) time.Duration {
 
 // checkURL refuses unknown schemes in words for users of the tool, and keeps the
 // password of the URL out of everything that is printed.
-func checkURL(p *printer, raw string) error {
+func checkURL(p *printer, raw string) *exitError {
 	u, err := backend.ParseURL(raw)
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	p.hide(u.Password, url.PathEscape(u.Password), url.QueryEscape(u.Password))
+	for _, secret := range []string{u.Password, u.Query.String("sentinel_password", "")} {
+		p.hide(u.String(), secret, url.PathEscape(secret), url.QueryEscape(secret))
+	}
 	if rest, ok := strings.CutPrefix(raw[len(u.Scheme):], "://"); ok && u.HasPassword {
 		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 			_, escaped, _ := strings.Cut(rest[:i], ":")
-			p.hide(escaped)
+			p.hide(u.String(), escaped)
 		}
 	}
 	known := backend.DefaultMux.Schemes()

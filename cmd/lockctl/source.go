@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,8 +28,18 @@ type source struct {
 
 // address is a source once it is known.
 type address struct {
-	url string
-	ttl time.Duration // of the file; zero: none is given
+	url  string
+	ttl  time.Duration // of the file; zero: none is given
+	from string        // the file and the locker; empty: the URL was given as such
+}
+
+// named puts the file and the locker, if it was those, before what is wrong with their
+// backend.
+func (a address) named(e *exitError) *exitError {
+	if a.from == "" {
+		return e
+	}
+	return exitWith(e.code, "%s: %s", a.from, strings.ReplaceAll(e.message, "check --url or LOCK_URL", "check its url"))
 }
 
 // register adds the flags.
@@ -59,7 +72,11 @@ func (s *source) resolve(p *printer) (address, error) {
 		if err != nil {
 			return a, usageError("%s", plain(err))
 		}
-		a.url, a.ttl = l.URL(), l.TTL
+		name := s.locker
+		if name == "" {
+			name = f.Names()[0]
+		}
+		a.url, a.ttl, a.from = l.URL(), l.TTL, fmt.Sprintf("%s: locker %q", s.config, name)
 	}
 	if a.url == "" {
 		a.url = os.Getenv("LOCK_URL")
@@ -67,13 +84,16 @@ func (s *source) resolve(p *printer) (address, error) {
 	if a.url == "" {
 		a.url = "file:"
 	}
-	return a, checkURL(p, a.url)
+	if err := checkURL(p, a.url); err != nil {
+		return a, a.named(err)
+	}
+	return a, nil
 }
 
 // openShared opens the backend for a look from outside, and refuses one that other
 // processes cannot see.
 func openShared(ctx context.Context, p *printer, a address) (backend.Backend, error) {
-	b, err := openBackend(ctx, p, a)
+	b, err := openBackend(ctx, a, p.lookLogger())
 	if err != nil {
 		return nil, err
 	}
@@ -86,16 +106,16 @@ func openShared(ctx context.Context, p *printer, a address) (backend.Backend, er
 
 // openBackend opens the backend. It is for short work: what is done with it ends
 // with ctx.
-func openBackend(ctx context.Context, p *printer, a address) (backend.Backend, error) {
+func openBackend(ctx context.Context, a address, logger *slog.Logger) (backend.Backend, error) {
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
 	ttl := a.ttl
 	if ttl == 0 {
 		ttl = lock.DefaultTTL
 	}
-	b, err := backend.DefaultMux.Open(opening, a.url, backend.OpenConfig{TTL: ttl, Logger: p.logger()})
+	b, err := backend.DefaultMux.Open(opening, a.url, backend.OpenConfig{TTL: ttl, Logger: logger})
 	if err != nil {
-		return nil, operateError(err, "")
+		return nil, a.named(operateError(err, ""))
 	}
 	return b, nil
 }

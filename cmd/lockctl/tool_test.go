@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func fakeTool(l *fakeLocker) (*tool, *bytes.Buffer) {
 }
 
 func jobFor(argv ...string) runConfig {
-	return runConfig{url: "file:", wait: -1, grace: time.Second, key: "k", argv: argv, ttl: time.Hour}
+	return runConfig{from: address{url: "file:"}, wait: -1, grace: time.Second, key: "k", argv: argv, ttl: time.Hour}
 }
 
 func requireExit(t *testing.T, want int, err error) *exitError {
@@ -203,7 +204,7 @@ func TestPrinterHidesPasswords(t *testing.T) {
 	var out bytes.Buffer
 	p := newPrinter(&out)
 	tool := &tool{printer: p}
-	require.NoError(t, checkURL(tool.printer, "redis://u:pass%2Fw%c3%b6rd@h"))
+	require.Nil(t, checkURL(tool.printer, "redis://u:pass%2Fw%c3%b6rd@h"))
 	log := p.logger().With("url", "redis://u:pass%2Fw%c3%b6rd@h")
 	log.Info("not for people")
 	log.Warn("lock renewal failed", "error", errors.New("AUTH pass/wörd refused"))
@@ -211,6 +212,38 @@ func TestPrinterHidesPasswords(t *testing.T) {
 	require.Equal(t, "lockctl: warning: lock renewal failed (url: redis://u:xxxxx@h, error: AUTH xxxxx refused)\n"+
 		"lockctl: the end: xxxxx\n", out.String())
 	log.Warn("too late") // must not panic
+}
+
+// A password that is a word, or short, is taken out where it stands as one. To take it
+// out elsewhere would tell it.
+func TestPrinterLeavesWordsAlone(t *testing.T) {
+	t.Parallel()
+	for url, lines := range map[string][2]string{
+		"mysql://app:app@db/app":               {"mysql://app:app@db/app: the app has no grant", "mysql://app:xxxxx@db/app: the app has no grant"},
+		"redis://:1@127.0.0.1:6379":            {"redis://:1@127.0.0.1:6379: dial 127.0.0.1:6379", "redis://:xxxxx@127.0.0.1:6379: dial 127.0.0.1:6379"},
+		"redis://:x@h":                         {"redis://:x@h: x " + strings.Repeat("x", 9), "redis://:xxxxx@h: x " + strings.Repeat("x", 9)},
+		"redis://:xxxxx@h":                     {"redis://:xxxxx@h: no", "redis://:xxxxx@h: no"},
+		"redis://u:hunter2@h":                  {"AUTH u hunter2, hunter2@h", "AUTH u xxxxx, xxxxx@h"},
+		"redis://u:longenoughtobeone@h":        {`"longenoughtobeone"`, `"xxxxx"`},
+		"mysql://u:db-1.prod@db-1.prod/":       {"dial db-1.prod: u:db-1.prod@tcp(db-1.prod)", "dial db-1.prod: u:xxxxx@tcp(db-1.prod)"},
+		"redis://h?sentinel_password=s3ntinel": {"AUTH s3ntinel", "AUTH xxxxx"},
+	} {
+		p := newPrinter(io.Discard)
+		require.Nil(t, checkURL(p, url))
+		require.Equal(t, "lockctl: "+lines[1]+"\n", p.line(lines[0]), url)
+		p.close()
+	}
+}
+
+// A command that takes no hold is not warned about settings, and is about a node.
+func TestLooksAreNotWarnedAboutSettings(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newPrinter(&out)
+	p.lookLogger().Warn("this release may confirm a renewal", "version", "3.5.0")
+	p.lookLogger().Warn("a node can't be reached", "node", "n1")
+	p.close()
+	require.Equal(t, "lockctl: warning: a node can't be reached (node: n1)\n", out.String())
 }
 
 func TestReaderThatDoesNotReadHoldsNothingUp(t *testing.T) {
