@@ -107,6 +107,7 @@ type redisBackend struct {
 	prefix     string
 	clock      backend.Clock
 	guarantees backend.Guarantees
+	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
 	hub        *hub
 	holders    holderTexts
 }
@@ -140,6 +141,9 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	b := &redisBackend{client: client, prefix: prefix, clock: backend.SystemClock()}
 	_, b.cluster = client.(*goredis.ClusterClient)
 	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
+	if c, ok := client.(*goredis.Client); ok {
+		b.together = newDispatcher(c, b.clock)
+	}
 	b.guarantees = guarantees(false)
 	return b, nil
 }
@@ -151,10 +155,15 @@ func (b *redisBackend) Guarantees() backend.Guarantees { return b.guarantees }
 // Close ends the subscription, and closes the client if it was opened by URL.
 func (b *redisBackend) Close() error {
 	b.hub.close()
+	var err error
 	if b.closesIt {
-		if err := b.client.Close(); err != nil {
-			return fmt.Errorf("redislock: close the client: %w", err)
-		}
+		err = b.client.Close() // which also ends what is under way
+	}
+	if b.together != nil {
+		b.together.close()
+	}
+	if err != nil {
+		return fmt.Errorf("redislock: close the client: %w", err)
 	}
 	return nil
 }

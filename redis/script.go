@@ -113,12 +113,11 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 	var r reply
 	for repeats := 0; ; repeats++ {
 		cmd := s.command(ctx, n, args...)
-		r.sent = b.clock.Now()
-		err := b.client.Process(ctx, cmd)
+		var err error
+		r.sent, err = b.process(ctx, cmd)
 		if unknownScript(err) {
 			cmd = s.asText(ctx, cmd)
-			r.sent = b.clock.Now()
-			err = b.client.Process(ctx, cmd)
+			r.sent, err = b.process(ctx, cmd)
 		}
 		if err == nil {
 			r.value = cmd.Val()
@@ -130,4 +129,14 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 		}
 		return r, keyError(ctx, n, b.refusal(err), r.repeated)
 	}
+}
+
+// process sends one command, together with those of other callers where that is
+// possible, and returns the instant before.
+func (b *redisBackend) process(ctx context.Context, cmd single) (backend.Instant, error) {
+	if b.together != nil {
+		return b.together.process(ctx, cmd)
+	}
+	sent := b.clock.Now()
+	return sent, b.client.Process(ctx, cmd)
 }

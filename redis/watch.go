@@ -44,8 +44,8 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan backend.Hi
 }
 
 var (
-	errHubClosed = fmt.Errorf("%w: the backend is closed", backend.ErrClosed)
-	errNoAnswer  = fmt.Errorf("%w: the server did not confirm the subscription in time", backend.ErrUnavailable)
+	errBackendClosed = fmt.Errorf("%w: the backend is closed", backend.ErrClosed)
+	errNoAnswer      = fmt.Errorf("%w: the server did not confirm the subscription in time", backend.ErrUnavailable)
 )
 
 // hubTimes are the times of a hub.
@@ -172,7 +172,7 @@ func (h *hub) add(channel, tag string) (*watcher, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, errHubClosed
+		return nil, errBackendClosed
 	}
 	w := newWatcher(tag)
 	t := h.topics[channel]
@@ -224,7 +224,7 @@ func (h *hub) close() {
 	h.closed = true
 	for channel, t := range h.topics {
 		for w := range t.watchers {
-			w.answer(errHubClosed)
+			w.answer(errBackendClosed)
 			w.end()
 		}
 		delete(h.topics, channel)

@@ -1,0 +1,293 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+const (
+	// maxFlights is how many requests may be under way before the commands of further
+	// callers are collected. With a few of them the server works on one while the
+	// answers to another are read; more make each of them smaller.
+	maxFlights = 2
+	// maxTogether bounds the commands of a request, so that the answer to the first is
+	// not long behind the server's work on the others.
+	maxTogether = 128
+	// flightPatience is how long a request counts among those under way. Then commands
+	// that wait go on another connection, so that one that hangs holds up no command but
+	// its own.
+	flightPatience = 10 * time.Millisecond
+	// afterDeadline is how long a caller waits for the reply to what was sent when its
+	// deadline has passed.
+	afterDeadline = 100 * time.Millisecond
+)
+
+// dispatcher sends the commands of concurrent callers together: a server that reads
+// and writes once for many commands has its processor for the commands.
+//
+// A caller with nobody beside it sends its command itself, on its own context. While
+// maxFlights requests are under way further commands wait, and go as one pipeline
+// when a request is back, or when the oldest has been away for longer than
+// flightPatience. A pipeline has the values of its first caller's context and the
+// deadline of the last, and no caller's cancellation ends it. A goroutine exists only
+// while there is a pipeline to send. The mutex is never held during I/O.
+type dispatcher struct {
+	client   *goredis.Client
+	clock    backend.Clock
+	patience time.Duration
+
+	mu      sync.Mutex
+	flights []*flight // not overdue, in the order of departure
+	queue   []*queued // commands to be sent; empty unless there are maxFlights flights
+	timer   *time.Timer
+	armed   bool // the timer runs, and ends no later than the oldest flight is overdue
+	closed  bool
+	away    sync.WaitGroup // goroutines
+}
+
+// flight is a request under way.
+type flight struct{ since time.Time }
+
+// queued is a command that waits to be sent, or for its reply.
+type queued struct {
+	ctx  context.Context
+	cmd  single
+	done chan struct{} // closed when the rest is set
+	sent backend.Instant
+	err  error
+}
+
+func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
+	d := &dispatcher{client: client, clock: clock, patience: flightPatience}
+	d.timer = time.AfterFunc(time.Hour, d.overdue)
+	d.timer.Stop()
+	return d
+}
+
+// process sends the command, alone or with those of others, and returns the instant
+// before and the error of its reply.
+//
+// A context that ends while the command waits to be sent takes it back, and the error
+// says that nothing was sent. Once it was sent, process waits for the reply, until a
+// moment after the context's deadline and whether it was cancelled or not: whoever
+// cleans up after the call does so when process has returned, and that should come
+// after the command.
+func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Instant, err error) {
+	d.mu.Lock()
+	if d.closed || len(d.flights) < maxFlights {
+		f := d.depart()
+		d.mu.Unlock()
+		defer d.land(f)
+		sent = d.clock.Now()
+		return sent, d.client.Process(ctx, cmd)
+	}
+	q := &queued{ctx: ctx, cmd: cmd, done: make(chan struct{})}
+	d.queue = append(d.queue, q)
+	d.watch()
+	d.mu.Unlock()
+	return d.await(q)
+}
+
+func (d *dispatcher) await(q *queued) (backend.Instant, error) {
+	select {
+	case <-q.done:
+		return q.sent, q.err
+	case <-q.ctx.Done():
+	}
+	if d.withdraw(q) {
+		return 0, unsentAfter(q.ctx)
+	}
+	var limit <-chan time.Time
+	if deadline, ok := q.ctx.Deadline(); ok {
+		timer := time.NewTimer(time.Until(deadline) + afterDeadline)
+		defer timer.Stop()
+		limit = timer.C
+	}
+	select {
+	case <-q.done:
+		return q.sent, q.err
+	case <-limit:
+		return 0, context.DeadlineExceeded
+	}
+}
+
+func unsentAfter(ctx context.Context) error { return fmt.Errorf("nothing was sent: %w", ctx.Err()) }
+
+// withdraw takes a command back, unless it is being sent.
+func (d *dispatcher) withdraw(q *queued) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.Index(d.queue, q)
+	if i < 0 {
+		return false
+	}
+	d.queue = slices.Delete(d.queue, i, i+1)
+	return true
+}
+
+// depart adds a flight. The caller holds the mutex.
+func (d *dispatcher) depart() *flight {
+	f := &flight{since: time.Now()}
+	d.flights = append(d.flights, f)
+	return f
+}
+
+// land ends the flight, and has sent what waits for it.
+func (d *dispatcher) land(f *flight) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.end(f)
+	d.launch()
+}
+
+// end takes the flight from the list, where it is not if it was overdue. The caller
+// holds the mutex.
+func (d *dispatcher) end(f *flight) {
+	if i := slices.Index(d.flights, f); i >= 0 {
+		d.flights = slices.Delete(d.flights, i, i+1)
+	}
+}
+
+// launch has sent what may be sent now. The caller holds the mutex.
+func (d *dispatcher) launch() {
+	for {
+		calls, f := d.next()
+		if f == nil {
+			return
+		}
+		d.away.Add(1)
+		go d.fly(f, calls)
+	}
+}
+
+// next begins a flight if there is something to send and the flights are few. The
+// caller holds the mutex.
+func (d *dispatcher) next() ([]*queued, *flight) {
+	if len(d.queue) == 0 || len(d.flights) >= maxFlights {
+		return nil, nil
+	}
+	n := min(len(d.queue), maxTogether)
+	calls := d.queue[:n:n]
+	if d.queue = d.queue[n:]; len(d.queue) == 0 {
+		d.queue = nil // the array is that of calls
+	}
+	return calls, d.depart()
+}
+
+// fly sends the calls, and then what came meanwhile, until nothing waits.
+func (d *dispatcher) fly(f *flight, calls []*queued) {
+	defer d.away.Done()
+	for f != nil {
+		d.send(calls)
+		d.mu.Lock()
+		d.end(f)
+		calls, f = d.next()
+		d.mu.Unlock()
+	}
+}
+
+// send sends the calls in one request and tells the callers.
+func (d *dispatcher) send(calls []*queued) {
+	calls = slices.DeleteFunc(calls, func(q *queued) bool {
+		if q.ctx.Err() == nil {
+			return false
+		}
+		q.err = unsentAfter(q.ctx)
+		close(q.done)
+		return true
+	})
+	if len(calls) == 0 {
+		return
+	}
+	ctx, cancel := contextOf(calls)
+	defer cancel()
+	cmds := make([]goredis.Cmder, len(calls))
+	for i, q := range calls {
+		cmds[i] = q.cmd
+	}
+	pipe := d.client.Pipeline()
+	_ = pipe.BatchProcess(ctx, cmds...)
+	sent := d.clock.Now()
+	_, err := pipe.Exec(ctx)
+	for _, q := range calls {
+		q.sent, q.err = sent, q.cmd.Err()
+		if q.err == nil && q.cmd.Val() == nil {
+			q.err = err // a hook of the client has kept it from being sent
+		}
+		close(q.done)
+	}
+}
+
+// contextOf has the values of the first caller's context and the deadline of the last.
+func contextOf(calls []*queued) (context.Context, context.CancelFunc) {
+	ctx := context.WithoutCancel(calls[0].ctx)
+	var last time.Time
+	for _, q := range calls {
+		deadline, ok := q.ctx.Deadline()
+		if !ok {
+			return ctx, func() {}
+		}
+		if deadline.After(last) {
+			last = deadline
+		}
+	}
+	return context.WithDeadline(ctx, last)
+}
+
+// watch arms the timer for when the oldest flight is overdue. The caller holds the
+// mutex, and there are flights.
+func (d *dispatcher) watch() {
+	if !d.armed {
+		d.armed = true
+		d.timer.Reset(d.patience - time.Since(d.flights[0].since))
+	}
+}
+
+// overdue no longer counts flights that have been away for too long.
+func (d *dispatcher) overdue() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.armed = false
+	if len(d.queue) == 0 {
+		return
+	}
+	latest := time.Now().Add(-d.patience)
+	d.flights = slices.DeleteFunc(d.flights, func(f *flight) bool { return !f.since.After(latest) })
+	d.launch()
+	if len(d.queue) > 0 {
+		d.watch()
+	}
+}
+
+// close refuses what was not sent, and waits a moment for the goroutines. The last
+// deadline among its callers ends one that has no answer.
+func (d *dispatcher) close() {
+	d.mu.Lock()
+	d.closed = true
+	queue := d.queue
+	d.queue = nil
+	d.timer.Stop()
+	d.mu.Unlock()
+	for _, q := range queue {
+		q.err = errBackendClosed
+		close(q.done)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.away.Wait()
+	}()
+	patience := time.NewTimer(time.Second)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+	}
+}

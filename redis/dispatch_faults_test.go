@@ -1,0 +1,220 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// A context that ends while its command is under way ends only its own wait. What
+// became of the command is unknown to its caller, and the others get their replies.
+func TestEndedInFlightIsUnknownToItsCallerOnly(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedRedis(t)
+	p := servertest.Proxy(t, server.Addr())
+	b, h, open := busy(t, p.Addr())
+	prefix := uniqueKey(t)
+	expiring, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	withdrawn, withdraw := context.WithCancel(t.Context())
+	outs := map[string]<-chan outcome{
+		"expired":   trying(expiring, t, b, request(prefix+"/expired")),
+		"cancelled": trying(withdrawn, t, b, request(prefix+"/cancelled")),
+		"patient":   trying(t.Context(), t, b, request(prefix+"/patient")),
+	}
+	met, send := h.holdUp(t, prefix)
+	open()
+	met(1)
+	p.Freeze(servertest.ToClient)
+	send()
+	direct := backendOn(t, clientOf(t, server))
+	eventually(t, "the commands were applied", func() bool {
+		_, err := direct.Inspect(t.Context(), prefix+"/patient")
+		return err == nil
+	})
+	withdraw()
+	o := <-outs["expired"]
+	require.ErrorIs(t, o.err, context.DeadlineExceeded)
+	require.NotContains(t, o.err.Error(), "nothing was sent")
+	for _, sentinel := range []error{backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld} {
+		require.NotErrorIs(t, o.err, sentinel)
+	}
+	_, err := direct.Inspect(t.Context(), prefix+"/expired")
+	require.NoError(t, err, "it was applied")
+	for _, name := range []string{"cancelled", "patient"} {
+		select {
+		case o := <-outs[name]:
+			require.Fail(t, "a call returned before its reply", "%s: %v", name, o.err)
+		default:
+		}
+	}
+	p.Resume(servertest.ToClient)
+	require.NoError(t, (<-outs["patient"]).err)
+	require.NoError(t, (<-outs["cancelled"]).err, "the reply is there, so that the clean-up comes after the command")
+	require.Equal(t, []int{3}, h.with(prefix))
+}
+
+// A connection that hangs holds up the commands that are on it, and no others.
+func TestCommandsPassAConnectionThatHangs(t *testing.T) {
+	t.Parallel()
+	p := servertest.Proxy(t, servertest.SharedRedis(t).Addr())
+	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = c.Close() })
+	b := backendOn(t, c)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold))
+	prefix := uniqueKey(t)
+	p.StallReplies(maxFlights, prefix+"/stalled")
+	var stalled, others sync.WaitGroup
+	for i := range maxFlights {
+		stalled.Go(func() {
+			_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/stalled/%d", prefix, i)))
+			require.Error(t, err)
+		})
+	}
+	eventually(t, "the flights hang", func() bool { return p.Lost() == maxFlights })
+	var hung sync.WaitGroup
+	ended := make(chan struct{})
+	hung.Go(func() { stalled.Wait(); close(ended) })
+	for i := range 20 {
+		others.Go(func() {
+			for j := range 10 {
+				_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/%d/%d", prefix, i, j)))
+				require.NoError(t, err)
+			}
+		})
+	}
+	others.Wait()
+	select {
+	case <-ended:
+		require.Fail(t, "the others were only served when the hanging connections had ended")
+	default:
+	}
+	p.Refuse()
+	p.Cut()
+	hung.Wait()
+}
+
+func TestTogetherAfterTheServerForgotTheScript(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	b, _, open := busy(t, server.Addr())
+	prefix := uniqueKey(t)
+	var outs []<-chan outcome
+	for i := range 20 {
+		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+	}
+	require.NoError(t, clientOf(t, server).ScriptFlush(t.Context()).Err())
+	open()
+	for _, out := range outs {
+		require.NoError(t, (<-out).err)
+	}
+}
+
+// Every command of a connection that broke is sent again, and finds its own grant.
+func TestTogetherOnABrokenConnection(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedRedis(t)
+	p := servertest.Proxy(t, server.Addr())
+	b, h, open := busy(t, p.Addr())
+	prefix := uniqueKey(t)
+	const callers = 20
+	var outs []<-chan outcome
+	for i := range callers {
+		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+	}
+	p.DropReplies(1, prefix)
+	open()
+	direct := backendOn(t, clientOf(t, server))
+	for _, out := range outs {
+		o := <-out
+		require.NoError(t, o.err)
+		require.Equal(t, 1, o.grant.Holds)
+		rec, err := direct.Inspect(t.Context(), o.req.Key)
+		require.NoError(t, err)
+		require.Equal(t, 1, rec.Holds)
+		require.Equal(t, o.grant.Token, rec.Token)
+	}
+	require.Equal(t, 1, p.Lost())
+	sent := 0
+	for _, n := range h.with(prefix) {
+		sent += n
+	}
+	require.Equal(t, 2*callers, sent, "each command once more")
+}
+
+func TestHookThatRefusesRequests(t *testing.T) {
+	t.Parallel()
+	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
+	refused := errors.New("refused by a hook")
+	h.mu.Lock()
+	h.refuse = refused
+	h.mu.Unlock()
+	var outs []<-chan outcome
+	for range 3 {
+		outs = append(outs, trying(t.Context(), t, b, request(uniqueKey(t))))
+	}
+	open()
+	for _, out := range outs {
+		require.ErrorIs(t, (<-out).err, refused)
+	}
+}
+
+func TestCloseRefusesWhatWaits(t *testing.T) {
+	t.Parallel()
+	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
+	prefix := uniqueKey(t)
+	out := trying(t.Context(), t, b, request(prefix))
+	require.NoError(t, b.Close())
+	require.ErrorIs(t, (<-out).err, backend.ErrClosed)
+	open()
+	require.Empty(t, h.with(prefix))
+}
+
+// Contexts that end at any moment fail no call of others, and every call that had an
+// error can be cleaned up after.
+func TestCancellationsBesideOthers(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for range 40 {
+				req := request(uniqueKey(t))
+				ctx, cancel := t.Context(), context.CancelFunc(func() {})
+				if i%2 == 0 {
+					ctx, cancel = context.WithTimeout(ctx, rand.N(2*time.Millisecond))
+				}
+				_, err := b.Try(ctx, req)
+				cancel()
+				if i%2 == 1 {
+					require.NoError(t, err)
+				} else if err != nil {
+					require.True(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
+				}
+				if err := b.Release(t.Context(), backend.HoldOf(req)); i%2 == 1 {
+					require.NoError(t, err)
+				} else if err != nil {
+					require.ErrorIs(t, err, backend.ErrNotHeld)
+				}
+				value, _ := raw(t, c, req.Key)
+				require.Empty(t, value)
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, queueLength(b))
+	b.together.mu.Lock()
+	defer b.together.mu.Unlock()
+	require.Empty(t, b.together.flights)
+}
