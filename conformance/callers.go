@@ -1,0 +1,67 @@
+package conformance
+
+import (
+	"context"
+	"time"
+)
+
+// cancelHarmsNobody has callers of one Locker use it side by side, each on keys of
+// its own, so that nothing but the Locker and its connections is between them. The
+// contexts of half of them end at any moment.
+func cancelHarmsNobody(e *env) {
+	c := e.locker()
+	n := e.rounds(100*time.Millisecond, 20, 40)
+	over := make(chan struct{})
+	patient := func(i int) func() {
+		return func() {
+			for j := range n {
+				key := e.key("patient-%d-%d", i, j)
+				h, err := c.try(key)
+				if err != nil {
+					e.unexpected(key, err, "TryAcquire of a free key, on a context that goes on, returned %s while the contexts of other callers ended; expected a lease", outcome(err))
+					return
+				}
+				if err := h.release(e.ctx); err != nil {
+					e.unexpected(key, err, "Release, on a context that goes on, returned %s while the contexts of other callers ended; expected success", outcome(err))
+					return
+				}
+			}
+		}
+	}
+	hasty := func(i int) func() {
+		return func() {
+			for j := 0; ; j++ {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				e.leaveEarly(c, e.key("hasty-%d-%d", i, j), j%2 == 0)
+			}
+		}
+	}
+	var patients, others []func()
+	for i := range 2 {
+		patients, others = append(patients, patient(i)), append(others, hasty(i))
+	}
+	wait := e.start(others...)
+	defer func() { close(over); wait() }()
+	e.together(patients...)
+	e.notef("%d acquisitions beside callers whose contexts ended", len(patients)*n)
+}
+
+// leaveEarly makes an acquisition whose context ends soon, by a deadline or by a
+// cancellation.
+func (e *env) leaveEarly(c *client, key string, deadline bool) {
+	life := e.randomly(3 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(e.ctx, life)
+	if !deadline {
+		cancel()
+		ctx, cancel = context.WithCancel(e.ctx)
+		defer time.AfterFunc(life, cancel).Stop()
+	}
+	defer cancel()
+	if h, err := c.tryFor(ctx, key, e.long); err == nil {
+		_ = h.release(e.ctx)
+	}
+}
