@@ -48,7 +48,7 @@ var promises = []promise{
 	{"A release ends its own hold only, however late, however often.", "ReleaseOwnOnly ReleaseOldLeaseSameClient ReleaseByID ReleaseTwice ReleaseAtExpiry ReleaseDelayed", nil},
 	{"A release without an answer is told as such, repeated, and harms nobody.", "ReleaseUnknown HandOverUnknown", nil},
 	{"After its release nothing is sent for a lease.", "ReleaseStopsRenewal ReleaseEndsRequests", []string{"trouble_test.go: TestNothingIsSentAfterARelease"}},
-	{"Cancelled at any moment, a call returns soon and leaves nothing.", "CancelBeforeSend CancelledSendsNothing CancelDuring CancelMidRequest CallsAreBounded", nil},
+	{"Cancelled at any moment, a call returns soon and leaves nothing.", "CancelBeforeSend CancelledSendsNothing CancelDuring CancelMidRequest CancelHarmsNobody CallsAreBounded", nil},
 	{"A grant that comes after its caller was told an error ends by itself.", "LateGrant", nil},
 	{"A request that arrives twice counts once, and an acquisition is not refused because of itself.", "OwnGrantRecognised TryIdempotent", []string{"reentry_test.go: TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut"}},
 	{"Errors tell apart what callers must tell apart, and keep what the server said; some end a wait.", "ErrorsAreTyped BackendErrors UnavailableIsTold PermanentStops", nil},
