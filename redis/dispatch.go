@@ -44,8 +44,8 @@ type dispatcher struct {
 	patience time.Duration
 
 	mu      sync.Mutex
-	flights []*flight // not overdue, in the order of departure
-	queue   []*queued // commands to be sent; empty unless there are maxFlights flights
+	flights []*flight  // not overdue, in the order of departure
+	queue   []*message // commands to be sent; empty unless there are maxFlights flights
 	timer   *time.Timer
 	armed   bool // the timer runs, and ends no later than the oldest flight is overdue
 	closed  bool
@@ -55,8 +55,8 @@ type dispatcher struct {
 // flight is a request under way.
 type flight struct{ since time.Time }
 
-// queued is a command that waits to be sent, or for its reply.
-type queued struct {
+// message is a command that waits to be sent, or for its reply.
+type message struct {
 	ctx  context.Context
 	cmd  single
 	done chan struct{} // closed when the rest is set
@@ -88,14 +88,14 @@ func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Inst
 		sent = d.clock.Now()
 		return sent, d.client.Process(ctx, cmd)
 	}
-	q := &queued{ctx: ctx, cmd: cmd, done: make(chan struct{})}
+	q := &message{ctx: ctx, cmd: cmd, done: make(chan struct{})}
 	d.queue = append(d.queue, q)
 	d.watch()
 	d.mu.Unlock()
 	return d.await(q)
 }
 
-func (d *dispatcher) await(q *queued) (backend.Instant, error) {
+func (d *dispatcher) await(q *message) (backend.Instant, error) {
 	select {
 	case <-q.done:
 		return q.sent, q.err
@@ -121,7 +121,7 @@ func (d *dispatcher) await(q *queued) (backend.Instant, error) {
 func unsentAfter(ctx context.Context) error { return fmt.Errorf("nothing was sent: %w", ctx.Err()) }
 
 // withdraw takes a command back, unless it is being sent.
-func (d *dispatcher) withdraw(q *queued) bool {
+func (d *dispatcher) withdraw(q *message) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := slices.Index(d.queue, q)
@@ -169,7 +169,7 @@ func (d *dispatcher) launch() {
 
 // next begins a flight if there is something to send and the flights are few. The
 // caller holds the mutex.
-func (d *dispatcher) next() ([]*queued, *flight) {
+func (d *dispatcher) next() ([]*message, *flight) {
 	if len(d.queue) == 0 || len(d.flights) >= maxFlights {
 		return nil, nil
 	}
@@ -182,7 +182,7 @@ func (d *dispatcher) next() ([]*queued, *flight) {
 }
 
 // fly sends the calls, and then what came meanwhile, until nothing waits.
-func (d *dispatcher) fly(f *flight, calls []*queued) {
+func (d *dispatcher) fly(f *flight, calls []*message) {
 	defer d.away.Done()
 	for f != nil {
 		d.send(calls)
@@ -194,8 +194,8 @@ func (d *dispatcher) fly(f *flight, calls []*queued) {
 }
 
 // send sends the calls in one request and tells the callers.
-func (d *dispatcher) send(calls []*queued) {
-	calls = slices.DeleteFunc(calls, func(q *queued) bool {
+func (d *dispatcher) send(calls []*message) {
+	calls = slices.DeleteFunc(calls, func(q *message) bool {
 		if q.ctx.Err() == nil {
 			return false
 		}
@@ -226,7 +226,7 @@ func (d *dispatcher) send(calls []*queued) {
 }
 
 // contextOf has the values of the first caller's context and the deadline of the last.
-func contextOf(calls []*queued) (context.Context, context.CancelFunc) {
+func contextOf(calls []*message) (context.Context, context.CancelFunc) {
 	ctx := context.WithoutCancel(calls[0].ctx)
 	var last time.Time
 	for _, q := range calls {
