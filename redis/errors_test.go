@@ -137,6 +137,12 @@ func TestMissingPermission(t *testing.T) {
 	require.NoError(t, err)
 	hold, _ := granted(t, b, ownedRequest(key, "a", ttl))
 	hold2, _ := granted(t, b, ownedRequest(key, "a", ttl))
+	var listed []string
+	require.NoError(t, b.List(t.Context(), key, func(r backend.Record) bool {
+		listed = append(listed, r.Key)
+		return true
+	}))
+	require.Equal(t, []string{key}, listed)
 	_, err = b.Try(t.Context(), request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	_, err = b.Renew(t.Context(), hold)

@@ -52,8 +52,15 @@ type RedlockOptions struct {
 
 	// RestartDelay is for how long a node that has lost its data grants nothing,
 	// on its own clock: at least the longest TTL that any Locker on these nodes
-	// uses. Default: the default TTL.
+	// uses. Less than the default TTL is refused. Default: the default TTL.
 	RestartDelay time.Duration
+
+	// NewNodes says that nobody has used these nodes under this prefix yet, so that
+	// they need not be without data for the restart delay before they grant. It is
+	// for the first opening of a set: it has no effect once a node that can be
+	// reached has complete data, and lets a second holder in if every such node has
+	// lost it while a key was held.
+	NewNodes bool
 
 	// WithoutTokens saves one of the two round trips of an acquisition. Token is 0
 	// then, and the guarantees say so. Lockers on the same nodes should agree.
@@ -190,6 +197,8 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
 	case opts.NodeTimeout < 0 || opts.RestartDelay < 0:
 		return nil, fmt.Errorf("redislock: %w: NodeTimeout and RestartDelay must not be negative", backend.ErrInvalid)
+	case opts.RestartDelay > 0 && opts.RestartDelay < ttl:
+		return nil, fmt.Errorf("redislock: %w: the restart delay of %s is less than the TTL of %s, and a node that has lost its data would vote while a lease runs that it has forgotten", backend.ErrInvalid, opts.RestartDelay, ttl)
 	case opts.NodeTimeout > ttl/3:
 		return nil, fmt.Errorf("redislock: %w: the node timeout of %s is more than a third of the TTL of %s, and one node that does not answer could cost the lease", backend.ErrInvalid, opts.NodeTimeout, ttl)
 	}

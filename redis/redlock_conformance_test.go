@@ -6,19 +6,38 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// nodeSet are servers of a test's own.
+// nodeSet are servers of a test's own, which were said to be new when they were first
+// used, so that they grant at once.
 func nodeSet(t testing.TB, n int) []*servertest.Server {
+	t.Helper()
+	servers := freshSet(t, n)
+	firstUse(t, servers)
+	return servers
+}
+
+// freshSet are servers that nobody has used.
+func freshSet(t testing.TB, n int) []*servertest.Server {
 	t.Helper()
 	servers := make([]*servertest.Server, n)
 	for i := range servers {
 		servers[i] = servertest.Redis(t, servertest.WithControl())
 	}
 	return servers
+}
+
+// firstUse says once that the nodes are new.
+func firstUse(t testing.TB, servers []*servertest.Server) {
+	t.Helper()
+	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &RedlockOptions{NewNodes: true})
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
 }
 
 func redlockURL(servers []*servertest.Server) string {

@@ -93,7 +93,10 @@ func doubleOn(t testing.TB, clients []*goredis.Client, opts RedlockOptions) *dou
 		f := &flaky{server: n.server}
 		n.server = f
 		d.nodes = append(d.nodes, f)
-		require.NoError(t, clients[i].Eval(t.Context(), markScript.text, []string{b.mark}, "new").Err())
+		answer, err := clients[i].Eval(t.Context(), markScript.text, []string{b.mark}).Slice()
+		require.NoError(t, err)
+		// As after the first opening of a set that was said to be new.
+		require.NoError(t, clients[i].Set(t.Context(), b.mark, "N1|"+list(answer).string(0)+"|0", 0).Err())
 	}
 	return d
 }

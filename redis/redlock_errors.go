@@ -68,7 +68,7 @@ func (b *redlockBackend) problemOf(c *call, key string) problem {
 	case []any:
 		if ms, err := strconv.ParseInt(list(v).string(0), 10, 64); err == nil && len(v) == 1 {
 			left := time.Duration(ms) * time.Millisecond
-			return problem{text: fmt.Sprintf("has lost its data and takes no part for another %s", left.Round(time.Millisecond))}
+			return problem{text: fmt.Sprintf("is new, or has lost its data, and takes no part for another %s", left.Round(time.Millisecond))}
 		}
 	case int64:
 		switch v {

@@ -171,6 +171,7 @@ func TestRedlockRestartedWithData(t *testing.T) {
 	servers := []*servertest.Server{
 		servertest.Redis(t, servertest.WithPersistence()), servertest.Redis(t, servertest.WithControl()), servertest.Redis(t, servertest.WithControl()),
 	}
+	firstUse(t, servers)
 	b := redlockOn(t, servers, nil)
 	hold, _ := granted(t, b, request("k"))
 	first := clientOf(t, servers[0])

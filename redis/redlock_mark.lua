@@ -1,11 +1,14 @@
 -- Writes down which run of the server this is, before the other scripts become
 -- known to it. A server forgets its scripts when it starts, so that none of them
--- runs after a restart that was not noticed here.
+-- runs after a restart that was not noticed here. A node without a mark gets one by
+-- which its data counts from now on: it may have forgotten votes.
 --
 -- KEYS[1]  the node's mark: N1|run id|since when its data is complete, 0 for ever
--- ARGV[1]  given to trust a node without a mark: it is new, with its fellows
 --
--- Returns  {run id, mark}, both "" where unknown
+-- Returns  {run id, mark, now, start}: the mark as it is now, and the node's clock;
+--          start: since when its data can be complete if the node was new when it
+--          started. That is now if its data was ever flushed, or if nothing is known.
+--          Run id and mark are "" where unknown
 local mark = redis.call('GET', KEYS[1])
 local server = redis.pcall('INFO', 'server')
 local run, up = '', 0
@@ -15,20 +18,28 @@ if type(server) == 'string' then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known, born = '', now
+-- The uptime is a difference of whole seconds, and may be one too many.
+local started = now - math.max(up - 1, 0) * 1000
+local start = now
+local commands = redis.pcall('INFO', 'commandstats')
+if type(commands) == 'string' and not string.find(commands, 'cmdstat_flush%a+:calls=[1-9]')
+  and not string.find(commands, 'cmdstat_swapdb:calls=[1-9]') then
+  start = started
+end
+local function answer()
+  return {run, mark, string.format('%.0f', now), string.format('%.0f', start)}
+end
+local born = now
 if mark then
-  known, born = string.match(mark, '^N1|(%x*)|(%d+)$')
-  if not known then return {run, mark} end
-  born = tonumber(born)
-  if known == run or run == '' then return {run, mark} end
+  local known, since = string.match(mark, '^N1|(%x*)|(%d+)$')
+  if not known or known == run or run == '' then return answer() end
+  born = tonumber(since)
   local kept = redis.pcall('INFO', 'persistence')
   if type(kept) == 'string' and not string.find(kept, 'aof_enabled:1') then
     -- What it has read from a snapshot is older than what it granted last.
-    born = math.max(born, now - up * 1000)
+    born = math.max(born, started)
   end
-elseif ARGV[1] then
-  born = 0
 end
 mark = string.format('N1|%s|%.0f', run, born)
 redis.call('SET', KEYS[1], mark)
-return {run, mark}
+return answer()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -16,10 +15,9 @@ import (
 
 // nodeState is what a node says when the backend is opened.
 type nodeState struct {
-	info   map[string]string
-	fsync  string // appendfsync, or "" where CONFIG is refused
-	marked bool   // the node has been used before, and has its data
-	err    error
+	info  map[string]string
+	fsync string // appendfsync, or "" where CONFIG is refused
+	err   error
 }
 
 // checkNodes asks all nodes at the same time, refuses what cannot work, and warns of
@@ -73,7 +71,7 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
 	}
 	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
-	return b.markNew(ctx, patient, states)
+	return b.checkMarks(ctx, logger, patient, states, opts)
 }
 
 // askAll asks every node, each on a goroutine of its own since its client may not obey
@@ -153,7 +151,6 @@ func (b *redlockBackend) stateOf(ctx context.Context, c *goredis.Client) (s node
 	case err != nil:
 		return fail(err)
 	default:
-		s.marked = true
 		text, _ := mark.Val().(string)
 		if !strings.HasPrefix(text, "N1|") {
 			return nodeState{err: fmt.Errorf("%w: the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix", backend.ErrPermanent, b.mark)}
@@ -197,42 +194,4 @@ func (b *redlockBackend) warnOf(ctx context.Context, logger *slog.Logger, states
 	warn("these nodes may evict locks and tokens when their memory is full; set maxmemory-policy to noeviction", evicting)
 	warn(fmt.Sprintf("these nodes keep no append-only file: after a restart they grant nothing for %s (restart_delay)", b.restartDelay), forgetful)
 	warn("these nodes can forget their last votes when their machine loses power; set appendfsync to always, or start such a node again only after the longest TTL", delayed)
-}
-
-// markNew marks the nodes as complete if they are all new, as far as can be seen: a
-// majority has never been used under this prefix. A minority without marks has lost
-// its data, or has been added, and waits for the restart delay.
-func (b *redlockBackend) markNew(ctx context.Context, clients []*goredis.Client, states []nodeState) error {
-	unmarked := 0
-	for _, s := range states {
-		if s.err == nil && !s.marked {
-			unmarked++
-		}
-	}
-	args := []any{"eval", markScript.text, 1, b.mark}
-	if unmarked >= b.quorum {
-		args = append(args, "new")
-	}
-	var all sync.WaitGroup
-	errs := make([]error, len(clients))
-	for i, c := range clients {
-		if states[i].err != nil {
-			continue
-		}
-		all.Go(func() {
-			answered := make(chan error, 1)
-			go func() { answered <- c.Process(ctx, newCommand(ctx, args...)) }()
-			select {
-			case errs[i] = <-answered:
-			case <-ctx.Done():
-			}
-		})
-	}
-	all.Wait()
-	for i, err := range errs {
-		if err != nil && errors.Is(sentinelFor(err), backend.ErrPermanent) {
-			return fmt.Errorf("redislock: open: node %s: %w", b.nodes[i].name, describe(ctx, err))
-		}
-	}
-	return nil
 }

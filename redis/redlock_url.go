@@ -16,9 +16,9 @@ import (
 //
 //	redlock://[user:password@]host1:port,host2:port,host3:port[/database]
 //
-// Parameters: prefix, node_timeout, restart_delay, tokens (on or off), pool_size,
-// tls (true or false), and with it ca, cert and key, which name PEM files. Anything
-// else is refused with an error matching ErrInvalid. User, password, database and
+// Parameters: prefix, node_timeout, restart_delay, new_nodes (true or false),
+// tokens (on or off), pool_size, tls (true or false), and with it ca, cert and key,
+// which name PEM files. Anything else is refused with an error matching ErrInvalid. User, password, database and
 // TLS are those of every node.
 func RedlockOpener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
 	clients, opts, err := redlockClients(u, cfg)
@@ -48,6 +48,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 		Prefix:        q.String("prefix", defaultRedlockPrefix),
 		NodeTimeout:   q.Duration("node_timeout", nodeTimeoutFor(ttl)),
 		RestartDelay:  q.Duration("restart_delay", ttl),
+		NewNodes:      q.Bool("new_nodes", false),
 		WithoutTokens: q.OneOf("tokens", "on", "off") == "off",
 	}
 	base := goredis.Options{

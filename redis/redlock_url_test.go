@@ -71,6 +71,7 @@ func TestRedlockBadURLs(t *testing.T) {
 		"redlock://a?node_timeout=0s":        "node_timeout",
 		"redlock://a?node_timeout=5":         "node_timeout",
 		"redlock://a?restart_delay=-1s":      "restart_delay",
+		"redlock://a?new_nodes=perhaps":      "new_nodes",
 		"redlock://a?ca=/x":                  "tls=true",
 		"redlock://a?tls=true&ca=/not/there": "ca",
 		"redlock://a?pool_size=0":            "pool_size",
@@ -85,6 +86,9 @@ func TestRedlockBadURLs(t *testing.T) {
 	_, err := backend.DefaultMux.Open(t.Context(), "redlock://127.0.0.1:1,127.0.0.1:2?node_timeout=6s", backend.OpenConfig{})
 	require.ErrorIs(t, err, backend.ErrInvalid)
 	require.ErrorContains(t, err, "third of the TTL")
+	_, err = backend.DefaultMux.Open(t.Context(), "redlock://127.0.0.1:1,127.0.0.1:2?restart_delay=1ms", backend.OpenConfig{})
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "restart delay of 1ms is less than the TTL of 15s")
 	_, err = backend.DefaultMux.Open(t.Context(), "redlock://127.0.0.1:1,127.0.0.1:1", backend.OpenConfig{})
 	require.ErrorIs(t, err, backend.ErrInvalid)
 	require.ErrorContains(t, err, "given twice")
@@ -117,7 +121,7 @@ func TestRedlockPermissions(t *testing.T) {
 		hosts, admins = append(hosts, s.Addr()), append(admins, admin)
 	}
 	var log bytes.Buffer
-	b, err := backend.DefaultMux.Open(t.Context(), "redlock://locks:pass@"+strings.Join(hosts, ","), backend.OpenConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	b, err := backend.DefaultMux.Open(t.Context(), "redlock://locks:pass@"+strings.Join(hosts, ",")+"?new_nodes=true", backend.OpenConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	defer b.Close()
 	require.Empty(t, log.String())
@@ -129,6 +133,12 @@ func TestRedlockPermissions(t *testing.T) {
 	r, err := b.(backend.Inspector).Inspect(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, g.Token, r.Token)
+	var listed []string
+	require.NoError(t, b.(backend.Lister).List(t.Context(), "", func(r backend.Record) bool {
+		listed = append(listed, r.Key)
+		return true
+	}))
+	require.Equal(t, []string{"k"}, listed)
 	for _, admin := range admins {
 		require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 	}

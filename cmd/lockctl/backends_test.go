@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -38,7 +41,7 @@ var places = []place{
 			for range 3 {
 				addrs = append(addrs, servertest.Redis(t).Addr())
 			}
-			return "redlock://" + strings.Join(addrs, ",")
+			return usedRedlock(t, addrs)
 		},
 		own: func(t *testing.T) (string, func()) {
 			var addrs []string
@@ -47,7 +50,7 @@ var places = []place{
 				s := servertest.Redis(t, servertest.WithControl())
 				nodes, addrs = append(nodes, s), append(addrs, s.Addr())
 			}
-			return "redlock://" + strings.Join(addrs, ","), func() { // a majority
+			return usedRedlock(t, addrs), func() { // a majority
 				nodes[0].Kill(t)
 				nodes[1].Kill(t)
 			}
@@ -69,6 +72,17 @@ var places = []place{
 		own:     ownServer(servertest.ZooKeeper, ""),
 		waiters: true,
 	},
+}
+
+// usedRedlock is the URL of servers that were said to be new when they were first used,
+// so that they grant at once.
+func usedRedlock(t *testing.T, addrs []string) string {
+	t.Helper()
+	url := "redlock://" + strings.Join(addrs, ",")
+	l, err := lock.Open(t.Context(), url+"?new_nodes=true")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return url
 }
 
 func mysqlURL(shared func(servertest.TB) *servertest.Server, mode string) func(t *testing.T) string {

@@ -44,7 +44,7 @@ var urls = []struct {
 		for range 3 {
 			addrs = append(addrs, servertest.Redis(t).Addr())
 		}
-		return "redlock://" + strings.Join(addrs, ",")
+		return "redlock://" + strings.Join(addrs, ",") + "?new_nodes=true" // the test has just started them
 	}},
 	{"mysql table", func(t *testing.T) string { return servertest.SharedMariaDB(t).URL() + "?mode=table" }},
 	{"mysql row", func(t *testing.T) string { return servertest.SharedMariaDB(t).URL() + "?mode=row" }},

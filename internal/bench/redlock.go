@@ -34,7 +34,7 @@ func (b *bench) redlock() error {
 	}}}
 	var frozen []*measure.Side
 	for _, tokens := range []bool{false, true} {
-		l, err := redislock.NewRedlock(b.ctx, clients, &redislock.RedlockOptions{WithoutTokens: !tokens})
+		l, err := redislock.NewRedlock(b.ctx, clients, &redislock.RedlockOptions{NewNodes: true, WithoutTokens: !tokens})
 		if err != nil {
 			return err
 		}

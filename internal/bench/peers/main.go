@@ -56,8 +56,8 @@ func run(h *measure.Host, rounds int) error {
 		options redislock.RedlockOptions
 		atLeast float64
 	}{
-		{"redlock, tokens=off", redislock.RedlockOptions{WithoutTokens: true}, 1.3},
-		{"redlock", redislock.RedlockOptions{}, 0.9},
+		{"redlock, tokens=off", redislock.RedlockOptions{NewNodes: true, WithoutTokens: true}, 1.3},
+		{"redlock", redislock.RedlockOptions{NewNodes: true}, 0.9},
 	} {
 		l, err := redislock.NewRedlock(ctx, clients, &ours.options)
 		if err != nil {

@@ -1,0 +1,168 @@
+package redislock
+
+import (
+	"context"
+	_ "embed" // the script
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+//go:embed redlock_trust.lua
+var trustText string
+
+var trustScript = newScript(trustText)
+
+// nodeMark is what a node says of its data. The times are the node's own, in
+// milliseconds since 1970.
+type nodeMark struct {
+	text string // as it is stored
+	run  string // of the server, "" where unknown
+
+	since int64 // since when the node's data is complete, 0 for ever
+	now   int64
+	start int64 // since when it can be if the node was new when it started
+}
+
+// left is for how much longer the node grants nothing.
+func (m nodeMark) left(delay time.Duration) time.Duration {
+	if m.since == 0 {
+		return 0
+	}
+	return max(0, time.Duration(m.since-m.now)*time.Millisecond+delay)
+}
+
+// markOf reads the answer of the mark script.
+func markOf(v any) (m nodeMark, ok bool) {
+	answer := list(asList(v))
+	m.run, m.text = answer.string(0), answer.string(1)
+	parts := strings.Split(m.text, "|")
+	if len(parts) != 3 || parts[0] != "N1" {
+		return m, false
+	}
+	var errs [3]error
+	m.since, errs[0] = strconv.ParseInt(parts[2], 10, 64)
+	m.now, errs[1] = strconv.ParseInt(answer.string(2), 10, 64)
+	m.start, errs[2] = strconv.ParseInt(answer.string(3), 10, 64)
+	return m, errors.Join(errs[:]...) == nil
+}
+
+// checkMarks has every node that can be reached write down its mark. A node that had
+// none may have lost its data, and with it its votes for leases that still run: it
+// grants nothing for the restart delay, and the log says so.
+//
+// Only a set that is new as a whole is spared that: every node can be reached, and
+// none has complete data. Then each node's data counts from its start, unless its
+// data was flushed since. With opts.NewNodes it is enough that no node that can be
+// reached has complete data, and the nodes grant at once.
+func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, clients []*goredis.Client, states []nodeState, opts RedlockOptions) error {
+	marks, errs := b.evalAll(ctx, clients, states, func(int) []any { return []any{"eval", markScript.text, 1, b.mark} })
+	for i, err := range errs {
+		if err != nil && errors.Is(sentinelFor(err), backend.ErrPermanent) {
+			return fmt.Errorf("redislock: open: node %s: %w", b.nodes[i].name, describe(ctx, err))
+		}
+	}
+	seen := make([]nodeMark, len(states))
+	all, used := true, false
+	for i, v := range marks {
+		var ok bool
+		if seen[i], ok = markOf(v); !ok {
+			all = false
+			continue
+		}
+		used = used || seen[i].left(b.restartDelay) == 0
+	}
+	if !used && (all || opts.NewNodes) {
+		b.trust(ctx, clients, states, seen, opts.NewNodes)
+	}
+	b.warnOfDelay(ctx, logger, seen)
+	return nil
+}
+
+// trust says of nodes of a new set that they have not forgotten anything. A node that
+// has lost its data since it was seen is left alone.
+func (b *redlockBackend) trust(ctx context.Context, clients []*goredis.Client, states []nodeState, seen []nodeMark, atOnce bool) {
+	next := make([]nodeMark, len(seen))
+	values, _ := b.evalAll(ctx, clients, states, func(i int) []any {
+		m := seen[i]
+		switch {
+		case m.text == "":
+			return nil
+		case atOnce:
+			m.since = 0
+		case m.start < m.since:
+			m.since = m.start
+		default:
+			return nil
+		}
+		m.text = fmt.Sprintf("N1|%s|%d", m.run, m.since)
+		next[i] = m
+		return []any{"eval", trustScript.text, 1, b.mark, seen[i].text, m.text}
+	})
+	for i, v := range values {
+		if v == int64(1) {
+			seen[i] = next[i]
+		}
+	}
+}
+
+// warnOfDelay names the nodes that grant nothing yet, and for how long.
+func (b *redlockBackend) warnOfDelay(ctx context.Context, logger *slog.Logger, seen []nodeMark) {
+	var names []string
+	var longest time.Duration
+	for i, m := range seen {
+		if left := m.left(b.restartDelay); left > 0 {
+			names = append(names, b.nodes[i].name)
+			longest = max(longest, left)
+		}
+	}
+	if len(names) > 0 {
+		logger.WarnContext(ctx, fmt.Sprintf("redislock: these nodes are new, or have lost their data, and grant nothing for up to another %s (restart_delay); if all nodes are new and nobody has used them yet, new_nodes=true at the first opening spares that", longest.Round(time.Millisecond)),
+			"nodes", strings.Join(names, ", "))
+	}
+}
+
+// evalAll sends a command of its own to each node that answered before, at the same
+// time, and returns the answers. Nodes for which the command is nil are left out.
+func (b *redlockBackend) evalAll(ctx context.Context, clients []*goredis.Client, states []nodeState, command func(i int) []any) (values []any, errs []error) {
+	type answer struct {
+		node  int
+		value any
+		err   error
+	}
+	values, errs = make([]any, len(clients)), make([]error, len(clients))
+	answers := make(chan answer, len(clients))
+	asked := 0
+	for i, c := range clients {
+		if states[i].err != nil {
+			continue
+		}
+		args := command(i)
+		if args == nil {
+			continue
+		}
+		asked++
+		go func() {
+			// The client may not obey the context.
+			cmd := newCommand(ctx, args...)
+			err := c.Process(ctx, cmd)
+			answers <- answer{i, cmd.Val(), err}
+		}()
+	}
+	for range asked {
+		select {
+		case a := <-answers:
+			values[a.node], errs[a.node] = a.value, a.err
+		case <-ctx.Done():
+			return values, errs
+		}
+	}
+	return values, errs
+}

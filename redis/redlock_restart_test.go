@@ -1,0 +1,231 @@
+package redislock
+
+import (
+	"bytes"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// askedAnew opens a Redlock of its own, as each run of a program does, and returns the
+// error of a request and what the opening warned of.
+func askedAnew(t *testing.T, servers []*servertest.Server, opts RedlockOptions, req backend.Request) (warnings string, err error) {
+	t.Helper()
+	var log bytes.Buffer
+	opts.Lock.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
+	require.NoError(t, err)
+	_, err = b.Try(t.Context(), req)
+	require.NoError(t, b.Close())
+	return log.String(), err
+}
+
+// keepsOut requires that no new client gets the key before the grant has ended, and
+// that one does afterwards.
+func keepsOut(t *testing.T, servers []*servertest.Server, opts RedlockOptions, key string, g backend.Grant) {
+	t.Helper()
+	asked := 0
+	for {
+		warnings, err := askedAnew(t, servers, opts, brief(key, opts.Lock.TTL))
+		if backend.SystemClock().Now() >= g.Until() {
+			break
+		}
+		require.ErrorIs(t, err, backend.ErrUnavailable, "nodes that had lost their data let a rival in before the holder's deadline")
+		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
+		require.Contains(t, warnings, "grant nothing for up to another")
+		asked++
+		time.Sleep(20 * time.Millisecond)
+	}
+	require.Positive(t, asked)
+	eventually(t, "the nodes vote again", func() bool {
+		_, err := askedAnew(t, servers, opts, brief(key, opts.Lock.TTL))
+		return err == nil
+	})
+}
+
+func flush(t *testing.T, servers ...*servertest.Server) {
+	t.Helper()
+	for _, s := range servers {
+		require.NoError(t, clientOf(t, s).FlushAll(t.Context()).Err())
+	}
+}
+
+// TestRedlockLostByAMajority: nodes that have lost their data grant nothing while a
+// lease runs that they may have voted for, also when all who meet them are new
+// clients, and also if those say that the nodes are new.
+func TestRedlockLostByAMajority(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, s []*servertest.Server){
+		"restarted empty": func(t *testing.T, s []*servertest.Server) {
+			s[2].Restart(t, false)
+			s[1].Restart(t, false)
+		},
+		"flushed": func(t *testing.T, s []*servertest.Server) {
+			s[2].Restart(t, false)
+			flush(t, s[1], s[2])
+		},
+	} {
+		for _, newNodes := range []bool{false, true} {
+			t.Run(name+", new_nodes="+strconv.FormatBool(newNodes), func(t *testing.T) {
+				t.Parallel()
+				servers := nodeSet(t, 3)
+				opts := RedlockOptions{NewNodes: newNodes, Lock: lock.Options{TTL: 4 * time.Second}}
+				b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
+				require.NoError(t, err)
+				servers[2].Kill(t) // the lease is on two nodes of three
+				_, g := granted(t, b, brief("k", opts.Lock.TTL))
+				require.NoError(t, b.Close()) // nobody is there who knew the nodes before
+				lose(t, servers)
+				keepsOut(t, servers, opts, "k", g)
+			})
+		}
+	}
+}
+
+// TestRedlockLostByAll: when every node has lost its data nothing tells the set from a
+// new one but that the nodes have only just started, or were flushed.
+func TestRedlockLostByAll(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, s *servertest.Server){
+		"restarted empty": func(t *testing.T, s *servertest.Server) { s.Restart(t, false) },
+		"flushed":         func(t *testing.T, s *servertest.Server) { flush(t, s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := nodeSet(t, 3)
+			opts := RedlockOptions{Lock: lock.Options{TTL: 4 * time.Second}}
+			b := redlockOn(t, servers, &opts)
+			_, g := granted(t, b, brief("k", opts.Lock.TTL))
+			require.NoError(t, b.Close())
+			for _, s := range servers {
+				lose(t, s)
+			}
+			keepsOut(t, servers, opts, "k", g)
+		})
+	}
+}
+
+// TestRedlockLostByOne: one node that was flushed does not vote, and the others go on.
+func TestRedlockLostByOne(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	opts := RedlockOptions{RestartDelay: time.Minute}
+	flush(t, servers[0])
+	warnings, err := askedAnew(t, servers, opts, request("k"))
+	require.NoError(t, err)
+	require.Contains(t, warnings, servers[0].Addr())
+	servers[2].Kill(t)
+	_, err = askedAnew(t, servers, opts, request("other"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, servers[0].Addr()+": is new, or has lost its data")
+}
+
+// TestRedlockReplacedNode: a server that takes the place of another one votes when the
+// restart delay has passed.
+func TestRedlockReplacedNode(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	opts := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
+	b := redlockOn(t, servers, &opts)
+	servers[0].Kill(t)
+	_, g := granted(t, b, brief("k", opts.Lock.TTL))
+	servers[0] = freshSet(t, 1)[0]
+	servers[1].Kill(t)
+	// The new node and the one that stays are a majority.
+	_, err := askedAnew(t, servers, opts, brief("other", opts.Lock.TTL))
+	if backend.SystemClock().Now() < g.Until() {
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+	}
+	eventually(t, "it votes", func() bool {
+		_, err := askedAnew(t, servers, opts, brief("other", opts.Lock.TTL))
+		return err == nil
+	})
+}
+
+// TestRedlockFirstInstallation: servers that nobody has used grant at once if they
+// have been up for the restart delay or are said to be new, and otherwise once it has
+// passed, which the log and the error say.
+func TestRedlockFirstInstallation(t *testing.T) {
+	t.Parallel()
+	opts := RedlockOptions{Lock: lock.Options{TTL: 2 * time.Second}}
+	upFor := func(t *testing.T, s *servertest.Server, seconds int) {
+		c := clientOf(t, s)
+		eventually(t, "it has been up for long", func() bool {
+			info, err := c.Info(t.Context(), "server").Result()
+			if err != nil {
+				return false
+			}
+			up, err := strconv.Atoi(infoFields(info)["uptime_in_seconds"])
+			return err == nil && up >= seconds
+		})
+	}
+	t.Run("just started", func(t *testing.T) {
+		t.Parallel()
+		servers := freshSet(t, 3)
+		slow := opts
+		slow.RestartDelay = time.Minute
+		warnings, err := askedAnew(t, servers, slow, brief("k", opts.Lock.TTL))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
+		require.Contains(t, warnings, "these nodes are new, or have lost their data")
+		require.Contains(t, warnings, "new_nodes=true")
+		eventually(t, "they grant when the delay has passed", func() bool {
+			_, err := askedAnew(t, servers, opts, brief("k", opts.Lock.TTL))
+			return err == nil
+		})
+	})
+	t.Run("up for longer than the delay", func(t *testing.T) {
+		t.Parallel()
+		servers := freshSet(t, 3)
+		for _, s := range servers {
+			upFor(t, s, 4)
+		}
+		warnings, err := askedAnew(t, servers, opts, brief("k", opts.Lock.TTL))
+		require.NoError(t, err)
+		require.NotContains(t, warnings, "lost their data")
+	})
+	t.Run("one out of reach", func(t *testing.T) {
+		t.Parallel()
+		servers := freshSet(t, 3)
+		for _, s := range servers {
+			upFor(t, s, 4)
+		}
+		servers[2].Kill(t) // it may have a mark
+		slow := opts
+		slow.RestartDelay = time.Minute
+		_, err := askedAnew(t, servers, slow, brief("k", opts.Lock.TTL))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		slow.NewNodes = true
+		warnings, err := askedAnew(t, servers, slow, brief("k", opts.Lock.TTL))
+		require.NoError(t, err)
+		require.NotContains(t, warnings, "lost their data")
+	})
+	t.Run("said to be new by many at once", func(t *testing.T) {
+		t.Parallel()
+		servers := freshSet(t, 3)
+		first := RedlockOptions{NewNodes: true, RestartDelay: time.Minute}
+		var all sync.WaitGroup
+		for range 8 {
+			clients := clientsOf(t, servers)
+			all.Go(func() {
+				b, err := NewRedlockBackend(t.Context(), clients, &first)
+				if !assert.NoError(t, err) {
+					return
+				}
+				_, err = b.Try(t.Context(), request(uniqueKey(t)))
+				assert.NoError(t, err)
+				assert.NoError(t, b.Close())
+			})
+		}
+		all.Wait()
+	})
+}
