@@ -19,7 +19,8 @@ const rootHelp = `lockctl runs commands under locks that several machines share,
 them.
 
 The backend is a URL: file: for the processes of one machine (the default, no
-server needed), redis://host:6379 for several machines.`
+server needed); for several machines redis://, rediss://, redlock://, mysql://,
+etcd://, etcds:// or zk://. lockctl compare shows what each of them promises.`
 
 const runHelp = `Run COMMAND while holding KEY, and exit with its status.
 
@@ -29,9 +30,9 @@ the key: pass it to whatever the command changes, and let that refuse a token
 smaller than one it has seen.
 
 The backend is the URL of --url, else the locker that --config and --locker name,
-else the URL of LOCK_URL (prefer it for URLs with a
-password, since other users can read command lines), else file:, which is for
-the processes of this user on this machine.
+else the URL of LOCK_URL, else file:, which is for the processes of this user on
+this machine. Prefer LOCK_URL for URLs with a password, since other users can read
+command lines.
 
 The lease is renewed every third of the TTL. When the hold is lost all the same,
 the command's process group gets SIGTERM, and SIGKILL min(grace, TTL/3) later,
@@ -44,18 +45,47 @@ const runExample = `  lockctl run nightly -- ./report.sh --full
   LOCK_URL=redis://:secret@cache:6379 lockctl run nightly -- ./report.sh
   lockctl run nightly -- sh -c 'echo "token $LOCK_TOKEN"'`
 
-const exitHelp = `
-Exit status:
-  the command's own, and:
-    1    nobody holds the key (inspect, unlock)
+// statuses are the exit statuses of each command, for its help.
+var statuses = map[string]string{
+	"run": `  the command's own, and:
    64    wrong usage, key, URL or TTL; nothing was started
    69    the backend cannot be reached, or refuses for good
    75    somebody else holds the key
    76    the hold was lost: the command was stopped, or was not alone to its end
   126    the command cannot be executed
   127    there is no such command
-  128+n  signal n ended the command, or arrived while waiting for the key
-`
+  128+n  signal n ended the command, or arrived while waiting for the key`,
+	"inspect": `    0    the key is held
+    1    nobody holds the key` + commonStatuses,
+	"ls": `    0    the keys were listed, if there are any` + commonStatuses,
+	"unlock": `    0    the hold was ended, or will end at its expiry
+    1    nobody holds the key; nothing was changed
+   75    somebody else holds it, or the same one anew; nothing was changed` + commonStatuses,
+	"wait": `    0    nobody holds the key
+   75    --timeout has passed, and somebody holds it
+  130    interrupted` + commonStatuses,
+	"compare": `    0    the promises were shown` + commonStatuses,
+	"check": `    0    every promise that could be tried was kept
+    1    a rule was broken, or nothing could be tried
+  130    interrupted` + commonStatuses,
+}
+
+const commonStatuses = `
+   64    wrong usage, key or URL
+   69    the backend cannot be reached, stops answering, or refuses`
+
+// addStatuses puts the statuses of a command, and for the tool those of run, at the end
+// of its help.
+func addStatuses(root *cobra.Command) {
+	usage := root.UsageTemplate()
+	for _, c := range root.Commands() {
+		c.SetUsageTemplate(usage)
+		if text := statuses[c.Name()]; text != "" {
+			c.SetUsageTemplate(usage + "\nExit status:\n" + text + "\n")
+		}
+	}
+	root.SetUsageTemplate(usage + "\nExit status of run (the others have theirs in their --help):\n" + statuses["run"] + "\n")
+}
 
 func newRootCommand(p *printer) *cobra.Command {
 	root := &cobra.Command{
@@ -74,7 +104,7 @@ func newRootCommand(p *printer) *cobra.Command {
 	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),
 		newCompareCommand(p), newCheckCommand(p),
 		newVersionCommand())
-	root.SetUsageTemplate(root.UsageTemplate() + exitHelp)
+	addStatuses(root)
 	return root
 }
 
@@ -105,6 +135,8 @@ func newRunCommand(p *printer) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags := cmd.Flags()
 			switch {
+			case noWait && flags.Changed("wait"):
+				return usageError("--wait and --no-wait exclude each other")
 			case noWait:
 				cfg.wait = 0
 			case !flags.Changed("wait"):
@@ -140,7 +172,6 @@ func newRunCommand(p *printer) *cobra.Command {
 	f.BoolVar(&noWait, "no-wait", false, "give up at once when somebody else holds the key")
 	f.DurationVar(&cfg.grace, "grace", 5*time.Second, "time between SIGTERM and SIGKILL when the hold is lost, at most a third of the TTL")
 	f.StringVar(&cfg.label, "label", "", "`text` that tells others who holds the key (default user and command)")
-	cmd.MarkFlagsMutuallyExclusive("wait", "no-wait")
 	return cmd
 }
 

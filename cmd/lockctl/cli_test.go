@@ -183,10 +183,27 @@ func TestHelpShowsExamplesAndStatuses(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"help", "run"}} {
 		status, out, errs := run(t, "file:", args...)
 		require.Zero(t, status, errs)
-		for _, part := range []string{"lockctl run nightly -- ", "Exit status:", "  64 ", "  75 ", "  76 ", " 127 "} {
+		for _, part := range []string{"lockctl run nightly -- ", "Exit status", "  64 ", "  75 ", "  76 ", " 127 "} {
 			require.Contains(t, out, part)
 		}
 	}
+}
+
+// Every command's help shows its own exit statuses.
+func TestHelpShowsTheCommandsStatuses(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]string{
+		"inspect": "    1    nobody holds the key\n", "check": "    1    a rule was broken", "wait": "   75    --timeout", "ls": "    0    the keys",
+		"unlock": "   75    somebody else", "compare": "   64    ",
+	} {
+		status, out, errs := run(t, "file:", command, "--help")
+		require.Zero(t, status, errs)
+		require.Contains(t, out+"\n", want)
+		require.Contains(t, out, "   69    ")
+		require.NotContains(t, out, "the command's own", command)
+	}
+	_, _, errs := run(t, "file:", "run", "--wait", "1s", "--no-wait", "k", "--", "true")
+	require.Contains(t, errs, "--wait and --no-wait exclude each other")
 }
 
 func TestDefaultLabelHasNoArguments(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -164,8 +165,8 @@ what inspect shows of each. With --json there is one object per line.`,
 
 func newUnlockCommand(p *printer) *cobra.Command {
 	var (
-		token uint64
-		now   bool
+		written string
+		now     bool
 	)
 	cmd := operate(p, &cobra.Command{
 		Use:   "unlock [flags] KEY --token N [--now]",
@@ -190,9 +191,13 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 			return nil
 		},
 	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
+		token, err := strconv.ParseUint(written, 10, 64)
+		if err != nil {
+			return usageError("--token %q is not the token of a hold, which is a positive number; lockctl inspect shows it", written)
+		}
 		return o.unlock(ctx, b, args[0], token, now)
 	})
-	cmd.Flags().Uint64Var(&token, "token", 0, "`token` of the hold to end, as inspect shows it")
+	cmd.Flags().StringVar(&written, "token", "", "`token` of the hold to end, as inspect shows it")
 	cmd.Flags().BoolVar(&now, "now", false, "let others in at once, not when the hold would have expired")
 	return cmd
 }

@@ -244,7 +244,7 @@ func TestWait(t *testing.T) {
 		lease := taken(t, url, "k", lock.WithLabel("the holder"))
 		status, _, errs = operated(t, url, "wait", "--timeout", "0", "k")
 		assert.Equal(t, exitHeld, status)
-		assert.Contains(t, errs, `"k" is still held by "the holder"`)
+		assert.Contains(t, errs, `"k" is held by "the holder"`)
 		waiting := start(t, url, "wait", "--json", "k")
 		select {
 		case <-waiting.done:

@@ -84,7 +84,10 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		if err := ctx.Err(); errors.Is(err, context.Canceled) {
 			return exitWith(exitSignal+2, "interrupted while waiting for %q", key)
 		} else if err != nil && last.Key != "" {
-			return exitWith(exitHeld, "%q is still held by %s after %s", key, last.Holder, timeout)
+			if timeout == 0 {
+				return exitWith(exitHeld, "%q is held by %s", key, last.Holder)
+			}
+			return exitWith(exitHeld, "%q is still held, after a wait of %s, by %s", key, timeout, last.Holder)
 		}
 	}
 }
