@@ -171,6 +171,13 @@ func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID) (se
 	return resp.TTL, nil
 }
 
+// untold is a context whose deadline gRPC does not send along: with one, both sides
+// set a timer for each request. Its end reaches the server as a cancellation.
+type untold struct{ context.Context }
+
+// Deadline implements context.Context.
+func (untold) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
 // attempts sends a request that may be repeated. Where there are several members,
 // one that does not answer in half of the time, or whose connection breaks, is
 // given up and the request goes to the next one.
@@ -179,19 +186,19 @@ func (b *etcdBackend) attempts(ctx context.Context, send func(ctx context.Contex
 		return errClientClosed // the client library would try again until ctx ends
 	}
 	if len(b.client.Endpoints()) == 1 {
-		return send(ctx)
+		return send(untold{ctx})
 	}
 	first, cancel := ctx, context.CancelFunc(func() {})
 	if deadline, ok := ctx.Deadline(); ok {
 		first, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 	}
-	err := send(first)
+	err := send(untold{first})
 	timedOut := first.Err() != nil
 	cancel()
 	if err == nil || ctx.Err() != nil || !timedOut && !connectionBroke(err) {
 		return err
 	}
-	return send(ctx)
+	return send(untold{ctx})
 }
 
 // sessionGone notes that the server has no such lease any more, and tells the
