@@ -45,7 +45,7 @@ func bounded[T any](ctx context.Context, c *client, done <-chan struct{}, late f
 	answers := make(chan answer, 1)
 	var settled atomic.Bool // by whoever is first: the answer, or the end of the wait
 	c.calls.follow()
-	go func() {
+	c.callers.run(func() {
 		defer c.calls.done()
 		v, err := f(ctx)
 		if settled.CompareAndSwap(false, true) {
@@ -53,7 +53,7 @@ func bounded[T any](ctx context.Context, c *client, done <-chan struct{}, late f
 		} else if late != nil {
 			late(v, err)
 		}
-	}()
+	})
 	var gaveUp error
 	select {
 	case a := <-answers:

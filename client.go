@@ -47,6 +47,7 @@ type client struct {
 	lanes    lanes
 	renewers pool
 	cleaners pool
+	callers  workers  // requests whose callers may stop waiting
 	notices  *notices // nil when the backend notifies nobody
 
 	dueRenewals []*lease // guarded by the scheduler's mutex
@@ -98,6 +99,7 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c.open, c.shut = context.WithCancel(context.Background())
 	c.done = c.open.Done()
 	c.life, c.kill = context.WithCancel(context.Background())
+	c.callers = newWorkers(c.life.Done())
 	c.lanes.m = map[laneKey]*lane{}
 	c.ops = b
 	c.watcher, _ = b.(backend.Watcher)
