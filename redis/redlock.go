@@ -225,7 +225,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 	b.end = cancel
 	for _, c := range clients {
 		b.nodes = append(b.nodes, &redlockNode{
-			name: c.Options().Addr, clock: b.clock, ctx: ctx, timeout: b.nodeTimeout,
+			name: c.Options().Addr, clock: b.clock, ctx: ctx, timeout: b.nodeTimeout, wake: make(chan struct{}),
 			// The copy shares the caller's connections and gives up in time.
 			server: redisServer{client: c.WithTimeout(b.nodeTimeout), mark: b.mark},
 		})

@@ -17,6 +17,9 @@ const (
 	maxQueued = 1024
 	// maxOwed bounds the releases that a node which does not answer is to get later.
 	maxOwed = 4096
+	// nodeIdle is how long the goroutine of a node waits for work. The stack of a new
+	// one has to grow first, which takes a good part of a request's time.
+	nodeIdle = time.Second
 	// longestRest bounds for how long a node that does not answer is left alone.
 	longestRest = time.Second
 )
@@ -56,7 +59,7 @@ func unsent(err error) bool {
 
 // redlockNode sends the calls of a Locker to one node: one batch at a time, in the
 // order in which they were made, so that a release never overtakes the request that
-// it follows. One goroutine does so while there is work. Whoever makes a call never
+// it follows. One goroutine does so while there is work, and for a moment longer. Whoever makes a call never
 // waits for the node: a node that does not answer has one request under way, to find
 // out when it is back, and refuses all others at once.
 type redlockNode struct {
@@ -65,6 +68,7 @@ type redlockNode struct {
 	clock   backend.Clock
 	ctx     context.Context
 	timeout time.Duration // after which an answer no longer counts
+	wake    chan struct{} // taken by the goroutine if it has nothing to do
 
 	mu        sync.Mutex
 	queue     []*call
@@ -75,7 +79,7 @@ type redlockNode struct {
 	restUntil backend.Instant // until when the node is left alone
 	owed      []*call         // releases to be sent again
 	closed    bool
-	idle      chan struct{} // closed when the goroutine has ended, if somebody waits
+	idle      chan struct{} // closed when the goroutine has nothing to do, if somebody waits
 }
 
 // send makes the call, or answers it at once when the node can't be asked.
@@ -106,7 +110,11 @@ func (n *redlockNode) enqueue(c *call, now backend.Instant) error {
 	if !n.busy {
 		n.busy = true
 		n.began = now
-		go n.run()
+		select {
+		case n.wake <- struct{}{}:
+		default:
+			go n.run()
+		}
 	}
 	return nil
 }
@@ -126,11 +134,20 @@ func (n *redlockNode) owe(c *call) {
 	}
 }
 
-// run sends what is queued until there is nothing left.
+// run sends what is queued, until there has been nothing for a while.
 func (n *redlockNode) run() {
+	limit := time.NewTimer(nodeIdle)
+	defer limit.Stop()
 	for {
 		batch, tested := n.take()
 		if batch == nil {
+			limit.Reset(nodeIdle)
+			select {
+			case <-n.wake:
+				continue
+			case <-limit.C:
+			case <-n.ctx.Done():
+			}
 			return
 		}
 		n.server.do(n.ctx, batch)
@@ -146,7 +163,7 @@ func (n *redlockNode) run() {
 	}
 }
 
-// take returns the next batch, or nil when the goroutine ends. tested says that the
+// take returns the next batch, or nil when there is nothing to send. tested says that the
 // node answered the batch before.
 func (n *redlockNode) take() (batch []*call, tested bool) {
 	n.mu.Lock()
