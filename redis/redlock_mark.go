@@ -82,7 +82,7 @@ func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, cl
 	if !used && (all || opts.NewNodes) {
 		b.trust(ctx, clients, states, seen, opts.NewNodes)
 	}
-	b.warnOfDelay(ctx, logger, seen)
+	b.warnOfDelay(ctx, logger, seen, used)
 	return nil
 }
 
@@ -113,8 +113,9 @@ func (b *redlockBackend) trust(ctx context.Context, clients []*goredis.Client, s
 	}
 }
 
-// warnOfDelay names the nodes that grant nothing yet, and for how long.
-func (b *redlockBackend) warnOfDelay(ctx context.Context, logger *slog.Logger, seen []nodeMark) {
+// warnOfDelay names the nodes that grant nothing yet, and for how long. used: another
+// node has complete data, so that the set is not new.
+func (b *redlockBackend) warnOfDelay(ctx context.Context, logger *slog.Logger, seen []nodeMark, used bool) {
 	var names []string
 	var longest time.Duration
 	for i, m := range seen {
@@ -123,10 +124,14 @@ func (b *redlockBackend) warnOfDelay(ctx context.Context, logger *slog.Logger, s
 			longest = max(longest, left)
 		}
 	}
-	if len(names) > 0 {
-		logger.WarnContext(ctx, fmt.Sprintf("redislock: these nodes are new, or have lost their data, and grant nothing for up to another %s (restart_delay); if all nodes are new and nobody has used them yet, new_nodes=true at the first opening spares that", longest.Round(time.Millisecond)),
-			"nodes", strings.Join(names, ", "))
+	if len(names) == 0 {
+		return
 	}
+	text := fmt.Sprintf("redislock: these nodes are new, or have lost their data, and grant nothing for up to another %s (restart_delay)", longest.Round(time.Millisecond))
+	if !used {
+		text += "; if nobody has used any of the nodes yet, new_nodes=true at the first opening spares that"
+	}
+	logger.WarnContext(ctx, text, "nodes", strings.Join(names, ", "))
 }
 
 // evalAll sends a command of its own to each node that answered before, at the same
