@@ -100,9 +100,15 @@ type ForceReleaser interface {
 type Revoker interface {
 	// Revoke takes the key's record with this token from its owner, in one atomic
 	// step: it is not renewed or entered again, and keeps others out until the
-	// expiry that it has now, or until its holder has learned of it, which is at
-	// its next renewal. It returns an error matching ErrNotHeld when the key is free
-	// or has another token, so that a newer holder is never hit.
+	// expiry that it has now, also those who waited before. Its holder learns of it
+	// at its next renewal, and from then on its Release ends nothing, since who works
+	// under the hold may still be stopping. It may end earlier with a holder that
+	// releases before, and with the session of its client where Guarantees say
+	// EndsWithSession; where they say that Expiry is [ClockConnection], it ends when
+	// its holder has learned of it, whose connection it is.
+	//
+	// It returns an error matching ErrNotHeld when the key is free or has another
+	// token, so that a newer holder is never hit.
 	Revoke(ctx context.Context, key string, token uint64) error
 }
 

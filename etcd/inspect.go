@@ -73,8 +73,8 @@ func (b *etcdBackend) holderWith(ctx context.Context, key string, token uint64) 
 }
 
 // Revoke moves the holder's key to a lease that nobody renews, with the TTL of the
-// hold. The key keeps its place, and the holder finds at its next renewal that it is
-// no longer on its lease.
+// hold. The key keeps its place, the holder finds at its next renewal that it is no
+// longer on its lease, and nobody takes it away before that one has ended.
 func (b *etcdBackend) Revoke(ctx context.Context, key string, token uint64) error {
 	kv, err := b.holderWith(ctx, key, token)
 	if err != nil {

@@ -23,6 +23,9 @@ type member struct {
 	doubtful bool
 	// deleting counts the requests under way that delete the key.
 	deleting int
+	// revoked: the key was seen on a lease that is none of this client's. It keeps
+	// others out until that lease ends, and its name is not used again.
+	revoked bool
 }
 
 // member returns what is known of an acquisition of the key, or nil.
@@ -56,7 +59,7 @@ func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m != nil {
-		b.slots.free(m.slot, m.doubtful) // on a lease that has ended nothing can be created
+		b.slots.free(m.slot, m.doubtful || m.revoked) // on a lease that has ended nothing can be created
 	}
 	m = &member{holder: req.Holder, slot: b.slots.take(n), session: s}
 	b.members[req.ID] = m
@@ -84,7 +87,7 @@ func (b *etcdBackend) drop(id backend.ID, m *member) {
 	defer b.mu.Unlock()
 	if b.members[id] == m {
 		delete(b.members, id)
-		b.slots.free(m.slot, m.pending > 0 || m.doubtful || m.deleting > 0)
+		b.slots.free(m.slot, m.pending > 0 || m.doubtful || m.revoked || m.deleting > 0)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 // acquisition's own, it is revoked.
 //
 // When an attempt lost its answer and the next one finds no key, the first is
-// taken to have deleted it.
+// taken to have deleted it. The key of a hold that is known to be revoked is left
+// to its lease: who worked under the hold may still be stopping.
 func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -24,8 +25,15 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 		return notHeld(hold.Key) // not asked for by this client, refused, or released
 	}
 	b.mu.Lock()
-	s, pending, gone := m.session, m.pending > 0, m.session.gone && m.next == nil
+	s, pending, gone, revoked := m.session, m.pending > 0, m.session.gone && m.next == nil, m.revoked
 	b.mu.Unlock()
+	if revoked && !(pending && s.shared) {
+		b.drop(hold.ID, m)
+		if !s.shared {
+			b.revoke(s) // with what may still be on its way
+		}
+		return takenOver(hold.Key)
+	}
 	if gone {
 		b.drop(hold.ID, m)
 		return sessionLost(hold.Key)
@@ -50,7 +58,12 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if !still {
 		return notHeld(hold.Key)
 	}
-	err := b.deleteKey(ctx, hold.Key, m, s, pending)
+	var err error
+	if revoked {
+		err = b.withdraw(ctx, hold.Key, m, s)
+	} else {
+		err = b.deleteKey(ctx, hold.Key, m, s, pending)
+	}
 	ended()
 	if err == nil || isNotHeld(err) {
 		b.drop(hold.ID, m)
@@ -100,6 +113,29 @@ func (b *etcdBackend) deleteKey(ctx context.Context, key string, m *member, s *s
 		return notHeld(key)
 	}
 	return nil
+}
+
+// withdraw moves the fence of the session, so that what is on its way has no effect,
+// and leaves the key of a hold that was revoked.
+func (b *etcdBackend) withdraw(ctx context.Context, key string, m *member, s *session) error {
+	var revision int64
+	err := b.attempts(ctx, func(ctx context.Context) error {
+		resp, err := b.client.Put(ctx, s.fence, "", clientv3.WithLease(s.id))
+		if err == nil {
+			revision = resp.Header.Revision
+		}
+		return err
+	})
+	switch {
+	case leaseNotFound(err):
+		b.sessionGone(s)
+		return sessionLost(key)
+	case err != nil:
+		b.doubt(m)
+		return keyError(ctx, key, err)
+	}
+	b.moveFence(s, revision)
+	return takenOver(key)
 }
 
 func (b *etcdBackend) doubt(m *member) {

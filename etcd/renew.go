@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortiselock/lock/backend"
@@ -125,9 +126,26 @@ func (b *etcdBackend) seeKeys(ctx context.Context, holds []renewing, sent backen
 		case gone:
 			r.out.Err = sessionLost(r.hold.Key)
 		default:
+			b.foreign(r.m, kv)
 			r.out.Err = takenOver(r.hold.Key)
 		}
 	}
+}
+
+// foreign notes that the key of the acquisition is not on its lease. If it is there, on
+// a lease that none of our holds renews, it was revoked.
+func (b *etcdBackend) foreign(m *member, kv *mvccpb.KeyValue) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if kv == nil || kv.Lease == 0 || kv.CreateRevision != m.rev {
+		return
+	}
+	for _, o := range b.shared {
+		if o.s != nil && int64(o.s.id) == kv.Lease {
+			return
+		}
+	}
+	m.revoked = true
 }
 
 // move puts the key of a hold that is to last longer on a session with the longer
@@ -162,6 +180,7 @@ func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *member) (*
 	if !resp.Succeeded {
 		kv := oldest(resp.Responses[0].GetResponseRange())
 		if kv == nil || kv.Lease != int64(to.id) { // neither where it was, nor where an earlier attempt put it
+			b.foreign(m, kv)
 			return nil, takenOver(hold.Key)
 		}
 	}

@@ -66,6 +66,7 @@ type asked struct {
 	rev   int64            // create revision of the acquisition's key; zero: it was refused
 	alone bool             // no other acquisition has a key: the lock is granted
 	other *mvccpb.KeyValue // the holder's key (Try), or the one before (Enqueue)
+	own   *mvccpb.KeyValue // the acquisition's key, where it is on another lease (Try)
 	seen  int64            // the revision of which all this is true
 }
 
@@ -124,6 +125,7 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			continue
 		}
 		a, moved, valid := readTake(m.slot.name, s, epoch, resp, queue)
+		b.foreign(m, a.own)
 		if !valid {
 			// A request of the same session was withdrawn meanwhile; ours was not meant.
 			b.moveFence(s, moved)
@@ -203,10 +205,12 @@ func readTake(name string, s *session, epoch int64, resp *clientv3.TxnResponse, 
 		}
 	}
 	// The key of an earlier attempt holds: the range was empty when it was created.
-	if own := oldest(resp.Responses[0].GetResponseRange()); own != nil && own.Lease == int64(s.id) {
+	own := oldest(resp.Responses[0].GetResponseRange())
+	if own != nil && own.Lease == int64(s.id) {
 		a.rev, a.alone = own.CreateRevision, true
 		return a, 0, true
 	}
+	a.own = own
 	a.other = oldest(resp.Responses[1].GetResponseRange())
 	return a, 0, true
 }

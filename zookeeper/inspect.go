@@ -68,8 +68,9 @@ func (b *zkBackend) ForceRelease(ctx context.Context, key string, token uint64) 
 	return nil
 }
 
-// Revoke writes to the node of the holder, which fails its renewals, and leaves it
-// there until the holder has learned of it or its session has ended.
+// Revoke writes to the node of the holder, which fails its renewals and leaves it in
+// its place in the queue. The holder's client, which owns the node, removes it when the
+// hold has expired; the end of its session does so earlier.
 func (b *zkBackend) Revoke(ctx context.Context, key string, token uint64) error {
 	s, path, err := b.heldWith(ctx, key, token)
 	if err != nil {

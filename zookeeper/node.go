@@ -31,6 +31,7 @@ type node struct {
 	waiting int             // calls of Wait
 	expiry  backend.Instant // when the node is removed, unless it is renewed or waited at
 	doomed  bool            // it is to be removed, and never granted or renewed again
+	revoked bool            // it is never granted or renewed again, and keeps others out until expiry
 	leaving int             // calls of remove, which the reaper leaves alone
 }
 
@@ -221,7 +222,10 @@ func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
 		n.forget()
 		return backend.Validity{}, fmt.Errorf("zklock: key %q: the node was removed: %w", n.key, backend.ErrTakenOver)
 	case errors.Is(a.err, zk.ErrBadVersion):
-		return backend.Validity{}, fmt.Errorf("zklock: key %q: the node was revoked: %w", n.key, backend.ErrTakenOver)
+		s.mu.Lock()
+		n.revoked = true
+		s.mu.Unlock()
+		return backend.Validity{}, n.wasRevoked()
 	case a.err != nil:
 		return backend.Validity{}, a.err
 	}
@@ -230,12 +234,23 @@ func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
 	return s.proof.wrote(a.sent), nil
 }
 
+func (n *node) wasRevoked() error {
+	return fmt.Errorf("zklock: key %q: the node was revoked: %w", n.key, backend.ErrTakenOver)
+}
+
 // remove deletes the node, and returns nil when it is certain that it neither exists
 // nor can come into being any more. The first result is true if it was this call that
 // deleted it.
+//
+// The node of a hold that is known to be revoked stays until it expires, and then the
+// reaper removes it: who worked under the hold may still be stopping.
 func (n *node) remove(ctx context.Context) (bool, error) {
 	s := n.s
 	s.mu.Lock()
+	if n.granted && n.revoked && s.clock.Now() < n.expiry {
+		s.mu.Unlock()
+		return false, nil
+	}
 	n.doomed = true
 	n.leaving++
 	busy := n.busy

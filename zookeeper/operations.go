@@ -48,7 +48,7 @@ func (b *zkBackend) Try(ctx context.Context, req backend.Request) (backend.Grant
 func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
 	n.stands(ctx) // or not; the request that creates it has been answered
 	n.s.mu.Lock()
-	granted, doomed := n.granted, n.doomed
+	granted, doomed := n.granted && !n.revoked, n.doomed
 	n.s.mu.Unlock()
 	switch {
 	case doomed:
@@ -61,10 +61,20 @@ func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
 	}
 	v, err := n.renew(ctx)
 	if errors.Is(err, backend.ErrNotHeld) {
+		if n.keepsOut() {
+			return backend.Grant{}, false, &backend.HeldError{Key: n.key}
+		}
 		n.doom()
 		return n.repeat(ctx)
 	}
 	return backend.Grant{Token: uint64(n.czxid), Holds: 1, Validity: v}, false, err
+}
+
+// keepsOut reports whether the node is that of a revoked hold, which has not expired.
+func (n *node) keepsOut() bool {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return n.granted && n.revoked && !n.doomed
 }
 
 // forgetUnlessDoomed drops the record of a request that was refused. A doomed one is
@@ -166,8 +176,11 @@ func (n *node) grant(v backend.Validity) (backend.Grant, error) {
 	s := n.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.doomed || s.ended() {
+	switch {
+	case n.doomed || s.ended():
 		return backend.Grant{}, fmt.Errorf("zklock: key %q: %w", n.key, errGone)
+	case n.revoked:
+		return backend.Grant{}, n.wasRevoked()
 	}
 	n.granted = true
 	n.expiry = max(n.expiry, s.clock.Now().Add(n.ttl))
@@ -216,6 +229,8 @@ func (n *node) alive(now backend.Instant) error {
 	switch {
 	case !n.granted || n.doomed:
 		return notHeld(n.key)
+	case n.revoked:
+		return n.wasRevoked()
 	case now >= n.expiry:
 		n.doomed = true
 		return fmt.Errorf("zklock: key %q: %w", n.key, backend.ErrExpired)
@@ -223,8 +238,8 @@ func (n *node) alive(now backend.Instant) error {
 	return nil
 }
 
-// Release deletes the node of the hold. The node of an acquisition that this session
-// does not know is looked for by its name.
+// Release deletes the node of the hold, unless it is known to be revoked. The node of
+// an acquisition that this session does not know is looked for by its name.
 func (b *zkBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -239,6 +254,8 @@ func (b *zkBackend) Release(ctx context.Context, hold backend.Hold) error {
 		switch {
 		case err != nil:
 			return writeError(hold.Key, err)
+		case n.keepsOut():
+			return n.wasRevoked()
 		case !deleted:
 			return fmt.Errorf("zklock: key %q: its node is gone: %w", hold.Key, backend.ErrNotHeld)
 		}

@@ -117,10 +117,11 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 			continue
 		}
 		select {
-		case <-v.before:
+		case e := <-v.before:
 			// Events come in the order of what happened, on one connection: the node was
-			// there when the only one before it went.
-			t.first = v.only && s.sameConnection(era) && !fired(v.own)
+			// there when the only one before it went. A revocation changes that one, and
+			// leaves it there. Of several who watch one node, one is told what happened.
+			t.first = e.Type == zk.EventNodeDeleted && v.only && s.sameConnection(era) && !fired(v.own)
 		case <-v.own:
 		case <-changed: // a watch can get lost with its connection
 		case <-s.gone:
