@@ -24,9 +24,26 @@ type operated interface {
 // operateMutant breaks what operators use.
 type operateMutant struct {
 	operated
-	revoke func(ctx context.Context, key string, token uint64) error
-	list   func(ctx context.Context, prefix string, visit func(backend.Record) bool) error
-	renew  func(ctx context.Context, hold backend.Hold) (backend.Validity, error)
+	waited  *sync.Map // keys that somebody was refused
+	revoke  func(ctx context.Context, key string, token uint64) error
+	list    func(ctx context.Context, prefix string, visit func(backend.Record) bool) error
+	try     func(ctx context.Context, req backend.Request) (backend.Grant, error)
+	renew   func(ctx context.Context, hold backend.Hold) (backend.Validity, error)
+	release func(ctx context.Context, hold backend.Hold) error
+}
+
+func (m operateMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if m.try != nil {
+		return m.try(ctx, req)
+	}
+	return m.operated.Try(ctx, req)
+}
+
+func (m operateMutant) Release(ctx context.Context, hold backend.Hold) error {
+	if m.release != nil {
+		return m.release(ctx, hold)
+	}
+	return m.operated.Release(ctx, hold)
 }
 
 func (m operateMutant) Revoke(ctx context.Context, key string, token uint64) error {
@@ -71,6 +88,30 @@ func TestMutantsOfOperating(t *testing.T) {
 			}
 		}},
 		"revoke lets others in at once": {"RevokeByToken", func(m *operateMutant) { m.revoke = m.ForceRelease }},
+		"the clean-up of a holder that has learned of the revocation frees the key": {"RevokeByToken", func(m *operateMutant) {
+			m.release = func(ctx context.Context, hold backend.Hold) error {
+				err := m.operated.Release(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) && hold.Token != 0 {
+					err = m.ForceRelease(ctx, hold.Key, hold.Token)
+				}
+				return err
+			}
+		}},
+		"revoke lets those in who wait already": {"RevokeByToken", func(m *operateMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					m.waited.Store(req.Key, true)
+				}
+				return g, err
+			}
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				if _, waits := m.waited.Load(key); waits {
+					return m.ForceRelease(ctx, key, token)
+				}
+				return m.operated.Revoke(ctx, key, token)
+			}
+		}},
 		"a revoked hold is renewed": {"RevokeByToken", func(m *operateMutant) {
 			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 				v, err := m.operated.Renew(ctx, hold)
@@ -98,12 +139,13 @@ func TestMutantsOfOperating(t *testing.T) {
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			store := memlock.NewStore(nil)
+			var waited sync.Map
 			cfg := Config{TTL: 300 * time.Millisecond, Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
 				if err != nil {
 					return nil, err
 				}
-				m := &operateMutant{operated: b.(operated)}
+				m := &operateMutant{operated: b.(operated), waited: &waited}
 				c.change(m)
 				return m, nil
 			}}
