@@ -15,6 +15,7 @@ var z37 = Lock{
 	Instead: "Wait longer from time to time, and at random, so that waiters do not keep step; use signals where there are any.",
 	File:    "busy_loop.go", Over: Memory,
 	Rule:     "WaitIsCalm",
+	Also:     []string{"NoHerd"}, // every waiter asks, and the longer a turn lasts the more often
 	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return newAsking(l, hardly) },
 }
 

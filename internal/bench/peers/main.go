@@ -1,5 +1,5 @@
-// Command peers measures Redlock beside redsync on the same servers, in one run, and
-// prints ratios: single numbers of a shared machine say little. It is a module of its
+// Command peers measures one Redis and Redlock beside the locks of others on the same
+// servers, in one run, and prints ratios: single numbers of a shared machine say little. It is a module of its
 // own, so that users of the library don't see what it is compared with.
 //
 //	make bench-peers
@@ -28,6 +28,10 @@ func main() {
 	flag.Parse()
 	h := &measure.Host{}
 	defer h.CleanUp()
+	fmt.Printf("%d goroutines, a key each, one server, %d rounds\n", workers, *rounds)
+	if err := keys(h, *rounds); err != nil {
+		h.Fatalf("%v", err)
+	}
 	if err := run(h, *rounds); err != nil {
 		h.Fatalf("%v", err)
 	}
