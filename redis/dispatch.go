@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -186,6 +187,7 @@ func (d *dispatcher) fly(f *flight, calls []*message) {
 	defer d.away.Done()
 	for f != nil {
 		d.send(calls)
+		runtime.Gosched() // whose call has just returned may have the next command
 		d.mu.Lock()
 		d.end(f)
 		calls, f = d.next()
