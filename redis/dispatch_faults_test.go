@@ -200,7 +200,7 @@ func TestCancellationsBesideOthers(t *testing.T) {
 				if i%2 == 1 {
 					require.NoError(t, err)
 				} else if err != nil {
-					require.True(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
 				if err := b.Release(t.Context(), backend.HoldOf(req)); i%2 == 1 {
 					require.NoError(t, err)
