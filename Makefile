@@ -54,6 +54,6 @@ bench: ## Compare with the bare commands of the servers; prints a table
 	@scripts/test-servers
 	$(GO) run ./internal/bench
 
-bench-peers: ## Compare Redlock with redsync on the same servers; prints a table
+bench-peers: ## Compare Redis and Redlock with the locks of others on the same servers; prints a table
 	@scripts/test-servers
 	cd internal/bench/peers && $(GO) run .
