@@ -19,6 +19,7 @@ import (
 // The run fails if a goroutine is left when every test has closed what it
 // opened.
 func TestMain(m *testing.M) {
+	secondProcess()
 	conformance.Child(childConformance)
 	goleak.VerifyTestMain(servertest.StopAfter(m))
 }
