@@ -71,10 +71,12 @@ type asked struct {
 }
 
 // ask sends the transaction, again when its session has ended or when the fence
-// has moved since the session was last used.
+// has moved since the session was last used. When callers leave so often that the
+// fence moves all the time, the acquisition gets a session of its own.
 func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *member, error) {
+	share := req.Renewed
 	for tries := 1; ; tries++ {
-		m, err := b.enlist(ctx, n, req)
+		m, err := b.enlist(ctx, n, req, share)
 		if err != nil {
 			return asked{}, nil, err
 		}
@@ -89,6 +91,11 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 		case leaseNotFound(err) && tries < 3:
 			b.sessionGone(m.session)
 			continue
+		case errors.Is(err, errFenceMoves):
+			if b.forget(req.ID, m); share && b.member(req.ID, req.Key) == nil {
+				share = false
+				continue
+			}
 		}
 		err = keyError(ctx, req.Key, err)
 		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
@@ -107,7 +114,7 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
 	s := m.session
 	full := false
-	for range 16 {
+	for moves := 0; moves < fencePatience; {
 		sent := b.clock.Now()
 		b.sending(m)
 		epoch := b.epochOf(s)
@@ -122,6 +129,7 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 		}
 		b.setBusy(n.key, !resp.Succeeded)
 		if !resp.Succeeded && !full {
+			full = true
 			continue
 		}
 		a, moved, valid := readTake(m.slot.name, s, epoch, resp, queue)
@@ -129,14 +137,21 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 		if !valid {
 			// A request of the same session was withdrawn meanwhile; ours was not meant.
 			b.moveFence(s, moved)
+			moves++
 			continue
 		}
 		a.sent = sent
 		b.created(m, a.rev)
 		return a, nil
 	}
-	return asked{}, fmt.Errorf("%w: the fence %q changes all the time", backend.ErrUnavailable, s.fence)
+	return asked{}, fmt.Errorf("%w: %q", errFenceMoves, s.fence)
 }
+
+// fencePatience is how often a request meets a fence that has moved before it is
+// given up. Each was answered, and has created nothing.
+const fencePatience = 4
+
+var errFenceMoves = fmt.Errorf("%w: the fence of the session moves all the time", backend.ErrUnavailable)
 
 // commit sends a transaction that creates the member's key, which the caller has
 // noted as pending. A repeat after a lost answer finds its own key; but what was
