@@ -169,9 +169,10 @@ func (m *model) granted(s state, op conformance.Operation) []state {
 		return []state{next}
 	}
 	if op.Owner != "" && op.Owner == free.before && op.Token == free.beforeToken {
-		// A hold of the same owner, whose grant got no answer, has kept the key.
+		// A hold of the same owner, whose grant got no answer, has kept the key, and
+		// may keep it for longer than this one.
 		if g := m.ghost(op.Owner, free, op.Return); g != 0 {
-			next.used = free.used.with(g)
+			next.holds, next.used = next.holds.with(g), free.used.with(g)
 			return []state{next}
 		}
 	}
