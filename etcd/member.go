@@ -38,9 +38,9 @@ func (b *etcdBackend) member(id backend.ID, key string) *member {
 	return nil
 }
 
-// enlist finds or makes the session for a request, shared with others or not, and
-// remembers the acquisition. A repeated request stays with the session of the first.
-func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request, share bool) (*member, error) {
+// enlist finds or makes the session for a request, and remembers the acquisition.
+// A repeated request stays with the session of the first.
+func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) (*member, error) {
 	b.mu.Lock()
 	m := b.members[req.ID]
 	if m != nil && !m.session.gone {
@@ -49,7 +49,7 @@ func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request, 
 	}
 	b.mu.Unlock()
 	open := b.ownSession
-	if share {
+	if req.Renewed {
 		open = b.sharedSession
 	}
 	s, err := open(ctx, req.TTL)

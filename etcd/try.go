@@ -71,12 +71,10 @@ type asked struct {
 }
 
 // ask sends the transaction, again when its session has ended or when the fence
-// has moved since the session was last used. When callers leave so often that the
-// fence moves all the time, the acquisition gets a session of its own.
+// has moved since the session was last used.
 func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *member, error) {
-	share := req.Renewed
 	for tries := 1; ; tries++ {
-		m, err := b.enlist(ctx, n, req, share)
+		m, err := b.enlist(ctx, n, req)
 		if err != nil {
 			return asked{}, nil, err
 		}
@@ -91,11 +89,6 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 		case leaseNotFound(err) && tries < 3:
 			b.sessionGone(m.session)
 			continue
-		case errors.Is(err, errFenceMoves):
-			if b.forget(req.ID, m); share && b.member(req.ID, req.Key) == nil {
-				share = false
-				continue
-			}
 		}
 		err = keyError(ctx, req.Key, err)
 		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
@@ -144,14 +137,13 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 		b.created(m, a.rev)
 		return a, nil
 	}
-	return asked{}, fmt.Errorf("%w: %q", errFenceMoves, s.fence)
+	return asked{}, fmt.Errorf("%w: the fence %q changes all the time", backend.ErrUnavailable, s.fence)
 }
 
-// fencePatience is how often a request meets a fence that has moved before it is
-// given up. Each was answered, and has created nothing.
-const fencePatience = 4
-
-var errFenceMoves = fmt.Errorf("%w: the fence of the session moves all the time", backend.ErrUnavailable)
+// fencePatience is how often a request may meet a fence that has moved, because the
+// contexts of other callers ended, before it is given up. Each of its attempts was
+// answered, and has created nothing.
+const fencePatience = 200
 
 // commit sends a transaction that creates the member's key, which the caller has
 // noted as pending. A repeat after a lost answer finds its own key; but what was
