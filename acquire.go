@@ -45,8 +45,8 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	var g backend.Grant
 	var err error
 	if direct(ctx) {
-		limited, cancel := context.WithTimeout(openContext{c.open, ctx}, a.answerLimit())
-		g, err = c.ops.Try(limited, req)
+		limited, cancel := c.asking.within(a.answerLimit())
+		g, err = c.ops.Try(openContext{limited, ctx}, req)
 		cancel()
 		if err != nil && c.open.Err() != nil && !isAny(err, known) {
 			err = ErrClosed
@@ -58,10 +58,11 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
 		cancel()
 	}
-	a.took = c.clock.Now().Sub(start)
+	end := c.clock.Now()
+	a.took = end.Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
-	l, err := a.answer(ctx, g, err)
+	l, err := a.answer(ctx, g, err, end)
 	if c.observer != nil {
 		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: a.took, Err: err}
 		if l != nil {
@@ -73,10 +74,10 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 }
 
 // answer turns what the backend said into a lease or an error that is
-// classified, and remembers what it says about the key.
-func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error) (*lease, error) {
+// classified, and remembers what it says about the key. The answer came at the end.
+func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, end backend.Instant) (*lease, error) {
 	if err == nil {
-		return a.granted(g)
+		return a.granted(g, end)
 	}
 	switch {
 	case errors.Is(err, ErrClosed):
@@ -102,9 +103,8 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error) (*
 }
 
 // granted turns a grant into a lease, unless it comes too late to be of use.
-func (a *acquisition) granted(g backend.Grant) (*lease, error) {
+func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, error) {
 	c := a.c
-	now := c.clock.Now()
 	if left := g.Until().Sub(now); left < a.req.TTL/3 {
 		a.unknown = true
 		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
@@ -149,11 +149,16 @@ func (a *acquisition) late(req backend.Request, err error) {
 		return
 	}
 	a.mu.Lock()
-	wanted := req.ID == a.req.ID && !a.failed && (a.lease == nil || a.lease.ctx.Err() == nil)
+	l := a.lease
+	wanted := req.ID == a.req.ID && !a.failed && (l == nil || l.ctx.Err() == nil)
 	a.mu.Unlock()
-	if !wanted {
-		a.c.release(req)
+	if wanted {
+		return
 	}
+	if l != nil && l.hold.ID == req.ID {
+		l.releasedTwice()
+	}
+	a.c.release(req)
 }
 
 // rename gives the acquisition a new id, so that the clean-up of what was sent

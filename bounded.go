@@ -15,8 +15,8 @@ import (
 // between goroutines, which a round trip on a local network notices.
 func direct(caller context.Context) bool { return caller.Done() == nil }
 
-// openContext ends when the Locker begins to close, and has the values of a
-// caller's context that cannot be cancelled.
+// openContext ends with one context of the Locker, and has the values of the caller's,
+// whose end is not its own.
 type openContext struct {
 	context.Context
 	values context.Context

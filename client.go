@@ -58,6 +58,8 @@ type client struct {
 	done   <-chan struct{} // of open
 	life   context.Context // ends when Close has finished
 	kill   context.CancelFunc
+	asking deadlines // of attempts that only Close ends early
+	ending deadlines // of releases
 	closed sync.Once
 }
 
@@ -99,6 +101,7 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c.open, c.shut = context.WithCancel(context.Background())
 	c.done = c.open.Done()
 	c.life, c.kill = context.WithCancel(context.Background())
+	c.asking.parent, c.ending.parent = c.open, c.life
 	c.callers = newWorkers(c.life.Done())
 	c.lanes.m = map[laneKey]*lane{}
 	c.ops = b

@@ -237,6 +237,32 @@ func TestEveryBackendRunsTheSuite(t *testing.T) {
 	}
 }
 
+// The layout in the design page has every package, but for the folders below those of the
+// examples, of the flawed locks and of the benchmarks.
+func TestLayoutIsComplete(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("docs/design.md")
+	require.NoError(t, err)
+	_, layout, ok := strings.Cut(string(page), "\n## Layout\n")
+	require.True(t, ok)
+	layout, _, _ = strings.Cut(layout, "\n## ")
+	listed := map[string]bool{".": true}
+	for line := range strings.Lines(layout) {
+		if name, ok := strings.CutPrefix(line, "    "); ok {
+			listed[strings.TrimSuffix(strings.Fields(name)[0], "/")] = true
+		}
+	}
+	for _, f := range sources(t) {
+		dir := f.dir
+		for _, above := range []string{"examples", "conformance/flawed", "internal/bench"} {
+			if strings.HasPrefix(dir, above+"/") {
+				dir = above
+			}
+		}
+		assert.True(t, listed[dir], "%s is not in the layout of docs/design.md", dir)
+	}
+}
+
 func TestEveryPackageHasOneComment(t *testing.T) {
 	t.Parallel()
 	comments := map[string][]string{}

@@ -112,7 +112,7 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 	switch {
 	case h.err == nil:
 		w.handedOver = true
-		l, _ = w.a.granted(h.grant) // a grant that comes too late is asked for again
+		l, _ = w.a.granted(h.grant, w.a.c.clock.Now()) // a grant that comes too late is asked for again
 	case errors.Is(h.err, ErrHeld):
 		left = true
 	case !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown):

@@ -2,6 +2,7 @@ package lock_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -136,5 +137,92 @@ func TestHandOverThatHangsDoesNotHoldTheWaiter(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		require.NoError(t, second.Context().Err())
 		require.NoError(t, second.Release(t.Context()))
+	})
+}
+
+// stubborn releases nothing that was granted, for as long as it is told so.
+type stubborn struct {
+	*handing
+	on atomic.Bool
+}
+
+func (s *stubborn) Release(ctx context.Context, h backend.Hold) error {
+	if s.on.Load() && h.Token != 0 {
+		return errors.New("connection reset")
+	}
+	return s.handing.Release(ctx, h)
+}
+
+// TestHandOverToAWaiterThatIsJustGivingUp: the waiter has stopped waiting for the
+// answer and has not returned yet (its observer takes a moment), the release is
+// given up too, and then the hand-over takes effect.
+func TestHandOverToAWaiterThatIsJustGivingUp(t *testing.T) {
+	onHanding(t, func(t *testing.T, h *handing, store *memlock.Store, _ lock.Locker) {
+		h.before = 4 * time.Second
+		s := &stubborn{handing: h}
+		s.on.Store(true)
+		l, err := lock.New(s, &lock.Options{TTL: time.Minute, Observer: func(_ context.Context, e lock.Event) {
+			if e.Kind == lock.EventWait {
+				time.Sleep(6 * time.Second)
+			}
+		}})
+		require.NoError(t, err)
+		first, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		waiting, giveUp := context.WithCancel(t.Context())
+		waited := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(waiting, "k")
+			waited <- err
+		}()
+		synctest.Wait()
+		releasing, stop := context.WithTimeout(t.Context(), 2*time.Second)
+		defer stop()
+		time.AfterFunc(time.Second, giveUp)
+		require.ErrorIs(t, first.Release(releasing), lock.ErrOutcomeUnknown)
+		require.ErrorIs(t, <-waited, context.Canceled)
+		s.on.Store(false)
+		time.Sleep(2 * time.Second)
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store})
+		require.NoError(t, err)
+		next, err := other.TryAcquire(t.Context(), "k")
+		require.NoError(t, err, "a hold that nobody has keeps the key")
+		require.NoError(t, next.Release(t.Context()))
+		require.NoError(t, other.Close())
+		require.NoError(t, l.Close())
+	})
+}
+
+// refusing hands nothing over and says so, and somebody removes the record meanwhile.
+type refusing struct {
+	*handing
+	store *memlock.Store
+}
+
+func (r refusing) HandOver(context.Context, backend.Hold, backend.Request) (backend.Grant, error) {
+	r.handed.Add(1)
+	r.store.Remove("k")
+	return backend.Grant{}, backend.ErrUnavailable
+}
+
+// TestReleaseAfterARefusedHandOverTellsOfALoss: the hand-over was not applied, so the
+// release after it, which finds no hold, was not the second of two.
+func TestReleaseAfterARefusedHandOverTellsOfALoss(t *testing.T) {
+	onHanding(t, func(t *testing.T, h *handing, store *memlock.Store, _ lock.Locker) {
+		l, err := lock.New(refusing{h, store}, nil)
+		require.NoError(t, err)
+		first, err := l.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		got := make(chan lock.Lease, 1)
+		go func() {
+			lease, err := l.Acquire(t.Context(), "k")
+			assert.NoError(t, err)
+			got <- lease
+		}()
+		synctest.Wait()
+		require.ErrorIs(t, first.Release(t.Context()), lock.ErrLost)
+		require.EqualValues(t, 1, h.handed.Load())
+		require.NoError(t, (<-got).Release(t.Context()))
+		require.NoError(t, l.Close())
 	})
 }

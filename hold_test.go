@@ -2,6 +2,8 @@ package lock
 
 import (
 	"errors"
+	"flag"
+	"strconv"
 	"testing"
 	"time"
 
@@ -22,10 +24,21 @@ type holdModel struct {
 	cause    error
 }
 
+// runs has rapid make so many runs, unless the flag -rapid.checks asks for another number.
+func runs(t *testing.T, n int) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	if before := f.Value.String(); before == f.DefValue {
+		require.NoError(t, f.Value.Set(strconv.Itoa(n)))
+		t.Cleanup(func() { require.NoError(t, f.Value.Set(before)) })
+	}
+}
+
 // TestHoldKeepsItsPromisesInAnyOrderOfEvents drives the state machine with random
 // events at random times, whole TTLs apart at times, and compares it with the
 // model after every step.
 func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
+	runs(t, 20_000) // of a hundred steps each: two millions
 	rapid.Check(t, func(t *rapid.T) {
 		ttl := time.Duration(rapid.Int64Range(int64(10*time.Millisecond), int64(time.Hour)).Draw(t, "ttl"))
 		now := backend.Instant(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, "start"))

@@ -35,6 +35,8 @@ type lane struct {
 	stopWatch context.CancelFunc  // ends it
 	watchers  int                 // clients that watch the key, by the last hint
 	yield     int                 // releases to let pass, so that the other clients have their turn
+	hinted    backend.Instant     // the last signal of the watch
+	apart     time.Duration       // how long it came after the one before
 	took      time.Duration       // how long the server took to grant the last lease
 	last      *lease              // what the lane was granted last
 

@@ -27,7 +27,7 @@ type lease struct {
 	at        slot
 	state     hold
 	releasing chan struct{} // closed when the release under way has ended; nil when there is none
-	unsettled bool          // a release was sent whose outcome is unknown
+	unsettled bool          // a release was sent whose outcome is unknown, or whose answer nobody reads
 }
 
 // newLease begins the hold and schedules it.

@@ -16,16 +16,15 @@ type notices struct {
 	early  map[backend.ID]error // acquisitions under way, with the notice if there was one
 }
 
-// expect keeps a notice about the acquisition until it is admitted or forgotten.
+// expect keeps a notice about the acquisition until it is admitted or forgotten. One
+// that came before the request which is about to be sent was about an earlier grant.
 func (n *notices) expect(id backend.ID) {
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if _, ok := n.early[id]; !ok {
-		n.early[id] = nil
-	}
+	n.early[id] = nil
 }
 
 // admit registers the lease of an acquisition and returns the cause if it was

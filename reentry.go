@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -36,11 +37,17 @@ type ownerHolds struct {
 	// Guarded by reentry.mu.
 	server backend.Hold // the hold that the server knows; its ID is zero when there is none
 	until  backend.Validity
-	subs   map[backend.ID]backend.Instant // the holds and their expiries
+	subs   map[backend.ID]sub
 
 	// ending is set when a release of the server's hold is sent. That hold is not
 	// entered again: a release that seemed to fail may reach the server later.
 	ending bool
+}
+
+// sub is one hold of an owner.
+type sub struct {
+	expiry backend.Instant
+	ttl    time.Duration
 }
 
 // errOwnerHolds refuses a place in the queue to an owner that holds the key: it
@@ -107,11 +114,25 @@ func (o *ownerHolds) clear() []backend.ID {
 
 // prune drops the holds that have expired. The mutex is held.
 func (o *ownerHolds) prune(now backend.Instant) {
-	for id, expiry := range o.subs {
-		if now >= expiry {
+	for id, s := range o.subs {
+		if now >= s.expiry {
 			delete(o.subs, id)
 		}
 	}
+}
+
+// beside is what the renewal of one hold owes to the others: the longest TTL of all,
+// for which the server's hold has to last, and for how long the renewals of the others
+// can wait for this one; zero means that there are no others. The mutex is held.
+func (o *ownerHolds) beside(hold backend.Hold) (longest, patience time.Duration) {
+	longest = hold.TTL
+	for id, s := range o.subs {
+		longest = max(longest, s.ttl)
+		if id != hold.ID && (patience == 0 || s.ttl/3 < patience) {
+			patience = s.ttl / 3
+		}
+	}
+	return longest, patience
 }
 
 // enter takes the owner's turn. Without an error the caller owes a leave.
@@ -173,7 +194,6 @@ func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 	case n >= backend.MaxHolds && !again:
 		return backend.Grant{}, ErrTooManyHolds
 	default:
-		server.TTL = max(server.TTL, req.TTL)
 		g, err := r.add(ctx, o, server, backend.HoldOf(req))
 		if !errors.Is(err, ErrNotHeld) {
 			return g, err
@@ -196,7 +216,7 @@ func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 	o.server = backend.HoldOf(req)
 	o.server.Token = g.Token
 	o.until = g.Validity
-	o.subs = map[backend.ID]backend.Instant{req.ID: g.Sent.Add(req.TTL)}
+	o.subs = map[backend.ID]sub{req.ID: {g.Sent.Add(req.TTL), req.TTL}}
 	r.mu.Unlock()
 	r.tell(ids, ErrTakenOver)
 }
@@ -204,6 +224,15 @@ func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 // add renews the server's hold and records the hold beside it, which is a new one
 // or one that is renewed.
 func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.Hold) (backend.Grant, error) {
+	r.mu.Lock()
+	var patience time.Duration
+	server.TTL, patience = o.beside(hold)
+	r.mu.Unlock()
+	if patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
 	v, err := r.renewServer(ctx, o, server)
 	if err != nil {
 		return backend.Grant{}, err
@@ -220,7 +249,7 @@ func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.H
 		v = o.until
 	}
 	v.For = min(v.For, backend.ValidFor(hold.TTL))
-	o.subs[hold.ID] = v.Sent.Add(hold.TTL)
+	o.subs[hold.ID] = sub{v.Sent.Add(hold.TTL), hold.TTL}
 	return backend.Grant{Token: o.server.Token, Holds: len(o.subs), Validity: v}, nil
 }
 
@@ -265,15 +294,25 @@ func (r *reentry) Renew(ctx context.Context, hold backend.Hold) (backend.Validit
 	return g.Validity, err
 }
 
-// Release implements primitives. The server is told when the last hold ends.
+// Release implements primitives. The server is told when the last hold ends. A hold
+// that is not counted may be on the server all the same; its release keeps nobody's
+// turn, so that the renewals of the others do not wait for an answer.
 func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
 	if hold.Owner == "" {
 		return r.Backend.Release(ctx, hold)
 	}
+	if done, err := r.releaseCounted(ctx, hold); done || err != nil {
+		return err
+	}
+	return r.Backend.Release(ctx, hold)
+}
+
+// releaseCounted also reports whether that was all that there is to release.
+func (r *reentry) releaseCounted(ctx context.Context, hold backend.Hold) (done bool, err error) {
 	k := laneKey{hold.Key, hold.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer r.leave(k, o)
 	r.mu.Lock()
@@ -288,17 +327,17 @@ func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
 	r.mu.Unlock()
 	switch {
 	case others && ok:
-		return nil // they live on the server's hold
+		return true, nil // they live on the server's hold
 	case others && server.ID == hold.ID:
-		return ErrNotHeld
+		return true, ErrNotHeld
 	case !others && !server.ID.IsZero():
 		// The last hold ends, or the last has expired and its server hold remains.
 		err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) })
 		if ok || server.ID == hold.ID {
-			return err
+			return true, err
 		}
 	}
-	return r.Backend.Release(ctx, hold)
+	return false, nil
 }
 
 // end ends the server's hold, beside which nothing lives any more.
@@ -359,21 +398,40 @@ func (t *reentryTicket) Wait(ctx context.Context) (backend.Grant, error) {
 		return backend.Grant{}, err
 	}
 	defer t.r.leave(k, o)
-	if t.withdrawn {
+	if t.withdrawn || t.r.outdated(o, g) {
 		return backend.Grant{}, ErrNotHeld
 	}
 	t.r.begin(o, t.req, g)
 	return g, nil
 }
 
+// outdated reports whether the server has granted the key to the owner again since the
+// grant, which had to wait for the owner's turn and has ended meanwhile.
+func (r *reentry) outdated(o *ownerHolds, g backend.Grant) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o.server.ID.IsZero() {
+		return false
+	}
+	return g.Token < o.server.Token || g.Token == o.server.Token && g.Sent < o.until.Sent
+}
+
 // Withdraw implements backend.Ticket. A grant beside which the owner has entered
-// meanwhile stays for the others.
+// meanwhile stays for the others. A place that was not granted keeps nobody's turn.
 func (t *reentryTicket) Withdraw(ctx context.Context) error {
+	if done, err := t.withdrawCounted(ctx); done || err != nil {
+		return err
+	}
+	return t.Ticket.Withdraw(ctx)
+}
+
+// withdrawCounted also reports whether that was all that there is to withdraw.
+func (t *reentryTicket) withdrawCounted(ctx context.Context) (done bool, err error) {
 	r, id := t.r, t.req.ID
 	k := laneKey{t.req.Key, t.req.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer r.leave(k, o)
 	t.withdrawn = true
@@ -387,9 +445,9 @@ func (t *reentryTicket) Withdraw(ctx context.Context) error {
 	r.mu.Unlock()
 	switch {
 	case others:
-		return nil
+		return true, nil
 	case granted:
-		return r.end(ctx, o, t.Ticket.Withdraw)
+		return true, r.end(ctx, o, t.Ticket.Withdraw)
 	}
-	return t.Ticket.Withdraw(ctx)
+	return false, nil
 }

@@ -69,6 +69,7 @@ type counted struct {
 	backend.Queuer
 	notifier  backend.LossNotifier
 	onRenew   func()
+	hangRenew func(ctx context.Context)
 	onRelease func(release func()) error
 	afterWait func()
 }
@@ -84,6 +85,11 @@ func (c *counted) Clock() backend.Clock { return backend.RuntimeClock() }
 func (c *counted) NotifyLoss(lost func(id backend.ID, cause error)) { c.notifier.NotifyLoss(lost) }
 
 func (c *counted) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	if hang := c.hangRenew; hang != nil {
+		c.hangRenew = nil
+		hang(ctx)
+		return backend.Validity{}, errors.New("no answer")
+	}
 	v, err := c.Backend.Renew(ctx, h)
 	if f := c.onRenew; f != nil {
 		c.onRenew = nil
@@ -117,8 +123,6 @@ func (t countedTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	return g, err
 }
 
-// TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner: a release is reported as
-// failed and reaches the server later, when the owner has come back.
 // TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut: two callers of one owner, on a
 // server that counts no holds. The second asks before it queues up behind the first,
 // and the answer, a grant, is lost.
@@ -165,6 +169,8 @@ func TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut(t *testing.T) {
 	})
 }
 
+// TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner: a release is reported as
+// failed and reaches the server later, when the owner has come back.
 func TestDelayedReleaseDoesNotEndTheNextHoldOfTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore(nil)
@@ -276,4 +282,122 @@ func withdrawBesideAHold(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.NoError(t, other.Close())
 	})
+}
+
+// TestEnteringWithALongTTLLastsNoLongerThanItsHold: the owner's hold on the server is
+// renewed for the TTLs of the holds that there are, and not of one that was released.
+func TestEnteringWithALongTTLLastsNoLongerThanItsHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		short, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"), lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		long, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"), lock.WithTTL(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, long.Release(t.Context()))
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, short.Context().Err())
+		store.FailRequests(memlock.OpRenew, -1) // the process is cut off
+		store.FailRequests(memlock.OpRelease, -1)
+		<-short.Context().Done()
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err = other.Acquire(ctx, "k")
+		require.NoError(t, err, "a hold with a TTL of 3 s keeps the key for longer")
+		store.FailRequests(memlock.OpRelease, 0)
+		require.NoError(t, l.Close())
+		require.NoError(t, other.Close())
+	})
+}
+
+// TestNoticeOfAnEarlierGrantDoesNotEndTheNext: the answer to a try is lost, the session
+// ends and the hold with it, and the same acquisition is granted the key again.
+func TestNoticeOfAnEarlierGrantDoesNotEndTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		store.DropReplies(memlock.OpTry, 2)
+		time.AfterFunc(time.Millisecond, store.EndSession)
+		lease, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		require.NoError(t, lease.Context().Err(), "the grant is newer than the loss")
+		require.NoError(t, lease.Release(t.Context()))
+		require.NoError(t, l.Close())
+	})
+}
+
+// TestGrantThatWaitedTooLongDoesNotEndTheHoldAfterIt: a place in the queue is granted,
+// the answer takes longer than the TTL, and the owner has entered anew meanwhile.
+func TestGrantThatWaitedTooLongDoesNotEndTheHoldAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := newCounted(t, store)
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		held, err := other.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		waited := make(chan lock.Lease, 1)
+		go func() {
+			lease, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"), lock.WithTTL(time.Second))
+			assert.NoError(t, err)
+			waited <- lease
+		}()
+		synctest.Wait()
+		c.afterWait = func() { c.afterWait = nil; time.Sleep(2 * time.Second) }
+		require.NoError(t, held.Release(t.Context()))
+		time.Sleep(1500 * time.Millisecond)
+		lease, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		second := <-waited
+		require.NoError(t, lease.Context().Err(), "lost to a grant that came before it")
+		require.Equal(t, lease.Token(), second.Token())
+		require.NoError(t, second.Release(t.Context()))
+		require.NoError(t, lease.Release(t.Context()))
+		require.NoError(t, l.Close())
+		require.NoError(t, other.Close())
+	})
+}
+
+// TestRequestThatHangsDoesNotCostTheOwnersOtherHold: one request of an owner gets no
+// answer, an entry with a long TTL or the clean-up of one that failed. The renewals of
+// the hold that the owner has go on beside it.
+func TestRequestThatHangsDoesNotCostTheOwnersOtherHold(t *testing.T) {
+	hang := func(ctx context.Context) { <-ctx.Done() }
+	for name, disturb := range map[string]func(c *counted){
+		"entry": func(c *counted) { c.hangRenew = hang },
+		"clean-up": func(c *counted) {
+			c.hangRenew = func(context.Context) {}
+			c.onRelease = func(release func()) error {
+				c.onRelease = nil
+				time.Sleep(5 * time.Second)
+				return errors.New("no answer")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore(nil)
+				c := newCounted(t, store)
+				l, err := lock.New(c, nil)
+				require.NoError(t, err)
+				lease, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"), lock.WithTTL(3*time.Second))
+				require.NoError(t, err)
+				disturb(c)
+				_, err = l.TryAcquire(t.Context(), "k", lock.WithOwner("me"), lock.WithTTL(time.Minute))
+				require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
+				time.Sleep(10 * time.Second)
+				require.NoError(t, lease.Context().Err(), "lost to one request without an answer")
+				require.NoError(t, lease.Release(t.Context()))
+				require.NoError(t, l.Close())
+			})
+		})
+	}
 }

@@ -78,8 +78,10 @@ func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 // not reach. A caller whose context ends during the call gets its answer at once;
 // the request goes on.
 func (l *lease) sendRelease(ctx context.Context) error {
-	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	c := l.c
+	limited, cancel := c.ending.within(closeLimit)
 	defer cancel()
+	var detached context.Context = openContext{limited, ctx}
 	giveUp := ctx.Done()
 	if ctx.Err() != nil {
 		giveUp = nil
@@ -93,15 +95,15 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
-		repeated = true
+		repeated = !isAny(err, known) || errors.Is(err, ErrOutcomeUnknown)
 	}
-	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.c.ops.Release(ctx, l.hold) }
+	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, c.ops.Release(ctx, l.hold) }
 	for tries := 1; ; tries++ {
 		var err error
 		if direct(ctx) {
 			_, err = send(detached)
 		} else {
-			_, err = bounded(detached, l.c, giveUp, nil, send)
+			_, err = bounded(detached, c, giveUp, nil, send)
 		}
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
@@ -114,6 +116,15 @@ func (l *lease) sendRelease(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// releasedTwice says that a clean-up is going to end the hold too, so that a release
+// under way which finds no hold is no loss.
+func (l *lease) releasedTwice() {
+	s := l.c.sched
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.unsettled = true
 }
 
 // endRelease draws the conclusion from what the server said.
@@ -131,7 +142,7 @@ func (l *lease) endRelease(err error) error {
 	case errors.Is(err, ErrNotHeld):
 		l.state.settle()
 		if repeated {
-			// The first request, whose answer was lost, has done it.
+			// The first request, whose answer was lost, or a clean-up has done it.
 			return nil
 		}
 		cause := err

@@ -401,3 +401,20 @@ func TestTroubleIsToldAlthoughTheLastRequestWasCutOff(t *testing.T) {
 		require.NoError(t, l.Close())
 	})
 }
+
+// TestLateAnswerDuringAReleaseIsNoLoss: the answer to the first try of an acquisition
+// comes while the lease that its second try was granted is being released, and is given
+// back before the release takes effect.
+func TestLateAnswerDuringAReleaseIsNoLoss(t *testing.T) {
+	onSlow(t, func(t *testing.T, s *slow, a, _ lock.Locker) {
+		s.delay(memlock.OpTry, 0, 5*time.Second) // of six
+		time.AfterFunc(time.Second, func() { s.delay(memlock.OpTry, 0, 0) })
+		lease, err := a.Acquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, 2, s.count(memlock.OpTry))
+		s.delay(memlock.OpRelease, 2*time.Second, 0)
+		time.AfterFunc(100*time.Millisecond, func() { s.delay(memlock.OpRelease, 0, 0) })
+		require.NoError(t, lease.Release(t.Context()), "its own clean-up has ended it")
+		require.Equal(t, 2, s.count(memlock.OpRelease))
+	})
+}

@@ -4,21 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
 
 // How long a waiter sleeps before it asks the server again without being told
-// to. Every sleep is lengthened at random by up to a quarter.
+// to. Every sleep is lengthened at random, by up to a quarter, so that those who were
+// refused together don't ask together.
 const (
 	pollWatched   = 2 * time.Second       // under a watch: only for signals that got lost
 	pollFirst     = 15 * time.Millisecond // without a watch, less if the server is fast, growing to
 	pollMost      = 250 * time.Millisecond
 	troubleFirst  = 25 * time.Millisecond // after an error of the server, doubling to
 	troubleMost   = 2 * time.Second
-	courtesyLeast = 2 * time.Millisecond // for another client to take a key that was left to it
-	expiryPadding = 2 * time.Millisecond // after the time at which the holder's lease can end
+	courtesyLeast = 2 * time.Millisecond   // for another client to take a key that was left to it
+	courtesyMost  = 25 * time.Millisecond  // and to give it back, if that is what it usually takes
+	expiryPadding = 2 * time.Millisecond   // after the time at which the holder's lease can end
+	expirySpread  = 100 * time.Millisecond // at most, between those who wait for that time
 )
 
 // acquire waits until the key is held, ctx ends, or an error says that waiting is
@@ -205,7 +209,9 @@ func (w *waiter) interval() time.Duration {
 		d = backoff(min(pollFirst, courtesyLeast+4*w.a.took), pollMost, w.polls)
 	}
 	if refused && held.Remaining > 0 {
-		d = min(d, held.Remaining+expiryPadding)
+		// The other clients that wait know the same time. A holder that renews would
+		// bring them into step.
+		d = min(d, held.Remaining+expiryPadding+rand.N(min(held.Remaining/8, expirySpread)+1))
 	}
 	if w.heldHere() {
 		left := backend.Instant(w.lane.last.until.Load()).Sub(w.a.c.clock.Now())
@@ -248,14 +254,16 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 	if o != nil && !w.withdraw(o) {
 		h, failed := o.answered(ctx, w.a.c)
 		if failed != nil {
-			return nil, failed // what is handed over will be given back
+			// What is handed over will be given back, by the release or by the clean-up.
+			w.a.unknown = true
+			return nil, failed
 		}
 		if l, left := w.handed(h); !left {
 			return l, nil
 		}
 	}
 	if courtesy && err == nil {
-		return w.sleep(ctx, min(courtesyLeast+4*w.lane.took, pollMost))
+		return w.sleep(ctx, w.lane.courtesy())
 	}
 	return nil, err
 }
@@ -274,9 +282,18 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) bool {
 		return false
 	}
 	ln.watchFails = 0
+	now := w.a.c.clock.Now()
+	ln.apart, ln.hinted = now.Sub(ln.hinted), now
 	ln.watchers = hint.Watchers
 	ln.yield = min(ln.yield, hint.Watchers) - 1
 	return ln.yield >= 0
+}
+
+// courtesy is how long the key is left to other clients: so long that one of them can
+// take it, and a little longer than from one release to the next, since then the next
+// release says that it was taken, and costs the server nothing.
+func (ln *lane) courtesy() time.Duration {
+	return max(min(courtesyLeast+4*ln.took, pollMost), min(ln.apart*3/2, courtesyMost))
 }
 
 func (w *waiter) stop() {
@@ -345,7 +362,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 		return nil, err
 	}
 	if err != nil {
-		_, err = a.answer(ctx, backend.Grant{}, err)
+		_, err = a.answer(ctx, backend.Grant{}, err, c.clock.Now())
 		return nil, err
 	}
 	if a.refusal == nil {
@@ -359,7 +376,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	}
 	var l *lease
 	if err == nil {
-		l, err = a.granted(g)
+		l, err = a.granted(g, c.clock.Now())
 	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 		if errors.Is(err, ErrNotHeld) {
 			// It was the place that was lost, and no hold.
@@ -384,21 +401,25 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 // queueCall calls the queue of the server, on the caller's goroutine where that is
 // possible, for at most the limit if there is one.
 func queueCall[T any](ctx context.Context, c *client, limit time.Duration, late func(T, error), f func(context.Context) (T, error)) (T, error) {
-	parent := ctx
-	if direct(ctx) {
-		parent = openContext{c.open, ctx}
-	}
-	limited, cancel := context.WithCancel(parent)
-	defer cancel()
-	if limit > 0 {
-		var stop context.CancelFunc
-		limited, stop = context.WithTimeout(limited, limit)
-		defer stop()
-	}
 	if !direct(ctx) {
+		limited, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if limit > 0 {
+			var stop context.CancelFunc
+			limited, stop = context.WithTimeout(limited, limit)
+			defer stop()
+		}
 		return whileOpen(limited, c, late, f)
 	}
-	v, err := f(limited)
+	var limited context.Context
+	var cancel context.CancelFunc
+	if limit > 0 {
+		limited, cancel = c.asking.within(limit)
+	} else {
+		limited, cancel = context.WithCancel(c.open)
+	}
+	defer cancel()
+	v, err := f(openContext{limited, ctx})
 	if err != nil && c.open.Err() != nil && !isAny(err, known) {
 		err = ErrClosed
 	}
