@@ -8,7 +8,9 @@ import (
 // Backend is what a lock server can do, as atomic steps. The package comment
 // has the rules on repeats, time and outcomes that every method follows.
 //
-// All methods are safe for concurrent use. None is called after Close.
+// All methods are safe for concurrent use. None is called after Close. The context
+// of a call may go on after the call has returned, by which time a backend should be
+// through with it: what it leaves behind must not wait for that context's end.
 type Backend interface {
 	// Try asks the server once for the key. It grants when the key is free, when
 	// the last hold on it has expired, when req.Owner is not empty and owns the

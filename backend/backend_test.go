@@ -84,6 +84,9 @@ func TestCheckTTL(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrInvalid, ttl)
 	}
 	assert.Contains(t, g.CheckTTL(time.Hour).Error(), "multiples of 1s from 1s to 1m0s")
+	g.LongerTTL = "raise the limit"
+	assert.Contains(t, g.CheckTTL(time.Hour).Error(), "from 1s to 1m0s; for a longer one, raise the limit")
+	assert.NotContains(t, g.CheckTTL(time.Second/2).Error(), "raise the limit")
 }
 
 func TestMux(t *testing.T) {

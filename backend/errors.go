@@ -117,12 +117,16 @@ func (h Holder) String() string {
 
 // Record is what an [Inspector] shows of a key.
 type Record struct {
-	Key       string        `json:"key"`
-	Token     uint64        `json:"token"`
-	Holds     int           `json:"holds"`
-	Waiters   int           `json:"waiters"` // -1 where the server cannot know
-	Remaining time.Duration `json:"remaining"`
+	Key     string `json:"key"`
+	Token   uint64 `json:"token"`
+	Holds   int    `json:"holds"`
+	Waiters int    `json:"waiters"` // -1 where the server cannot know
+	// Remaining is how long the hold lasts at most if it is not renewed, more than zero.
+	Remaining time.Duration `json:"-"`
 	Holder    Holder        `json:"holder"`
+	// Revoked: the hold was ended by [Revoker], and is neither renewed nor entered any
+	// more. It keeps others out for Remaining, or shorter.
+	Revoked bool `json:"revoked,omitempty"`
 }
 
 // HeldError is a refusal with what the server knows about the holder. It matches

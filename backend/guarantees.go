@@ -24,14 +24,19 @@ type Guarantees struct {
 	Expiry Clockwork `json:"expiry"`
 
 	// MinTTL, MaxTTL and TTLGrain bound what a request may ask. A TTL outside the
-	// bounds or not a multiple of the grain is refused.
-	MinTTL   time.Duration `json:"min_ttl"`
-	MaxTTL   time.Duration `json:"max_ttl"`
-	TTLGrain time.Duration `json:"ttl_grain"`
+	// bounds or not a multiple of the grain is refused. In JSON all durations are
+	// seconds, such as "min_ttl_seconds".
+	MinTTL   time.Duration `json:"-"`
+	MaxTTL   time.Duration `json:"-"`
+	TTLGrain time.Duration `json:"-"`
+
+	// LongerTTL says what to set for a TTL above MaxTTL, such as "raise
+	// restart_delay". It is "" where nothing helps.
+	LongerTTL string `json:"longer_ttl,omitempty"`
 
 	// TakeoverLag is by how much longer than the TTL an abandoned hold can keep
 	// others out.
-	TakeoverLag time.Duration `json:"takeover_lag"`
+	TakeoverLag time.Duration `json:"-"`
 
 	// EndsWithSession: a hold has no expiry of its own on the server. It ends with
 	// its release or with the session of its client, which all holds of the client
@@ -87,6 +92,8 @@ func (g Guarantees) CheckTTL(ttl time.Duration) error {
 	switch {
 	case ttl <= 0:
 		return fmt.Errorf("%w: TTL %s; it must be positive", ErrInvalid, ttl)
+	case g.MaxTTL > 0 && ttl > g.MaxTTL && g.LongerTTL != "":
+		return fmt.Errorf("%w: TTL %s; %s accepts %s; for a longer one, %s", ErrInvalid, ttl, g.Name, g.ttlRange(), g.LongerTTL)
 	case ttl < g.MinTTL, g.MaxTTL > 0 && ttl > g.MaxTTL:
 		return fmt.Errorf("%w: TTL %s; %s accepts %s", ErrInvalid, ttl, g.Name, g.ttlRange())
 	case ttl%grain != 0:

@@ -102,6 +102,7 @@ var importOf = map[string]string{
 	"etcd":    "github.com/mortiselock/lock/etcd",
 	"etcds":   "github.com/mortiselock/lock/etcd",
 	"zk":      "github.com/mortiselock/lock/zookeeper",
+	"zks":     "github.com/mortiselock/lock/zookeeper",
 }
 
 // Open parses the URL and calls the opener of its scheme. An unknown scheme is

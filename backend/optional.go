@@ -105,7 +105,8 @@ type Revoker interface {
 	// under the hold may still be stopping. It may end earlier with a holder that
 	// releases before, and with the session of its client where Guarantees say
 	// EndsWithSession; where they say that Expiry is [ClockConnection], it ends when
-	// its holder has learned of it, whose connection it is.
+	// its holder has learned of it, whose connection it is. Until then an [Inspector]
+	// shows it as revoked.
 	//
 	// It returns an error matching ErrNotHeld when the key is free or has another
 	// token, so that a newer holder is never hit.
@@ -119,6 +120,16 @@ type Lister interface {
 	// released meanwhile may be missing or shown; no key is shown twice. It changes
 	// nothing, and costs the server a look at every key of this backend's prefix.
 	List(ctx context.Context, prefix string, visit func(Record) bool) error
+}
+
+// Forgetter is implemented by backends that keep something of a key beyond its last
+// hold, such as a row with its token, on behalf of those who use many keys once.
+type Forgetter interface {
+	// Forget removes what is kept of keys that begin with the prefix, which is not
+	// empty, and that nobody holds; of others nothing is lost. What counts is that the
+	// keys are not used any more: a fencing token of such a key may be repeated
+	// afterwards. An error may leave a part of them.
+	Forget(ctx context.Context, prefix string) error
 }
 
 // Clocked is implemented by backends whose grants are not read from

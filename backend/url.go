@@ -26,6 +26,9 @@ type URL struct {
 // ParseURL reads a backend URL. Its errors match [ErrInvalid] and contain no
 // part of the URL that may hold a secret.
 func ParseURL(raw string) (*URL, error) {
+	if raw == "" {
+		return nil, fmt.Errorf("%w: the URL is empty; it looks like redis://localhost:6379 or file:/var/lock/app", ErrInvalid)
+	}
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok || !validScheme(scheme) {
 		return nil, fmt.Errorf("%w: the URL has no scheme; it looks like redis://localhost:6379 or file:/var/lock/app", ErrInvalid)

@@ -41,6 +41,12 @@ func TestParseURLRefusesWithoutTellingSecrets(t *testing.T) {
 	}
 }
 
+func TestAnEmptyURLIsNamed(t *testing.T) {
+	_, err := backend.ParseURL("")
+	require.ErrorIs(t, err, backend.ErrInvalid)
+	assert.Contains(t, err.Error(), "the URL is empty")
+}
+
 func TestURLPrintsNoSecret(t *testing.T) {
 	u, err := backend.ParseURL("redis://me:hunter2@h1:1,h2/3?sentinel_password=hunter3")
 	require.NoError(t, err)

@@ -107,7 +107,7 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 	var doc document
 	d := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
 	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
-		return nil, malformed(name, err)
+		return nil, malformed(name, data, err)
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, invalid(name, 0, "there is more than one document; remove the line with ---")
@@ -196,12 +196,12 @@ func invalid(name string, line int, format string, args ...any) error {
 	if line > 0 {
 		where = fmt.Sprintf("%s:%d", name, line)
 	}
-	return fmt.Errorf("config: %s: %s (%w)", where, fmt.Sprintf(format, args...), lock.ErrInvalid)
+	return fmt.Errorf("config: %w: %s: %s", lock.ErrInvalid, where, fmt.Sprintf(format, args...))
 }
 
 // malformed leaves out the excerpt of the file that the YAML library would show,
 // and values it may quote.
-func malformed(name string, err error) error {
+func malformed(name string, data []byte, err error) error {
 	var e yaml.Error
 	if !errors.As(err, &e) || e.GetToken() == nil {
 		return invalid(name, 0, "it is not YAML of the expected form")
@@ -225,8 +225,21 @@ func malformed(name string, err error) error {
 		return invalid(name, line, "%q is there twice", at.Value)
 	case errors.As(err, &syntax) && strings.Contains(syntax.Message, "'\t'"):
 		return invalid(name, line, "the line is indented with a tab; YAML wants spaces")
+	case unquotedURL(data, line):
+		return invalid(name, line, "put the url into quotes, as in url: \"file:\"; YAML takes a colon at its end or before a blank for its own")
 	}
 	return invalid(name, line, "it is not YAML of the expected form; look at the indentation, and put a url with special characters into quotes")
+}
+
+// unquotedURL reports whether the line has a url without quotes.
+func unquotedURL(data []byte, line int) bool {
+	lines := strings.Split(string(data), "\n")
+	if line < 1 || line > len(lines) {
+		return false
+	}
+	value, ok := strings.CutPrefix(strings.TrimSpace(lines[line-1]), "url:")
+	value = strings.TrimSpace(value)
+	return ok && value != "" && !strings.ContainsAny(value[:1], `"'`)
 }
 
 // lineOf finds the line of a field of a locker, or of the locker itself.

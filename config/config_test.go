@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,8 @@ func TestRefusals(t *testing.T) {
 		"no name":            {"lockers:\n  jobs:\n    url: mem:${}", "is not the name of an environment variable"},
 		"unfinished":         {"lockers:\n  jobs:\n    url: mem:${PATH", "without its }"},
 		"bad quotes":         {"lockers:\n  jobs:\n    url: \"hunter2", "f:"},
+		"a colon at the end": {"lockers:\n  jobs:\n    url: file:", `f:3: put the url into quotes, as in url: "file:"`},
+		"a colon inside":     {"lockers:\n  jobs:\n    url: redis://hunter2: x", `f:3: put the url into quotes`},
 		"merge of the whole": {"lockers: &a\n  jobs: *a", "f"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,6 +104,7 @@ func TestRefusals(t *testing.T) {
 			assert.ErrorIs(t, err, lock.ErrInvalid)
 			assert.ErrorContains(t, err, c.want)
 			assert.NotContains(t, err.Error(), "hunter2", "a value of the file is shown")
+			assert.False(t, strings.HasSuffix(err.Error(), ")"), "something stands behind what to do: %v", err)
 		})
 	}
 }

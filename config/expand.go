@@ -27,12 +27,12 @@ func expand(raw string, env func(string) (string, bool)) (string, error) {
 		case !ok:
 			return "", fmt.Errorf("there is a ${ without its }; write $${ for the characters themselves")
 		case !isName(name):
-			return "", fmt.Errorf("%q is not the name of an environment variable", name)
+			return "", fmt.Errorf("%q is not the name of an environment variable; between ${ and } there are letters, digits and _", name)
 		}
 		value, set := env(name)
 		switch {
 		case !set:
-			return "", fmt.Errorf("the environment variable %s is not set", name)
+			return "", fmt.Errorf("the environment variable %s is not set; set it, or take it out of the URL", name)
 		case value == "":
 			return "", fmt.Errorf("the environment variable %s is empty, and without it the URL would mean something else; set it, or take it out of the URL", name)
 		}

@@ -193,7 +193,7 @@ func (b *files) Inspect(ctx context.Context, key string) (backend.Record, error)
 		if len(live) == 0 {
 			return fmt.Errorf("%w: filelock: nobody holds %q", backend.ErrNotHeld, key)
 		}
-		out = backend.Record{Key: key, Token: r.Token, Holds: len(live), Waiters: -1, Remaining: remaining(live, now), Holder: r.Holder}
+		out = backend.Record{Key: key, Token: r.Token, Holds: len(live), Waiters: -1, Remaining: remaining(live, now), Holder: r.Holder, Revoked: r.Revoked}
 		return nil
 	}
 	err := ctx.Err()
@@ -238,7 +238,7 @@ func (b *files) Revoke(ctx context.Context, key string, token uint64) error {
 		for _, h := range live {
 			nobody.Expires = max(nobody.Expires, h.Expires)
 		}
-		r.Owner, r.Holds = "", []hold{nobody}
+		r.Owner, r.Holds, r.Revoked = "", []hold{nobody}, true
 		return b.save(g, p, r)
 	})
 }

@@ -32,6 +32,7 @@ type record struct {
 	Owner   string         `json:"owner,omitempty"` // ownerHash, or empty without an explicit owner
 	Holder  backend.Holder `json:"holder"`
 	Holds   []hold         `json:"holds"`
+	Revoked bool           `json:"revoked,omitempty"` // it is that of nobody, until it runs out
 }
 
 // hold is one acquisition.

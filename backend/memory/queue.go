@@ -24,6 +24,7 @@ type node struct {
 	expiry  backend.Instant // of the hold, or of a place that nobody waits at
 	waiting int             // calls of Wait under way; they keep the place
 	granted bool
+	revoked bool // it is that of nobody, until it expires
 	grant   backend.Grant
 	gone    error         // why the node is no longer in the queue
 	changed chan struct{} // closed and replaced when the node is granted or gone
@@ -76,7 +77,10 @@ func (s *Store) grantFirst(q *queue, n *node, now backend.Instant) {
 		Token: q.token, Holds: 1,
 		Validity: backend.Validity{Sent: now, For: backend.ValidFor(n.ttl)},
 	}
-	n.notify()
+	// The others sleep until the end of the hold before, and this one may end earlier.
+	for _, x := range q.nodes {
+		x.notify()
+	}
 }
 
 // removeHolder drops the node that holds the key. The mutex is held.
@@ -336,7 +340,7 @@ func (b *queueBackend) Inspect(ctx context.Context, key string) (backend.Record,
 	}
 	return backend.Record{
 		Key: key, Token: q.token, Holds: 1, Waiters: len(q.nodes) - 1,
-		Remaining: max(q.nodes[0].expiry.Sub(now), 0), Holder: q.holder,
+		Remaining: max(q.nodes[0].expiry.Sub(now), 0), Holder: q.holder, Revoked: q.nodes[0].revoked,
 	}, nil
 }
 
@@ -371,6 +375,7 @@ func (b *queueBackend) Revoke(ctx context.Context, key string, token uint64) err
 		return backend.ErrNotHeld
 	}
 	q.nodes[0].id = backend.NewID() // one that nobody knows
+	q.nodes[0].revoked = true
 	return nil
 }
 

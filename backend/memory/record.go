@@ -186,7 +186,7 @@ func (b recordBackend) Inspect(ctx context.Context, key string) (backend.Record,
 	}
 	return backend.Record{
 		Key: key, Token: r.token, Holds: len(r.holds), Waiters: -1,
-		Remaining: r.remaining(now), Holder: r.holder,
+		Remaining: r.remaining(now), Holder: r.holder, Revoked: r.revoked,
 	}, nil
 }
 
@@ -220,7 +220,7 @@ func (b recordBackend) Revoke(ctx context.Context, key string, token uint64) err
 		return backend.ErrNotHeld
 	}
 	nobody := backend.NewID()
-	r.owner = nobody.Hex()
+	r.owner, r.revoked = nobody.Hex(), true
 	r.holds = map[backend.ID]backend.Instant{nobody: now.Add(r.remaining(now))}
 	return nil
 }

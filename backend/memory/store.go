@@ -45,6 +45,8 @@ type record struct {
 	token  uint64
 	holder backend.Holder
 	holds  map[backend.ID]backend.Instant // id to expiry
+	// revoked: it is that of nobody, until it runs out.
+	revoked bool
 }
 
 // extend moves the expiry of a hold, never back. An instant may be negative, so a
