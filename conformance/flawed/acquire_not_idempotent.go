@@ -13,7 +13,7 @@ var z32 = Lock{
 	Instead: "When the key is taken, look whether the record has this request's own id. If so, it is a grant.",
 	File:    "acquire_not_idempotent.go", Over: Redis,
 	Rule:    "TryIdempotent",
-	Also:    []string{"OwnGrantRecognised"},
+	Also:    []string{"OwnGrantRecognised", "ProgressUnderFaults", "CancelMidRequest"},
 	onRedis: func(s single) backend.Backend { return notIdempotent{s} },
 }
 
@@ -25,6 +25,8 @@ var z32 = Lock{
 //
 // The repeat is made by the client library, so the code of the lock shows only one
 // SET. Caught by TryIdempotent, which sends the same request again.
+// (OwnGrantRecognised looks through the lock package, which gives back what it may have
+// been granted, and asks again.)
 //
 // Instead: the id in the record is fresh for every acquisition, so whoever finds
 // its own there has been granted the key.

@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,14 +46,18 @@ type Lock struct {
 	// breaks, or breaks when the timing is right. The suite must not report
 	// anything else.
 	Also []string
+	// Slow: what the mistake does looks as if the server were slow.
+	Slow bool
 
 	// One of these makes a client of the lock out of a healthy client.
 	onRedis  func(single) backend.Backend
 	onTable  func(session) backend.Backend
+	onFiles  func(*directory) backend.Backend
 	onMemory func(primitives) backend.Backend
 	onQueue  func(queued) backend.Backend
 	onPolicy func(l lock.Locker, b backend.Backend) lock.Locker // l is on b, which may be behind faults
 	asLocker func(lock.Locker) lock.Locker
+	beneath  func(backend.Backend) backend.Backend // with onPolicy: what l is on, and what b is then
 }
 
 // TTL is the time to live of the leases that the suite lets expire, for every
@@ -65,10 +70,11 @@ func All() []Lock {
 		z49Open, z49Shut,
 		z01, z02, z39, z03, z04, z40, z07Watch, z07Nil, z05, z06,
 		z08, z09, z10,
+		z48Exists, z48Unlink,
 		z32, z18, z35, z46, z31,
 		z14, z13, z42, z15, z17, z16, z11, z12,
 		z28, z29, z41Loss, z41Panic,
-		z37, z36, z30, z50,
+		z37, z37Step, z36, z30, z50,
 		z24, z25, z27,
 	}
 }
@@ -76,7 +82,7 @@ func All() []Lock {
 // Healthy lists the locks that the broken ones are made of. The suite must pass
 // on them, or else a failure on a broken one would prove nothing.
 func Healthy() []Lock {
-	return []Lock{healthySingle, healthyFenced, healthyTable, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking}
+	return []Lock{healthySingle, healthyFenced, healthyTable, healthyFile, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking}
 }
 
 // Config is the lock as the suite sees it. A lock over Redis needs the client,
@@ -97,6 +103,10 @@ func (l Lock) Config(client *goredis.Client) conformance.Config {
 			return l.onTable(session{table: rows, number: int(clients.Add(1))}), nil
 		}
 		cfg.Remove = func(_ context.Context, key string) error { session{table: rows}.delete(key); return nil }
+	case l.onFiles != nil:
+		dir := &directory{files: map[string]*file{}}
+		cfg.OpenBackend = func(context.Context) (backend.Backend, error) { return l.onFiles(dir), nil }
+		cfg.Remove = func(_ context.Context, key string) error { dir.unlink(key); return nil }
 	default:
 		l.inMemory(&cfg, memlock.NewStore(nil))
 	}
@@ -123,6 +133,9 @@ func (l Lock) inMemory(cfg *conformance.Config, store *memlock.Store) {
 	case l.onPolicy != nil:
 		over(func(b backend.Backend) backend.Backend { return announced{primitives{b}} })
 		cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+			if l.beneath != nil {
+				b = l.beneath(b)
+			}
 			inner, err := lock.New(b, &lock.Options{TTL: ttl})
 			if err != nil {
 				return nil, err
@@ -155,7 +168,7 @@ var (
 	// then, to clean up.
 	takeovers = []string{
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
-		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
+		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
 		"WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
 		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant",
 	}
@@ -168,5 +181,14 @@ var (
 		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops", "NoHerd",
 	}
 	// manyInOneClient: callers in one client do not exclude each other.
-	manyInOneClient = []string{"exclusion", "reentrancy", "waiting", "errors", "close", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ConcurrentTries", "faults"}
+	manyInOneClient = slices.Concat(cleanUps, []string{
+		"Progress", "ConcurrentTries", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ReleaseOldLeaseSameClient", "ReleaseByID",
+		"ExclusiveAcrossTakeover", "CancelHarmsNobody", "WaiterOrderLocal", "WaitOutlastsTTL", "NoSecretsInErrors", "CloseEndsHolds",
+	})
+	// keepsNobodyOut: a holder may lose the key to anybody at any time.
+	keepsNobodyOut = slices.Concat(takeovers, cleanUps, []string{
+		"TryIsImmediate", "IndependentKeys", "Progress", "ConcurrentTries", "TryIdempotent", "CancelledSendsNothing", "RefusalLeavesNothing",
+		"BackendErrors", "CrashBetweenSteps", "HoldOutlivesAcquireCtx", "ReleaseTwice", "ReleaseByID", "RenewKeeps", "RenewByHand", "RenewByID",
+		"RenewAfterRelease", "RenewUnknown", "RenewTransient", "WaitIsCalm", "WaitOutlastsTTL", "WaiterOrderLocal",
+	})
 )

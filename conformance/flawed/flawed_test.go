@@ -37,7 +37,7 @@ func mistakes(locks []Lock) []flawedtest.Mistake {
 	var all []flawedtest.Mistake
 	for _, l := range locks {
 		all = append(all, flawedtest.Mistake{
-			ID: l.ID, Title: l.Title, Summary: l.Summary, Seen: l.Seen, Instead: l.Instead, File: l.File, Rule: l.Rule, Also: l.Also,
+			ID: l.ID, Title: l.Title, Summary: l.Summary, Seen: l.Seen, Instead: l.Instead, File: l.File, Rule: l.Rule, Also: l.Also, Slow: l.Slow,
 		})
 	}
 	return all

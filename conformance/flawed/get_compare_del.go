@@ -33,6 +33,7 @@ var z04 = Lock{
 // It looks right and passes every test that releases early or late. It breaks
 // where a release meets the end of the lease, which is where holders that are
 // short of time release. Caught by ReleaseAtExpiry, which aims there.
+// (ReleaseOwnOnly releases when the next holder has the key: then the comparison says so.)
 //
 // Instead: the comparison and the DEL in one script, or in one command where there
 // is one (DELEX with IFEQ since Redis 8.4, DELIFEQ since Valkey 9.0).

@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/mortiselock/lock/backend"
@@ -13,8 +14,12 @@ var z49Open = Lock{
 	Seen:    "Locks that fail open: when the server cannot be reached the work goes on without it (useautumn/autumn#2593).",
 	Instead: "No answer is no grant: return the error, and let the caller decide.",
 	File:    "grants_everything.go", Over: Memory,
-	Rule:     "Exclusive",
-	Also:     []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "errors", "close", "faults", "backend"},
+	Rule: "Exclusive",
+	Also: slices.Concat(keepsNobodyOut, []string{
+		"HeldDetails", "HoldCount", "TokenIncreases", "TokenInGrantOrder", "TokenStable", "NoSecretsInErrors",
+		"ReentrantCount", "ReentrantExplicit", "ReentrantSameToken", "ReentrantExtends", "ReentrantOtherLocker", "ReentrantOwnLeases",
+		"ReentrantLimit", "ReentrantModel", "ReentrantOverWaiters", "ReentrantAfterLoss", "ReentrantFault",
+	}),
 	onMemory: func(m primitives) backend.Backend { return &grantsEverything{primitives: m} },
 }
 

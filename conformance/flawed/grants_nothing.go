@@ -12,7 +12,8 @@ var z49Shut = Lock{
 	Seen:    "Locks that take every error for contention: a missing permission, a full or read-only server (KanishJebaMathewM/Truxify#6003).",
 	Instead: "Tell apart what the server said: held, refused for good, not reachable.",
 	File:    "grants_nothing.go", Over: Memory,
-	Rule:     "HandsOut",
+	Rule: "HandsOut",
+	// Whatever needs a grant.
 	Also:     []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "keys", "errors", "close", "faults", "backend"},
 	onMemory: func(m primitives) backend.Backend { return grantsNothing{m} },
 }

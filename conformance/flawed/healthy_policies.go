@@ -127,6 +127,9 @@ func newAsking(l lock.Locker, prepare func(context.Context, string) func()) *ask
 // Acquire implements lock.Locker. Callers have their turns in the order in which
 // they came, as senders to a channel have.
 func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	turn := a.turn(key)
 	last := held(key) // by others of this Locker, who are before this one
 	select {
@@ -147,7 +150,9 @@ func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (
 		case err == nil:
 			return lease, nil
 		case errors.Is(err, lock.ErrHeld), errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrOutcomeUnknown):
-			last = err
+			if ctx.Err() == nil { // else it was the end of the context that broke it off
+				last = err
+			}
 		case ctx.Err() == nil:
 			return nil, err
 		}

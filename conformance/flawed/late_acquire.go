@@ -2,66 +2,144 @@ package flawed
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 )
 
 var z11 = Lock{
-	ID: "Z11", Title: "a grant is dated from its answer, however late",
-	Summary: "The time that an acquisition took is not subtracted: it may have taken the whole TTL, and counts as a lock.",
+	ID: "Z11", Title: "a grant counts, however late it comes",
+	Summary: "An acquisition that took longer than its TTL is a success for its caller, though the record has expired meanwhile.",
 	Seen:    "mike-marcacci/node-redlock#296 and #369, go-redsync/redsync#71 and #72.",
 	Instead: "Read the clock before the request, count from there, and give back a grant that arrives too late to be of use.",
 	File:    "late_acquire.go", Over: Memory,
-	Rule:     "DeadlineFromSend",
-	Also:     append([]string{"ReentrantAfterLoss", "ReentrantExtends"}, takeovers...),
-	asLocker: func(l lock.Locker) lock.Locker { return lateAcquire{policy{l}} },
+	Rule:     "GrantWithinValidity",
+	beneath:  func(b backend.Backend) backend.Backend { return &patient{primitives: primitives{b}} },
+	onPolicy: func(l lock.Locker, b backend.Backend) lock.Locker { return lateAcquire{policy{l}, b.(*patient)} },
 }
 
-// lateAcquire takes a lease to begin when the answer arrives.
+// lateAcquire waits for the answer for as long as it takes, and looks at nothing but
+// the answer.
 //
 //	A: SET job a NX PX 1000   -> the server says OK, and the answer is under way
 //	A's record expires
 //	B: SET job b NX PX 1000   -> OK, B works
-//	A: receives its OK, and works for a second from now
+//	A: receives its OK after a second and a half, and works
 //
-// With a fast network the error is a millisecond, and tests don't see it. Caught
-// by DeadlineFromSend, which knows when the request was made; ServerOutlivesD sees
-// the next holder come too soon.
+// With a fast network it never happens, and tests don't see it. Caught by
+// GrantWithinValidity, which delays answers by four fifths and by three halves of the
+// TTL.
 //
-// Instead: the server may have begun the lease as soon as the request was sent, so
-// that is when it begins. What has little time left when it arrives is released
-// and not returned.
-type lateAcquire struct{ policy }
-
-// Acquire implements lock.Locker.
-func (l lateAcquire) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	lease, err := l.policy.Acquire(ctx, key, opts...)
-	return answered(lease, err)
+// Instead: the server may have begun the lease as soon as the request was sent. What
+// has little of it left when it arrives is released and not returned, as the lock
+// package does, which this lock is built around: it takes the answer after the lock
+// package has given up.
+type lateAcquire struct {
+	policy
+	server *patient
 }
 
 // TryAcquire implements lock.Locker.
 func (l lateAcquire) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	lease, err := l.policy.TryAcquire(ctx, key, opts...)
-	return answered(lease, err)
-}
-
-func answered(lease lock.Lease, err error) (lock.Lease, error) {
-	if err != nil {
-		return nil, err
+	q := &question{answer: make(chan lateAnswer, 1)}
+	lease, err := l.policy.TryAcquire(context.WithValue(ctx, questionKey{}, q), key, opts...)
+	req := q.req.Load()
+	if req == nil { // nothing was sent
+		return lease, err
 	}
-	decided := time.Now()
-	dawdle() // the way of the answer
-	return lateLease{lease, time.Since(decided)}, nil
+	if ctx.Err() == nil && (errors.Is(err, lock.ErrOutcomeUnknown) || errors.Is(err, lock.ErrUnavailable)) {
+		select {
+		case a := <-q.answer:
+			if a.err == nil {
+				return l.server.lease(*req, a.grant), nil // and not a word about how long it took
+			}
+		case <-ctx.Done():
+		}
+	}
+	l.server.waited.Delete(req.ID)
+	if err != nil && !errors.Is(err, lock.ErrHeld) { // what the lock package was kept from
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), req.TTL)
+		go func() {
+			defer cancel()
+			_ = l.server.Release(ctx, backend.HoldOf(*req))
+		}()
+	}
+	return lease, err
 }
 
+// patient remembers the answers to questions. What may still be granted to one of
+// them is not given back.
+type patient struct {
+	primitives
+	waited sync.Map // the acquisitions that are waited for
+}
+
+type questionKey struct{}
+
+// question is what a call of TryAcquire asks.
+type question struct {
+	req    atomic.Pointer[backend.Request] // once it is sent
+	answer chan lateAnswer
+}
+
+type lateAnswer struct {
+	grant backend.Grant
+	err   error
+}
+
+// Try implements backend.Backend.
+func (p *patient) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	q, ok := ctx.Value(questionKey{}).(*question)
+	if !ok {
+		return p.primitives.Try(ctx, req)
+	}
+	p.waited.Store(req.ID, true)
+	q.req.Store(&req)
+	g, err := p.primitives.Try(ctx, req)
+	q.answer <- lateAnswer{g, err}
+	return g, err
+}
+
+// Release implements backend.Backend.
+func (p *patient) Release(ctx context.Context, hold backend.Hold) error {
+	if _, waited := p.waited.Load(hold.ID); waited {
+		return nil
+	}
+	return p.primitives.Release(ctx, hold)
+}
+
+func (p *patient) lease(req backend.Request, g backend.Grant) lock.Lease {
+	l := &lateLease{server: p, hold: backend.HoldOf(req), until: time.Now().Add(g.Until().Sub(p.Clock().Now()))}
+	l.hold.Token = g.Token
+	life, expire := context.WithDeadlineCause(context.Background(), l.until, lock.ErrExpired)
+	l.ctx, l.end = context.WithCancelCause(life)
+	context.AfterFunc(l.ctx, expire)
+	return l
+}
+
+// lateLease is a lease that nobody renews.
 type lateLease struct {
-	lock.Lease
-	late time.Duration
+	server *patient
+	hold   backend.Hold
+	until  time.Time
+	ctx    context.Context
+	end    context.CancelCauseFunc
 }
 
-// Deadline implements lock.Lease.
-func (l lateLease) Deadline() (time.Time, bool) {
-	d, ok := l.Lease.Deadline()
-	return d.Add(l.late), ok
+func (l *lateLease) Key() string                 { return l.hold.Key }
+func (l *lateLease) Token() uint64               { return l.hold.Token }
+func (l *lateLease) Context() context.Context    { return l.ctx }
+func (l *lateLease) Deadline() (time.Time, bool) { return l.until, true }
+func (l *lateLease) Renew(ctx context.Context) error {
+	_, err := l.server.Renew(ctx, l.hold)
+	return err
+}
+func (l *lateLease) Release(ctx context.Context) error {
+	l.end(lock.ErrReleased)
+	defer l.server.waited.Delete(l.hold.ID)
+	return l.server.primitives.Release(context.WithoutCancel(ctx), l.hold)
 }

@@ -31,7 +31,7 @@ var z07Nil = Lock{
 //	B: SET job b NX PX 10000                   -> nil, for ten seconds more
 //
 // A renewal changes the record as much as a takeover does. Caught by
-// ReleaseBesideRenewal.
+// ReleaseBesideRenewal. (ReleaseOwnOnly has no renewal between WATCH and EXEC.)
 //
 // Instead: a script. With a transaction, begin again after a nil EXEC until the
 // comparison says whose record it is, and stop renewals before the release.

@@ -13,7 +13,7 @@ var z18 = Lock{
 	Seen:    "StackExchange/StackExchange.Redis#144 (token = Environment.MachineName), teableio/teable#3238 (one id per service object).",
 	Instead: "A fresh random id for every acquisition.",
 	File:    "owner_per_process.go", Over: Redis,
-	Rule:    "ReleaseOldLeaseSameClient",
+	Rule:    "ReleaseDelayed",
 	Also:    slices.Concat(takeovers, cleanUps, []string{"TryIdempotent", "ReleaseByID"}),
 	onRedis: func(s single) backend.Backend { return ownerPerProcess{s, backend.NewID()} },
 }
@@ -27,7 +27,7 @@ var z18 = Lock{
 //	B: SET job b NX PX 10000              -> OK, while request 2 works
 //
 // Between processes it is safe, so a test with two processes passes. Caught by
-// ReleaseOldLeaseSameClient.
+// ReleaseDelayed, which holds a release back until its client has the key again.
 //
 // Instead: the id names the acquisition. Who needs to know the process finds it
 // beside the record, not in its id.

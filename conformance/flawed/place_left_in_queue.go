@@ -13,8 +13,8 @@ var z30 = Lock{
 	Seen:    "samuel/go-zookeeper#229, zk-ruby/zk#49, redisson/redisson#1104 and #3004.",
 	Instead: "Give the place up on every way out, detached from the context that has ended, until the server confirms it.",
 	File:    "place_left_in_queue.go", Over: Memory,
-	Rule:    "WaiterGivesUp",
-	Also:    append([]string{"waiting", "QueueWithdraw", "NoSecretsInErrors", "LateGrant"}, cleanUps...),
+	Rule:    "CancelDuring",
+	Also:    append([]string{"QueueWithdraw", "WaiterOrderLocal", "CancelHarmsNobody", "NoSecretsInErrors", "LateGrant"}, cleanUps...),
 	onQueue: func(q queued) backend.Backend { return placeLeft{q} },
 }
 
@@ -27,7 +27,8 @@ var z30 = Lock{
 //	A: deletes its node; 0000000002 is the first now, and nobody is there
 //	C: waits until the session of B's process ends, which is not soon: the process is well
 //
-// Caught by WaiterGivesUp: it gives up a wait, and has somebody else wait behind.
+// Caught by CancelDuring: it gives waits up at random moments, and has somebody else
+// ask for the key.
 //
 // Instead: whatever ends a wait, the place goes. So does one whose creation ended
 // with an error: it may be there all the same.

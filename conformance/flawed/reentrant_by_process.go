@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,8 +15,11 @@ var z46 = Lock{
 	Seen:    "Locks that count entries in a map of the process, by key, or by a thread number that a pool uses again.",
 	Instead: "Only an explicit owner enters again, passed on by those who know that they hold.",
 	File:    "reentrant_by_process.go", Over: Memory,
-	Rule:     "ExclusiveWithinLocker",
-	Also:     append([]string{"release", "expiry", "renewal", "loss", "tokens"}, manyInOneClient...),
+	Rule: "ReentrantExplicit",
+	Also: slices.Concat(manyInOneClient, []string{
+		"ExpiryIsPerHold", "TokenInGrantOrder", "ReentrantCount", "ReentrantOwnLeases", "ReentrantLimit", "ReentrantModel",
+		"ReentrantOverWaiters", "ReentrantAfterLoss",
+	}),
 	asLocker: func(l lock.Locker) lock.Locker { return &byProcess{policy: policy{l}, entered: map[string]*entries{}} },
 }
 
@@ -29,7 +33,7 @@ var z46 = Lock{
 //
 // Meant for a function that calls another which locks the same key; there is no
 // such thing as the current thread in a program with goroutines. Caught by
-// ExclusiveWithinLocker.
+// ReentrantExplicit, which enters without an owner, and with another.
 //
 // Instead: an owner that the caller names.
 type byProcess struct {

@@ -14,9 +14,9 @@ var z31 = Lock{
 	Seen:    "Re-entrant locks made of HINCRBY, under client libraries that repeat a command whose answer was lost, as most do.",
 	Instead: "Count holds by their ids: a repeat finds its id, and is the same hold.",
 	File:    "reentry_counted_blindly.go", Over: Redis,
-	Rule: "TryIdempotent",
+	Rule: "ReentrantFault",
 	Also: []string{
-		"ReleaseDelayed", "ReentrantFault", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "LateGrant",
+		"ReleaseDelayed", "TryIdempotent", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "LateGrant",
 		"OwnGrantRecognised", "HoldCount", "ReleaseByID", "RenewByID", "ExpiryIsPerHold", "ReentrantLimit",
 		"ReleaseUnknown", "ReentrantAfterLoss", "BackendErrors", "RefusalLeavesNothing", "CancelDuring",
 	},
@@ -30,8 +30,8 @@ var z31 = Lock{
 //	A: works, releases: HINCRBY job holds -1 -> 1, so the record stays
 //	B: waits for the TTL, or for ever where A's process renews
 //
-// A counter does not know what it has counted. Caught by TryIdempotent, which sends
-// the same request again. That all holds have one expiry, and that a second release
+// A counter does not know what it has counted. Caught by ReentrantFault, which
+// loses requests and answers. That all holds have one expiry, and that a second release
 // of one hold ends another, comes from the same counter.
 //
 // Instead: a field for each hold, named by its id, with an expiry of its own.

@@ -30,6 +30,8 @@ var z40 = Lock{
 //
 // Nobody is harmed by the release itself. What is lost is the last chance to learn
 // that exclusion was not kept. Caught by ReleaseOwnOnly, which expects to be told.
+// (ReleaseTwice looks through the lock package, which refuses a second release by
+// itself, and ReleaseFrees releases what is held.)
 //
 // Instead: return an error when there was nothing to release.
 type releaseAlwaysSucceeds struct{ single }

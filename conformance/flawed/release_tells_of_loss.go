@@ -13,7 +13,7 @@ var z41Loss = Lock{
 	Instead: "Tell released and lost apart: with a cause, or with a signal that a release never gives.",
 	File:    "release_tells_of_loss.go", Over: Memory,
 	Rule:     "ReleaseIsNoLoss",
-	Also:     []string{"CauseIsStable", "ReentrantOwnLeases", "CloseEndsHolds"},
+	Also:     []string{"CauseIsStable", "ReentrantOwnLeases", "CloseEndsHolds", "ReleaseBesideRenewal"},
 	asLocker: func(l lock.Locker) lock.Locker { return tellsOfLoss{policy{l}} },
 }
 

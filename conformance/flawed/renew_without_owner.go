@@ -13,7 +13,7 @@ var z14 = Lock{
 	Instead: "Compare the id and extend in one script; when it does not match, the hold is lost.",
 	File:    "renew_without_owner.go", Over: Redis,
 	Rule:    "RenewNotOthers",
-	Also:    []string{"RenewNeverResurrects", "RenewAfterRelease", "RenewByID", "RefusalLeavesNothing", "ReleaseStopsRenewal"},
+	Also:    []string{"RenewNeverResurrects", "RenewAfterRelease", "RenewByID", "RefusalLeavesNothing", "ReleaseStopsRenewal", "LostOnRemoval"},
 	onRedis: func(s single) backend.Backend { return renewWithoutOwner{s} },
 }
 

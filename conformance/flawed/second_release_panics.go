@@ -12,8 +12,11 @@ var z41Panic = Lock{
 	Seen:    "Every lock with close(l.done) in its unlock; the second call is the deferred one, after an explicit one.",
 	Instead: "A second release is an answer, not held, and no accident: sync.Once, or a flag under a mutex.",
 	File:    "second_release_panics.go", Over: Memory,
-	Rule:     "ReleaseTwice",
-	Also:     []string{"release", "expiry", "loss", "renewal", "tokens", "reentrancy", "errors", "close", "CauseIsStable"},
+	Rule: "ReleaseTwice",
+	Also: []string{
+		"ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "LossEndsUse", "CauseIsStable", "ReentrantCount",
+		"ReentrantOwnLeases", "NoSecretsInErrors", "LeaseConcurrent", "ErrorsAreTyped", "CloseEndsHolds",
+	},
 	asLocker: func(l lock.Locker) lock.Locker { return closesChannel{policy{l}} },
 }
 

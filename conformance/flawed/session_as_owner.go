@@ -29,7 +29,8 @@ var z35 = Lock{
 //	B: SET job b NX PX 10000              -> OK, while request 2 works
 //
 // Between processes it excludes, which is what its tests look at. Caught by
-// ExclusiveWithinLocker, which asks twice through one client.
+// ExclusiveWithinLocker, which asks twice through one client. (ReentrantExplicit is asked
+// of locks that claim re-entry.)
 //
 // Instead: a session says which process is alive. Who holds a key is another
 // question, and needs an id that one acquisition has.

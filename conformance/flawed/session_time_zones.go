@@ -13,12 +13,10 @@ var z10 = Lock{
 	Seen:    "lukas-krecan/ShedLock#6 and #132 (time zones and clocks of the clients); DATETIME columns and NOW().",
 	Instead: "One clock without a zone for everybody: UTC_TIMESTAMP(6), or the seconds since 1970, of the server.",
 	File:    "session_time_zones.go", Over: Memory,
-	Rule: "Exclusive",
-	Also: []string{
-		"exclusion", "release", "expiry", "renewal", "loss", "reentrancy", "waiting", "errors", "close", "faults", "backend",
-	},
+	Rule: "ServerOutlivesD",
+	Also: keepsNobodyOut,
 	onTable: func(s session) backend.Backend {
-		s.zone = time.Duration(s.number%2) * time.Hour
+		s.zone = time.Duration(s.number%24) * time.Hour
 		return sessionTimeZones{tableLock{s}}
 	},
 }
@@ -31,8 +29,9 @@ var z10 = Lock{
 //
 // A column of the type DATETIME has no zone, and NOW() has that of the session,
 // which a container, a pool or a change to summer time chooses. A client's own clock
-// instead of NOW() goes wrong in the same way, by minutes. Caught by Exclusive,
-// since the suite's clients are given two zones.
+// instead of NOW() goes wrong in the same way, by minutes. Caught by ServerOutlivesD:
+// each of the suite's clients is given the zone east of the last one's, and so has the
+// key before the deadline of its holder.
 //
 // Instead: UTC_TIMESTAMP(6) in every statement, and no time from the client.
 type sessionTimeZones struct{ tableLock }

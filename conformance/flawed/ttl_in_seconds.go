@@ -15,8 +15,8 @@ var z39 = Lock{
 	Seen:    "songzhibin97/gkit#183; integer division of durations for EXPIRE, EX, or a TTL in seconds of any server.",
 	Instead: "Use the finer unit (PX, PEXPIRE), round up, or refuse a TTL that cannot be kept.",
 	File:    "ttl_in_seconds.go", Over: Redis,
-	Rule:    "EveryTTLLasts",
-	Also:    []string{"TTLRange", "TTLGrain"},
+	Rule:    "TTLGrain",
+	Also:    []string{"TTLRange", "EveryTTLLasts"},
 	onRedis: func(s single) backend.Backend { return ttlInSeconds{s} },
 }
 
@@ -28,7 +28,7 @@ var z39 = Lock{
 //	B: SET job b NX, EXPIRE job 0                     -> 1, works too
 //
 // With the TTLs that people test with, 10 s or a minute, nothing is wrong. Caught
-// by EveryTTLLasts, which asks for TTLs that are no whole seconds.
+// by TTLGrain, which asks for TTLs beside whole units, such as 999 ms.
 //
 // Instead: milliseconds, which every version of Redis since 2.6 takes.
 type ttlInSeconds struct{ single }

@@ -12,10 +12,8 @@ var z08 = Lock{
 	Seen:    "INSERT ... ON DUPLICATE KEY UPDATE owner = ..., and UPDATE ... WHERE name = ? without a word about owner and expiry.",
 	Instead: "UPDATE ... WHERE name = ? AND (owner = ? OR it has expired), and count the rows.",
 	File:    "upsert.go", Over: Memory,
-	Rule: "Exclusive",
-	Also: []string{
-		"exclusion", "release", "expiry", "renewal", "loss", "reentrancy", "waiting", "errors", "close", "faults", "backend",
-	},
+	Rule:    "Exclusive",
+	Also:    keepsNobodyOut,
 	onTable: func(s session) backend.Backend { return upsert{tableLock{s}} },
 }
 

@@ -34,7 +34,7 @@ var z36 = Lock{
 //	B: sleeps, with the key free, until somebody else acquires and releases it
 //
 // A holder that dies publishes nothing at all: its record just expires. Caught by
-// WaiterPolls, which loses the signals on their way.
+// WaiterPolls, which loses the signals on their way. (In WaiterWakes they arrive.)
 //
 // Instead: beside the signal, a timer.
 func signalsOf(watcher backend.Watcher) func(context.Context, string) func() {

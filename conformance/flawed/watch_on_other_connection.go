@@ -33,6 +33,7 @@ var z07Watch = Lock{
 //
 // The server would have refused the EXEC on connection 1. With one connection in
 // the pool, as in many tests, it does. Caught by ReleaseAtExpiry.
+// (ReleaseOwnOnly releases when the next holder has the key: then the comparison says so.)
 //
 // Instead: a script. A transaction works too, if the client keeps all of it on
 // one connection, and the server is 6.0.9 or later: before that, a key that merely

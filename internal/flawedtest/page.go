@@ -35,8 +35,8 @@ type part struct{ dir, title, intro string }
 
 // parts are in the order in which people come to the servers.
 var parts = []part{
-	{"conformance/flawed", "One server", "Most mistakes need one server only. They are made here on Redis, on a table in memory that " +
-		"stands for a lock table, and around a lock that is right."},
+	{"conformance/flawed", "One server", "Most mistakes need one server only. They are made here on Redis, on a table and on files in memory " +
+		"that stand for those of a database and of a disk, and around a lock that is right."},
 	{"conformance/flawed/mysqlflawed", "A table in a database", "What the SQL and the driver add, on MariaDB."},
 	{"conformance/flawed/rowflawed", "A locked row", "`SELECT ... FOR UPDATE` binds a hold to a connection."},
 	{"conformance/flawed/redlockflawed", "A majority of servers", "Redlock, on several independent Redis servers."},
@@ -90,7 +90,8 @@ func renumber(page string) string {
 }
 
 // CheckPage requires that the page tells what the collection holds today. The reports
-// in it are those of the run that wrote it; what they say differs from run to run.
+// in it are those of the run that wrote it; what they say differs from run to run, but
+// not how it is worded.
 func (c *Collection) CheckPage(t *testing.T) {
 	t.Helper()
 	if *update {
@@ -100,13 +101,14 @@ func (c *Collection) CheckPage(t *testing.T) {
 	require.NoError(t, err)
 	before, body, _, ok := c.part.cut(string(text))
 	require.True(t, ok && strings.HasPrefix(before, pageHead), "%s is stale: %s", pageFile, updateCommand)
-	reports := map[string]string{}
+	reports, known := map[string]string{}, wordings(t)
 	for _, m := range c.mistakes {
 		_, rest, ok := strings.Cut(body, c.link(m))
 		require.True(t, ok, "%s is not on the page: %s", m.File, updateCommand)
 		_, rest, _ = strings.Cut(rest, "```text\n")
 		report, _, ok := strings.Cut(rest, "```\n")
 		require.True(t, ok && strings.TrimSpace(report) != "", "the page has no report about %s", m.File)
+		requireWording(t, m, report, known)
 		reports[m.File] = report
 	}
 	require.Equal(t, c.write(before, reports), body, "%s is stale: %s", pageFile, updateCommand)

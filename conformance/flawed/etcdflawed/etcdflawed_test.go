@@ -39,7 +39,7 @@ func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
 func examine(t *testing.T, client *clientv3.Client, l Lock) *flawedtest.Finding {
 	cfg := l.Config(client)
 	cfg.Budget = 5 * time.Second
-	cfg.Only = []string{"LostBeforeTakeover", "ExclusiveWithinLocker", "WaiterSessionCheck", "QueueOrder", "ReleaseOwnOnly"}
+	cfg.Only = []string{"LostBeforeTakeover", "ReentrantExplicit", "WaiterSessionCheck", "QueueOrder", "ReleaseOwnOnly"}
 	return flawedtest.Examine(t, mistake(l), cfg, time.Minute)
 }
 

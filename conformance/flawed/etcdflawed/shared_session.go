@@ -13,7 +13,7 @@ var z35 = Lock{
 	Seen:    "two concurrency.Mutex of one concurrency.Session both hold (etcd-io/etcd pull request 11364)",
 	Instead: "Give each acquisition a key of its own.",
 	File:    "shared_session.go",
-	Rule:    "ExclusiveWithinLocker",
+	Rule:    "ReentrantExplicit",
 	change: func(h healthy) backend.Backend {
 		return &sharedSession{healthy: h, holds: map[string]taken{}, names: map[backend.ID]backend.ID{}}
 	},

@@ -10,24 +10,24 @@ import (
 var clientClock = Lock{
 	ID: "Z10", Title: "expiry by the client's clock",
 	Summary: "A client whose clock is ahead takes keys that are held, and one whose clock is behind leaves keys that nobody can take.",
-	Seen:    "lukas-krecan/ShedLock#6 and #132 tell of it; NOW() in sessions with different time zones does the same.",
+	Seen:    "lukas-krecan/ShedLock#6 and #132 tell of it.",
 	Instead: "UTC_TIMESTAMP(6) in the statement: one clock for all.",
 	File:    "client_clock.go",
-	Rule:    "Exclusive",
+	Rule:    "ServerOutlivesD",
 	make:    func(t table) backend.Backend { return byClientClock{t} },
 }
 
-// byClientClock compares with the time of the machine that asks. The clock of every
-// second client is a minute ahead.
+// byClientClock compares with the time of the machine that asks. The clock of each
+// client is a minute ahead of the last one's.
 //
 //	A: UPDATE ... SET expires = '10:00:10' WHERE expires <= '10:00:00'   A works
 //	B: UPDATE ... SET expires = '10:01:10' WHERE expires <= '10:01:00'   B works too
 //
-// Caught by Exclusive.
+// Caught by ServerOutlivesD: the next client has the key before the deadline of its holder.
 type byClientClock struct{ table }
 
 func (t byClientClock) clock() time.Time {
-	return time.Now().UTC().Add(time.Duration(t.number%2) * time.Minute)
+	return time.Now().UTC().Add(time.Duration(t.number%60) * time.Minute)
 }
 
 const layout = "2006-01-02 15:04:05.000000"

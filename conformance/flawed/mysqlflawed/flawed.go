@@ -38,7 +38,7 @@ const TTL = time.Second
 
 // All lists the broken locks.
 func All() []Lock {
-	return []Lock{takesWithoutCondition, releasesWithoutOwner, selectThenUpdate, clientClock, rowsAffected, waitTimeoutIsFinal, goesOnAfterDeadlock}
+	return []Lock{takesWithoutCondition, releasesWithoutOwner, selectThenUpdate, clientClock, sessionTimeZones, rowsAffected, waitTimeoutIsFinal, goesOnAfterDeadlock}
 }
 
 // Healthy is the lock that the broken ones are made of.

@@ -42,6 +42,15 @@ func instant() backend.Instant { return backend.SystemClock().Now() }
 
 // matched sends an UPDATE that has LAST_INSERT_ID(1) in it.
 func (t table) matched(ctx context.Context, query string, args ...any) (bool, error) {
+	return matchedOn(ctx, t.db, query, args...)
+}
+
+// execer is a pool, or one connection.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+func matchedOn(ctx context.Context, on execer, query string, args ...any) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -50,7 +59,7 @@ func (t table) matched(ctx context.Context, query string, args ...any) (bool, er
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for {
-		res, err := t.db.ExecContext(ctx, query, args...)
+		res, err := on.ExecContext(ctx, query, args...)
 		if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && (e.Number == 1205 || e.Number == 1213) {
 			continue // others were in the way
 		}

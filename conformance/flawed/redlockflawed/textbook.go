@@ -33,10 +33,12 @@ type textbook struct {
 	timeout time.Duration // for each node
 
 	// The mistakes. Each broken lock has one of them.
-	votesNeeded   int  // instead of a majority
-	keepsMinority bool // what a failed acquisition got is not given back
-	oneByOne      bool // the nodes are asked in turn
-	recreates     bool // a renewal writes the record where it is missing, and counts it
+	votesNeeded    int  // instead of a majority
+	errorsAreVotes bool // who does not answer agrees
+	keepsMinority  bool // what a failed acquisition got is not given back
+	oneByOne       bool // the nodes are asked in turn
+	recreates      bool // a renewal writes the record where it is missing, and counts it
+	minorityRenews bool // one node is enough for a renewal
 }
 
 var (
@@ -120,6 +122,9 @@ func (t textbook) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 	for splits := 0; ; splits++ {
 		sent := now()
 		v := t.ask(ctx, take, req.Key, req.ID.Hex(), req.TTL.Milliseconds())
+		if t.errorsAreVotes {
+			v.yes, v.failed = v.yes+v.failed, 0
+		}
 		if v.yes >= t.quorum() {
 			return backend.Grant{Holds: 1, Validity: validity(sent, req.TTL)}, nil
 		}
@@ -155,7 +160,7 @@ func (t textbook) Renew(ctx context.Context, hold backend.Hold) (backend.Validit
 	sent := now()
 	v := t.ask(ctx, script, hold.Key, hold.ID.Hex(), hold.TTL.Milliseconds())
 	switch {
-	case v.yes >= t.quorum():
+	case v.yes >= t.quorum(), t.minorityRenews && v.yes > 0:
 		return validity(sent, hold.TTL), nil
 	case v.yes+v.failed >= t.quorum():
 		return backend.Validity{}, errFewNodes

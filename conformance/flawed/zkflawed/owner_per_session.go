@@ -16,8 +16,8 @@ var z35 = Lock{
 	Seen:    "projecteru2/core#698; etcd-io/etcd PR 11364, the same with leases.",
 	Instead: "Name every acquisition, and recognise one's own node by that name.",
 	File:    "owner_per_session.go",
-	Rule:    "ExclusiveWithinLocker",
-	Also:    everything,
+	Rule:    "ReentrantExplicit",
+	Also:    twoHolders,
 	change:  func(r *recipe) backend.Backend { return ownerPerSession{r} },
 }
 
@@ -27,7 +27,7 @@ var z35 = Lock{
 //	goroutine 1: create job/lock                       -> holds
 //	goroutine 2: create job/lock -> it exists; its owner is our session: it is ours, holds
 //
-// Caught by ExclusiveWithinLocker.
+// Caught by ReentrantExplicit, which asks twice through one client, without an owner and with two.
 //
 // Instead: put the id of the acquisition into the node, and compare that.
 type ownerPerSession struct{ *recipe }
@@ -65,5 +65,21 @@ func (s ownerPerSession) Try(ctx context.Context, req backend.Request) (backend.
 	}
 }
 
-// everything: with two holders at a time no promise about holders can be kept.
-var everything = []string{"*"}
+// twoHolders are the rules that may see it when two acquisitions have a key at a time:
+// when the later one releases it, what is left of the earlier one is in the way, too.
+var twoHolders = []string{
+	"Progress", "Exclusive", "ExclusiveAcrossTakeover", "ExclusiveWithinLocker", "IndependentKeys", "TryIsImmediate", "Progress",
+	"HeldDetails", "ReleaseFrees", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseTwice", "ReleaseDetached",
+	"ReleaseReportsLoss", "ReleaseStopsRenewal", "ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts",
+	"ExpiryIsPerHold", "TTLGrain", "EveryTTLLasts", "CrashBetweenSteps", "RenewKeeps", "RenewByHand", "RenewNotOthers",
+	"RenewBounded", "WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse",
+	"HoldOutlivesAcquireCtx", "TokenIncreases", "TokenSurvivesRelease", "TokenStable", "TokenInGrantOrder", "TokenInTakeoverOrder",
+	"ReentrantCount", "ReentrantExplicit", "ReentrantSameToken", "ReentrantExtends", "ReentrantOtherLocker", "ReentrantAfterLoss",
+	"ReentrantOverWaiters", "ReentrantOwnLeases", "ReentrantLimit", "ReentrantModel", "WaiterWakes", "WaiterGivesUp",
+	"WaiterDeathHarmless", "CancelDuring", "CancelHarmsNobody", "WaiterOrderLocal", "FairOrder", "TryBesideWaiters", "ManyWaiters",
+	"NoHerd", "WaitIsCalm", "WaitOutlastsTTL", "ErrorsAreTyped", "NoSecretsInErrors", "LeaseConcurrent", "CloseEndsHolds",
+	"CloseEndsWaits", "CloseTwice", "NoLeak", "LostWhenCutOff", "RenewTransient", "RenewUnknown", "OwnGrantRecognised", "LateGrant",
+	"ReleaseUnknown", "ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "UnavailableIsTold", "PermanentStops",
+	"CallsAreBounded", "ReentrantFault", "ProgressUnderFaults", "TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing",
+	"CancelledSendsNothing", "BackendErrors", "ConcurrentTries",
+}

@@ -14,9 +14,8 @@ var z34 = Lock{
 	Instead: "Compare the sequences only, with their wrap-around, and hold only with a node that is among the children.",
 	File:    "sorted_with_guid.go",
 	Rule:    "ExclusiveAcrossTakeover",
-	// What it breaks further follows from two holders.
-	Also:   everything,
-	change: func(r *recipe) backend.Backend { return sortedWithGUID{r} },
+	Also:    twoHolders,
+	change:  func(r *recipe) backend.Backend { return sortedWithGUID{r} },
 }
 
 // sortedWithGUID sorts the children by their whole names.
@@ -24,7 +23,7 @@ var z34 = Lock{
 //	A: creates job/9f3a...-0000000001, which is the only one: holds
 //	B: creates job/02c4...-0000000002, which sorts before it: holds too
 //
-// Caught by ExclusiveAcrossTakeover, where many ask at once. The id is there to find a node whose creation was not
+// Caught by ExclusiveAcrossTakeover, where many ask at once. (Exclusive asks through waiters, and sees it seldom.) The id is there to find a node whose creation was not
 // confirmed, and has no part in the order.
 //
 // Instead: cut the id off before comparing.

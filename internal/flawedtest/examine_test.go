@@ -1,0 +1,33 @@
+package flawedtest
+
+import (
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// What any slow machine can bring about is no catch, unless the mistake is slowness.
+func TestAccidentsProveNothing(t *testing.T) {
+	t.Parallel()
+	slow := "at 1.0000 s: a try returned error \"no answer from the server within 666ms\"; expected a grant\ncalls on \"k\"\n  0.1 .. 0.2  client 1  Try: ok"
+	assert.False(t, Mistake{}.proves(slow))
+	assert.True(t, Mistake{Slow: true}.proves(slow))
+	assert.True(t, Mistake{}.proves("at 0.5000 s: token 4 was given twice\n"+slow))
+	assert.False(t, Mistake{}.proves(""))
+}
+
+// What the suite says today is known, and what it said once is not.
+func TestWordings(t *testing.T) {
+	t.Parallel()
+	known := wordings(t)
+	assert.NotEmpty(t, known)
+	for text, want := range map[string]bool{
+		"two leases of one key were valid at the same time: client 1 was granted it at 0.2 s and held it until its release at 0.3 s; client 4 was granted it at 0.3 s":                                                                                true,
+		"8 clients were refused at the same moment, since somebody held the key, and went on asking in step: as a rule 86 % of the others asked within a 64th of a pause of each request; expected pauses that differ at random, by a tenth or more.": false,
+	} {
+		found := slices.ContainsFunc(known, func(wording *regexp.Regexp) bool { return wording.MatchString(text) })
+		assert.Equal(t, want, found, text)
+	}
+}
