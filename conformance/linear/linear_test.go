@@ -83,6 +83,14 @@ func TestModel(t *testing.T) {
 			owned(granted(1, 3, 7, 12*ms, 13*ms), "A"), by(1, released, 3, 14*ms, 15*ms), owned(granted(1, 4, 7, 16*ms, 17*ms), "A"),
 			by(1, released, 4, 18*ms, 19*ms), granted(2, 5, 8, 20*ms, 21*ms),
 		}},
+		"an answer was lost, keeps the others out, and keeps the token": {true, []conformance.Operation{
+			owned(first, "A"), owned(by(8, mayGrant, 2, 3*ms, never), "A"), by(9, mayEnd, 2, 3*ms, never), gone,
+			owned(by(2, refused, 0, 12*ms, 13*ms), "B"), owned(granted(1, 3, 7, 14*ms, 15*ms), "A"),
+		}},
+		"an answer was lost, keeps the others out, and has an older token": {false, []conformance.Operation{
+			owned(first, "A"), owned(by(8, mayGrant, 2, 3*ms, never), "A"), by(9, mayEnd, 2, 3*ms, never), gone,
+			owned(by(2, refused, 0, 12*ms, 13*ms), "B"), owned(granted(1, 3, 6, 14*ms, 15*ms), "A"),
+		}},
 		"a lost answer keeps the token until another has had it": {false, []conformance.Operation{
 			owned(first, "A"), owned(by(8, mayGrant, 2, 3*ms, never), "A"), by(9, mayEnd, 2, 3*ms, never), gone,
 			granted(2, 3, 8, 12*ms, 13*ms), by(2, released, 3, 14*ms, 15*ms), owned(granted(1, 4, 7, 16*ms, 17*ms), "A"),

@@ -193,7 +193,13 @@ func (m *model) refused(s state, op conformance.Operation) (out []state) {
 			continue
 		}
 		if g := m.ghost(owner, free, op.Return); g != 0 {
-			out = append(out, state{holds: set("").with(g), owner: owner, last: s.last, used: free.used.with(g)})
+			next := state{holds: set("").with(g), owner: owner, last: s.last, used: free.used.with(g)}
+			out = append(out, next)
+			if owner != "" && owner == free.before {
+				// Or it has kept the key, which the owner had entered by it.
+				next.token = free.beforeToken
+				out = append(out, next)
+			}
 		}
 	}
 	return out

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -13,12 +12,13 @@ import (
 )
 
 var bsmRedislock = Peer{
-	Name: "github.com/bsm/redislock", Version: "v0.9.4", Server: "redis", TTL: time.Second,
+	Name: "github.com/bsm/redislock", Version: "v0.9.4", Server: "redis", Record: "%s", TTL: time.Second,
 	Adapter: "Acquire is Obtain with the retry strategy LinearBackoff(20 ms); Renew is Refresh",
 	NotClaimed: map[string]string{
 		"RenewKeeps": "locks are refreshed by their caller", "HoldOutlivesAcquireCtx": "locks are refreshed by their caller",
-		"TTLGrain": "a TTL is cut to milliseconds",
-		"close":    "there is nothing to close",
+		"TTLGrain":        "a TTL is cut to milliseconds",
+		"close":           "there is nothing to close",
+		"ReleaseDetached": "Release sends its request with the context that it is given",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "bsm/redislock", Reach: backend.ReachNetwork, Expiry: backend.ClockServerWall, TTLGrain: time.Millisecond,
@@ -45,8 +45,5 @@ var bsmRedislock = Peer{
 }
 
 func bsmError(err, taken error) error {
-	if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
-		return errors.Join(taken, err)
-	}
-	return err
+	return as(as(err, redislock.ErrNotObtained, taken), redislock.ErrLockNotHeld, taken)
 }

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"errors"
+	"net/url"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,10 +15,13 @@ import (
 )
 
 var etcdMutex = Peer{
-	Name: "go.etcd.io/etcd/client/v3/concurrency", Version: "v3.7.3", Server: "etcd", TTL: 2 * time.Second,
-	Adapter: "a Session and a Mutex for each acquisition, since two of one session don't exclude each other; the token is the revision of the reply header",
+	Name: "go.etcd.io/etcd/client/v3/concurrency", Version: "v3.7.3", Server: "etcd", Record: "/peers/%s/", TTL: 2 * time.Second,
+	Adapter: "a Session and a Mutex for each acquisition, since two of one Session don't exclude each other; keys are escaped, since a Mutex has all keys below its prefix; the token is the revision of the reply header",
 	NotClaimed: map[string]string{
-		"close": "a Session is closed by its caller",
+		"close":           "a Session is closed by its caller",
+		"ReleaseTwice":    "a Mutex is for one goroutine; the adapter answers the second time",
+		"ReleaseDetached": "Unlock sends its request with the context that it is given",
+		"LostOnRemoval":   "the context of a Session ends with its lease; it says nothing about keys",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "etcd concurrency.Mutex", Reach: backend.ReachNetwork, Expiry: backend.ClockServerSteps,
@@ -38,21 +42,17 @@ var etcdMutex = Peer{
 				if err != nil {
 					return nil, err
 				}
-				m := concurrency.NewMutex(s, "/peers/"+key)
+				m := concurrency.NewMutex(s, "/peers/"+url.PathEscape(key))
 				if err := f(m, ctx); err != nil {
 					_ = s.Close()
-					if errors.Is(err, concurrency.ErrLocked) {
-						err = errors.Join(lock.ErrHeld, err)
-					}
-					return nil, err
+					return nil, as(err, concurrency.ErrLocked, lock.ErrHeld)
 				}
 				return &lease{
-					ctx: s.Ctx(), token: uint64(m.Header().Revision),
+					held: s.Ctx(), token: uint64(m.Header().Revision),
 					release: once(func(ctx context.Context) error { return errors.Join(m.Unlock(ctx), s.Close()) }),
 				}, nil
 			}
 		}
-		return &adapter{ttl: ttl, renews: true, try: acquire((*concurrency.Mutex).TryLock), wait: acquire((*concurrency.Mutex).Lock), shutdown: client.Close}, nil
+		return &adapter{ttl: ttl, renews: true, try: acquire((*concurrency.Mutex).TryLock), wait: acquire((*concurrency.Mutex).Lock), shutdown: client.Close, abandon: func() { _ = client.Close() }}, nil
 	},
-	kill: func(l lock.Locker) { _ = l.Close() },
 }

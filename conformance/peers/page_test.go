@@ -12,11 +12,15 @@ import (
 
 // The words of the page for what became of a rule.
 const (
-	keeps   = "keeps"
-	breaks  = "breaks"
-	varies  = "varies"
-	skipped = "-"
+	keeps      = "keeps"
+	breaks     = "breaks"
+	varies     = "varies"
+	notClaimed = "not claimed"
+	skipped    = "-"
 )
+
+// tried reports whether a word tells what came of a rule that was tried.
+func tried(word string) bool { return word == keeps || word == breaks || word == varies }
 
 const (
 	roundsBegin     = "<!-- rounds -->"
@@ -30,24 +34,30 @@ type outcome struct {
 	tried    map[string]int    // in how many rounds
 	evidence map[string]string // of the last violation
 	broken   map[string]int    // in how many rounds
+	without  map[string]string // what was seen of rules that the library does not promise
 }
 
 func newOutcome() *outcome {
-	return &outcome{map[string]string{}, map[string]int{}, map[string]string{}, map[string]int{}}
+	return &outcome{map[string]string{}, map[string]int{}, map[string]string{}, map[string]int{}, map[string]string{}}
 }
 
 func (o *outcome) add(p Peer, r conformance.Result) {
 	word := skipped
-	_, unclaimed := p.NotClaimed[r.Rule]
-	if _, all := p.NotClaimed[r.Subject]; !unclaimed && !all {
-		switch r.Verdict {
-		case conformance.Pass:
-			word = keeps
-		case conformance.Fail:
-			word = breaks
-			o.evidence[r.Rule] = r.Evidence
-			o.broken[r.Rule]++
+	_, rule := p.NotClaimed[r.Rule]
+	_, subject := p.NotClaimed[r.Subject]
+	switch {
+	case r.Verdict == conformance.Skipped:
+	case rule, subject, r.Verdict == conformance.NotClaimed, r.Verdict == conformance.Unclaimed:
+		word = notClaimed
+		if rule && r.Verdict == conformance.Fail {
+			o.without[r.Rule] = r.Evidence
 		}
+	case r.Verdict == conformance.Pass:
+		word = keeps
+	case r.Verdict == conformance.Fail:
+		word = breaks
+		o.evidence[r.Rule] = r.Evidence
+		o.broken[r.Rule]++
 	}
 	o.tried[r.Rule]++
 	if before, ok := o.words[r.Rule]; ok && before != word {
@@ -66,9 +76,19 @@ The conformance suite, run on locks that were not written here. It is neither a 
 each has aims of its own, and each is a good lock on a calm day. The page shows what the suite sees when it meets a
 lock for the first time, and what an adapter of some fifty lines ([conformance/peers](../conformance/peers)) is enough for.
 
-**keeps**: no violation was seen in any round. **breaks**: a violation was seen in every round, below with what it was.
-**varies**: it was seen in some of them, below with how many, since it depends on the timing. **-**: the library does not promise it anywhere,
-or the suite has nothing to try it with. `)
+| In the tables | |
+|---|---|
+| keeps | no violation was seen in any round |
+| breaks | a violation was seen in every round; [below](#what-was-seen) is what it was, and what the library promises |
+| varies | a violation was seen in some of the rounds, since it depends on the timing |
+| not claimed | the library promises it nowhere, so it is not counted; the reasons stand below the libraries |
+| - | the suite has nothing to try it with, such as a lease that is not renewed where the library always renews |
+
+What an adapter adds to fit the interface of this module, such as the cause of a context or an error that
+matches lock.ErrClosed, is not the library's, and neither are its faults: a rule that only the adapter could break is
+no break here.
+
+`)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
 	b.WriteString(` CI runs it again, and fails when the page has become
 wrong: when a rule that is kept here is broken in every of several rounds, or a violation that is shown here is met in none of them.
@@ -87,11 +107,7 @@ wrong: when a rule that is kept here is broken in every of several rounds, or a 
 	}
 	subject := ""
 	for _, r := range conformance.Rules() {
-		tried := false
-		for _, o := range found {
-			tried = tried || o.words[r.Name] != skipped
-		}
-		if !tried {
+		if !slices.ContainsFunc(All(), func(p Peer) bool { return tried(found[p.Name].words[r.Name]) }) {
 			continue
 		}
 		if r.Subject != subject {
@@ -108,19 +124,34 @@ wrong: when a rule that is kept here is broken in every of several rounds, or a 
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString(evidenceHeading + "\nThe first line of the evidence, for each rule that was broken. The rules are in [conformance](conformance.md).\n")
+	b.WriteString(untriedRules(found))
+	b.WriteString(evidenceHeading + "\nEach rule that was broken: what it was, what the library promises, and the first line of the evidence. Below it, for\n" +
+		"those who wonder what a lock does that does not promise a rule: what the suite saw when it tried the rule all the same.\n" +
+		"The rules are in [conformance](conformance.md).\n")
 	for _, p := range All() {
 		b.WriteString(evidenceOf(p, found[p.Name], rounds))
 	}
 	return b.String()
 }
 
-func evidenceOf(p Peer, o *outcome, rounds int) string {
-	if len(o.evidence) == 0 {
-		return ""
+// untriedRules lists the rules that are in no table, so that nobody takes them for kept.
+func untriedRules(found map[string]*outcome) string {
+	var names []string
+	for _, r := range conformance.Rules() {
+		if !slices.ContainsFunc(All(), func(p Peer) bool { return tried(found[p.Name].words[r.Name]) }) {
+			names = append(names, r.Name)
+		}
 	}
+	return "\n## Not tried on any of them\n\nThese rules are about what none of them has (re-entry, a deadline, details of the holder), look at several processes, at\n" +
+		"a backend of this module below its Locker, or at guarded writes, or judge a whole history of calls, with which nothing was tried here:\n" + strings.Join(names, ", ") + ".\n"
+}
+
+func evidenceOf(p Peer, o *outcome, rounds int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n**%s**\n\n", p.Name)
+	fmt.Fprintf(&b, "\n### %s\n\n", p.Name)
+	if len(o.evidence) == 0 {
+		b.WriteString("Nothing that it promises was broken.\n")
+	}
 	for _, r := range conformance.Rules() {
 		text, ok := o.evidence[r.Name]
 		if !ok {
@@ -130,7 +161,15 @@ func evidenceOf(p Peer, o *outcome, rounds int) string {
 		if how == varies {
 			how += fmt.Sprintf(", %d of %d rounds", o.broken[r.Name], rounds)
 		}
-		fmt.Fprintf(&b, "- %s (%s): %s\n", r.Name, how, firstOf(text))
+		fmt.Fprintf(&b, "- **%s** (%s): %s. Seen: %s\n", r.Name, how, p.Breaks[r.Name], firstOf(text))
+	}
+	if len(o.without) > 0 {
+		b.WriteString("\nNot promised:\n\n")
+	}
+	for _, r := range conformance.Rules() {
+		if text, ok := o.without[r.Name]; ok {
+			fmt.Fprintf(&b, "- %s: %s\n", r.Name, firstOf(text))
+		}
 	}
 	return b.String()
 }
@@ -162,7 +201,7 @@ func wordsOf(text string) map[string][]string {
 		var words []string
 		for _, c := range cells[1:] {
 			switch c = strings.TrimSpace(c); c {
-			case keeps, breaks, varies, skipped:
+			case keeps, breaks, varies, notClaimed, skipped:
 				words = append(words, c)
 			}
 		}

@@ -10,9 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -29,12 +34,18 @@ type Peer struct {
 	// NotClaimed are rules, or subjects of rules, about what the library does not
 	// promise anywhere, each with what its documentation says instead.
 	NotClaimed map[string]string
+	// Breaks says of each rule that the library breaks what happens, and what its
+	// documentation promises of it. The page has no break without it.
+	Breaks map[string]string
+	// Record is where the library keeps the hold of the key %s on its server: a key of
+	// Redis, or a prefix of etcd.
+	Record string
+
 	// Guarantees are what the library's documentation promises.
 	Guarantees backend.Guarantees
 	TTL        time.Duration
 
 	open func(ctx context.Context, addr string, ttl time.Duration) (lock.Locker, error)
-	kill func(lock.Locker)
 }
 
 // All lists the peers.
@@ -42,10 +53,31 @@ func All() []Peer { return []Peer{bsmRedislock, redsyncMutex, rueidisLock, etcdM
 
 // Config is the peer as the suite sees it, on the server at addr.
 func (p Peer) Config(addr string) conformance.Config {
-	return conformance.Config{
-		Name: p.Name, Guarantees: &p.Guarantees, TTL: p.TTL, Kill: p.kill,
-		Open: func(ctx context.Context) (lock.Locker, error) { return p.open(ctx, addr, p.TTL) },
+	cfg := conformance.Config{
+		Name: p.Name, Guarantees: &p.Guarantees, TTL: p.TTL,
+		Open:   func(ctx context.Context) (lock.Locker, error) { return p.open(ctx, addr, p.TTL) },
+		Remove: func(ctx context.Context, key string) error { return p.remove(ctx, addr, key) },
 	}
+	if !p.Guarantees.WithoutRenewal {
+		cfg.Kill = func(l lock.Locker) { l.(*adapter).abandon() }
+	}
+	return cfg
+}
+
+// remove deletes a record as an operator would, behind the back of its holder.
+func (p Peer) remove(ctx context.Context, addr, key string) error {
+	if p.Server == "redis" {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		defer rdb.Close()
+		return rdb.Del(ctx, fmt.Sprintf(p.Record, key)).Err()
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.Delete(ctx, fmt.Sprintf(p.Record, url.PathEscape(key)), clientv3.WithPrefix())
+	return err
 }
 
 // adapter makes a lock.Locker of two functions.
@@ -55,6 +87,7 @@ type adapter struct {
 	try      func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
 	wait     func(ctx context.Context, key string, ttl time.Duration) (*lease, error)
 	shutdown func() error
+	abandon  func() // as a process that dies: nothing is sent any more
 	closed   atomic.Bool
 }
 
@@ -90,14 +123,25 @@ func (a *adapter) call(ctx context.Context, key string, opts []lock.Option, f fu
 		return nil, err
 	}
 	l.key = key
-	if l.ctx == nil {
-		var end context.CancelCauseFunc
-		l.ctx, end = context.WithCancelCause(context.Background())
-		release := l.release
-		l.release = func(ctx context.Context) error {
-			end(lock.ErrReleased)
-			return release(ctx)
+	var end context.CancelCauseFunc
+	l.ctx, end = context.WithCancelCause(context.Background())
+	if l.held != nil {
+		context.AfterFunc(l.held, func() {
+			if a.closed.Load() {
+				end(lock.ErrClosed)
+			} else {
+				end(lock.ErrLost)
+			}
+		})
+	}
+	release := l.release
+	l.release = func(ctx context.Context) error {
+		lost := l.held != nil && l.held.Err() != nil
+		end(lock.ErrReleased)
+		if err := release(ctx); err != nil || !lost {
+			return err
 		}
+		return lock.ErrLost // the library has said so by its context
 	}
 	return l, nil
 }
@@ -127,7 +171,8 @@ func (a *adapter) Close() error {
 type lease struct {
 	key      string
 	token    uint64
-	ctx      context.Context
+	held     context.Context // of the library; it ends with the hold
+	ctx      context.Context // of the adapter; its cause is one of package lock
 	deadline func() time.Time
 	renew    func(ctx context.Context) error
 	release  func(ctx context.Context) error
@@ -152,6 +197,14 @@ func (l *lease) Renew(ctx context.Context) error {
 }
 
 func (l *lease) Release(ctx context.Context) error { return l.release(ctx) }
+
+// as adds the error of package lock that an error of the library is.
+func as(err, theirs, ours error) error {
+	if errors.Is(err, theirs) {
+		return errors.Join(ours, err)
+	}
+	return err
+}
 
 // once passes the first call on, and answers lock.ErrNotHeld afterwards.
 func once(f func(ctx context.Context) error) func(ctx context.Context) error {

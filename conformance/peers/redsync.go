@@ -14,12 +14,12 @@ import (
 )
 
 var redsyncMutex = Peer{
-	Name: "github.com/go-redsync/redsync/v4", Version: "v4.18.1", Server: "redis", TTL: time.Second,
+	Name: "github.com/go-redsync/redsync/v4", Version: "v4.18.1", Server: "redis", Record: "%s", TTL: time.Second,
 	Adapter: "a Mutex with one pool for each acquisition; Acquire is LockContext with tries without end; Renew is ExtendContext",
 	NotClaimed: map[string]string{
 		"RenewKeeps": "locks are extended by their caller", "HoldOutlivesAcquireCtx": "locks are extended by their caller",
-		"TTLGrain": "a TTL is cut to milliseconds",
-		"close":    "there is nothing to close",
+		"TTLGrain": "a TTL is cut to milliseconds", "close": "there is nothing to close",
+		"ReleaseDetached": "UnlockContext sends its request with the context that it is given",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "redsync", Reach: backend.ReachNetwork, Expiry: backend.ClockMajority, TTLGrain: time.Millisecond,
@@ -52,8 +52,8 @@ var redsyncMutex = Peer{
 
 func redsyncError(err, taken error) error {
 	all, one := (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
-	if errors.As(err, &all) || errors.As(err, &one) || errors.Is(err, redsync.ErrFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) {
+	if errors.As(err, &all) || errors.As(err, &one) {
 		return errors.Join(taken, err)
 	}
-	return err
+	return as(as(err, redsync.ErrFailed, taken), redsync.ErrLockAlreadyExpired, taken)
 }

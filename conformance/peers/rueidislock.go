@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -13,11 +12,10 @@ import (
 )
 
 var rueidisLock = Peer{
-	Name: "github.com/redis/rueidis/rueidislock", Version: "v1.0.79", Server: "redis", TTL: time.Second,
-	Adapter: "a Locker with KeyMajority 1; Release calls the CancelFunc",
+	Name: "github.com/redis/rueidis/rueidislock", Version: "v1.0.79", Server: "redis", Record: "rueidislock:0:%s", TTL: time.Second,
+	Adapter: "a Locker with KeyMajority 1 and NoLoopTracking, as its README has it for one server, and with the TTL as the limit of a request, since there is no next key to go on to; WithContext gets a context that nobody else ends, since the hold ends with it; Release calls the CancelFunc once",
 	NotClaimed: map[string]string{
-		"ReleaseTwice": "a CancelFunc says nothing", "ReleaseReportsLoss": "a CancelFunc says nothing",
-		"ReleaseOwnOnly": "a CancelFunc says nothing", "ReleaseDetached": "a CancelFunc has no context",
+		"ReleaseTwice": "a CancelFunc says nothing; the adapter answers the second time",
 	},
 	Guarantees: backend.Guarantees{
 		Name: "rueidislock", Reach: backend.ReachNetwork, Expiry: backend.ClockMajority, MinTTL: time.Second, MaxTTL: time.Second,
@@ -25,36 +23,33 @@ var rueidisLock = Peer{
 	},
 	open: func(_ context.Context, addr string, ttl time.Duration) (lock.Locker, error) {
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyMajority: 1, KeyValidity: ttl,
+			ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyMajority: 1, NoLoopTracking: true, KeyValidity: ttl,
+			TryNextAfter: ttl, // its time limit for a request, of 20 ms, is meant for going on to the next key
 		})
 		if err != nil {
 			return nil, err
 		}
 		acquire := func(f func(context.Context, string) (context.Context, context.CancelFunc, error)) func(context.Context, string, time.Duration) (*lease, error) {
 			return func(ctx context.Context, key string, _ time.Duration) (*lease, error) {
-				// The hold ends with the context that was given, so it gets one of its own.
-				life, end := context.WithCancel(context.WithoutCancel(ctx))
+				life, end := context.WithCancel(context.Background())
 				stop := context.AfterFunc(ctx, end)
 				held, cancel, err := f(life, key)
-				if !stop() && err == nil {
-					cancel()
+				if !stop() { // ctx has ended
+					if err == nil {
+						cancel()
+					}
 					err = ctx.Err()
 				}
 				if err != nil {
 					end()
-					return nil, rueidisError(err)
+					return nil, as(as(err, rueidislock.ErrNotLocked, lock.ErrHeld), rueidislock.ErrLockerClosed, lock.ErrClosed)
 				}
-				return &lease{ctx: held, release: func(context.Context) error { cancel(); end(); return nil }}, nil
+				return &lease{held: held, release: once(func(context.Context) error { cancel(); end(); return nil })}, nil
 			}
 		}
-		return &adapter{ttl: ttl, renews: true, try: acquire(l.TryWithContext), wait: acquire(l.WithContext), shutdown: func() error { l.Close(); return nil }}, nil
+		return &adapter{
+			ttl: ttl, renews: true, try: acquire(l.TryWithContext), wait: acquire(l.WithContext),
+			shutdown: func() error { l.Close(); return nil }, abandon: l.Client().Close,
+		}, nil
 	},
-	kill: func(l lock.Locker) { _ = l.Close() },
-}
-
-func rueidisError(err error) error {
-	if errors.Is(err, rueidislock.ErrNotLocked) {
-		return errors.Join(lock.ErrHeld, err)
-	}
-	return err
 }

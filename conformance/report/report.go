@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 )
 
@@ -24,7 +25,8 @@ var order = []conformance.Verdict{
 	conformance.Fail, conformance.Pass, conformance.Unclaimed, conformance.NotClaimed, conformance.Skipped,
 }
 
-// Verdict is the outcome in one sentence.
+// Verdict is the outcome in one sentence, and which rules were not tried although they
+// apply, if there are any.
 func Verdict(r conformance.Report) string {
 	c := r.Counts()
 	switch {
@@ -37,7 +39,30 @@ func Verdict(r conformance.Report) string {
 	case c.Pass == 0:
 		return "Nothing was proved: no rule could be tried."
 	}
-	return "Every claim that could be tried was kept."
+	const kept = "Every claim that could be tried was kept."
+	if names := Untried(r); len(names) > 0 {
+		return kept + " Not tried: " + strings.Join(names, ", ") + "."
+	}
+	return kept
+}
+
+// inapplicable begins the reasons of rules that say nothing about the lock at all.
+var inapplicable = []string{
+	"does not apply", "the backend does not implement ", "the lock reaches one process only", "the guarantees exclude nothing ",
+	"needs two TTLs, and only ", "needs several TTLs, and only ",
+}
+
+// Untried names the rules that apply to the lock and were not tried. What they demand was
+// not proved.
+func Untried(r conformance.Report) []string {
+	var names []string
+	for _, x := range r.Results {
+		applies := !slices.ContainsFunc(inapplicable, func(reason string) bool { return strings.HasPrefix(x.Evidence, reason) })
+		if x.Verdict == conformance.Skipped && applies {
+			names = append(names, x.Rule)
+		}
+	}
+	return names
 }
 
 func broken(n int) string {
@@ -97,6 +122,7 @@ type data struct {
 	Name, Verdict, Started, TTL, Seed string
 	Seconds                           int
 	OK                                bool
+	Facts                             []fact
 	Tiles                             []tile
 	Assumptions                       []string
 	Broken                            []conformance.Result
@@ -108,9 +134,13 @@ type tile struct {
 	Count   int
 }
 
+// fact is something that the guarantees say.
+type fact struct{ Name, Value string }
+
 type subject struct {
 	Title   string
 	Passed  int
+	Broken  int
 	Results []result
 }
 
@@ -127,6 +157,32 @@ func (r result) Reason() string {
 	return firstLine(r.Evidence)
 }
 
+// Time is how long the rule took, in the unit that fits.
+func (r result) Time() string {
+	switch s := r.Seconds; {
+	case s < 0.001:
+		return ""
+	case s < 0.1:
+		return fmt.Sprintf("%.0f ms", s*1000)
+	default:
+		return fmt.Sprintf("%.1f s", s)
+	}
+}
+
+// factsOf are what a reader compares locks by.
+func factsOf(g backend.Guarantees) []fact {
+	var out []fact
+	for _, f := range []fact{
+		{"Excludes within", string(g.Reach)}, {"Expiry is on the clock of", string(g.Expiry)}, {"Fencing token", string(g.Token)},
+		{"Waiting", string(g.Waiting)},
+	} {
+		if f.Value != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // classes are the verdicts as names of styles.
 var classes = map[conformance.Verdict]string{
 	conformance.Pass: "pass", conformance.Fail: "fail", conformance.NotClaimed: "not",
@@ -140,7 +196,7 @@ func dataOf(r conformance.Report) data {
 	d := data{
 		Name: r.Name, Verdict: Verdict(r), OK: r.OK(), Seconds: int(r.Seconds + 0.5), TTL: r.TTL.String(),
 		Started: r.Started.UTC().Format("2 Jan 2006, 15:04 MST"), Seed: fmt.Sprint(r.Seed),
-		Assumptions: r.Guarantees.Assumptions,
+		Assumptions: r.Guarantees.Assumptions, Facts: factsOf(r.Guarantees),
 	}
 	n := map[conformance.Verdict]int{}
 	for _, x := range r.Results {
@@ -155,8 +211,11 @@ func dataOf(r conformance.Report) data {
 		}
 		s := &d.Subjects[at]
 		s.Results = append(s.Results, result{x, classes[x.Verdict]})
-		if x.Verdict == conformance.Pass {
+		switch x.Verdict {
+		case conformance.Pass:
 			s.Passed++
+		case conformance.Fail:
+			s.Broken++
 		}
 	}
 	for _, v := range order {

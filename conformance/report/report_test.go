@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -20,10 +21,10 @@ import (
 func sample() conformance.Report {
 	return conformance.Report{
 		Name: "a <lock>", TTL: time.Second, Seed: 7, Started: time.Unix(0, 0), Seconds: 12.6,
-		Guarantees: backend.Guarantees{Assumptions: []string{"Clocks & rates are alike."}},
+		Guarantees: backend.Guarantees{Token: backend.TokenCounter, Assumptions: []string{"Clocks & rates are alike."}},
 		Results: []conformance.Result{
-			{Rule: "Exclusive", Subject: "exclusion", Statement: "One at a time.", Verdict: conformance.Pass},
-			{Rule: "ReleaseOwnOnly", Subject: "release", Statement: "Only one's own | hold.", Verdict: conformance.Fail, Evidence: "at 1 s: <script>alert(1)</script>\n```\nmore"},
+			{Rule: "Exclusive", Subject: "exclusion", Statement: "One at a time.", Verdict: conformance.Pass, Seconds: 0.02},
+			{Rule: "ReleaseOwnOnly", Subject: "release", Statement: "Only one's own | hold.", Verdict: conformance.Fail, Evidence: "at 1 s: <script>alert(1)</script>\n```\nmore", Seconds: 1.34},
 			{Rule: "GuardedWriteWhileHeld", Subject: "guarded writes", Statement: "Guarded.", Verdict: conformance.Skipped, Evidence: "needs Config.Guarded"},
 		},
 	}
@@ -34,7 +35,12 @@ func TestVerdict(t *testing.T) {
 	r := sample()
 	assert.Equal(t, "1 rule was broken.", report.Verdict(r))
 	r.Results[1].Verdict = conformance.Pass
-	assert.Equal(t, "Every claim that could be tried was kept.", report.Verdict(r))
+	assert.Equal(t, "Every claim that could be tried was kept. Not tried: GuardedWriteWhileHeld.", report.Verdict(r))
+	for _, reason := range []string{"the backend does not implement backend.Queuer", "needs two TTLs, and only 15s can be had"} {
+		r.Results[2].Evidence = reason
+		assert.Empty(t, report.Untried(r), reason)
+		assert.Equal(t, "Every claim that could be tried was kept.", report.Verdict(r))
+	}
 	for i := range r.Results {
 		r.Results[i].Verdict = conformance.Fail
 	}
@@ -73,6 +79,12 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{"a &lt;lock&gt;", "1 rule was broken.", "ReleaseOwnOnly", "&lt;script&gt;", "Clocks &amp; rates", "Guarded writes", "<small>needs Config.Guarded</small>"} {
 		assert.Contains(t, page, want)
 	}
+	assert.Equal(t, len(sample().Results), strings.Count(page, `"></i>`), "squares in the overview")
+	assert.Contains(t, page, `<i class="bg-fail" title="ReleaseOwnOnly: fail"></i>`)
+	assert.Contains(t, page, "<section class=\"bad\"><h3>Release <small>0 of 1</small></h3>")
+	assert.Contains(t, page, `<span class="time">1.3 s</span>`)
+	assert.Contains(t, page, `<span class="time">20 ms</span>`)
+	assert.Contains(t, page, "<dt>Fencing token</dt><dd>counter</dd>")
 	for _, outside := range []string{"<script", "src=", "href=", "url(", "@import", "http:", "https:"} {
 		assert.NotContains(t, page, outside, "the page is not self-contained, or was injected")
 	}
@@ -85,6 +97,28 @@ func TestHTML(t *testing.T) {
 		}
 		require.NoError(t, err)
 	}
+}
+
+// The JSON of a report says what a program wants to know first, and comes back whole.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.TTL = 1500 * time.Millisecond
+	r.Guarantees.MinTTL = 100 * time.Millisecond
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal(text, &fields))
+	assert.Equal(t, false, fields["ok"])
+	assert.InDelta(t, 1.5, fields["ttl_seconds"], 0)
+	assert.InDelta(t, 12.6, fields["seconds"], 0)
+	assert.Equal(t, map[string]any{"pass": 1.0, "fail": 1.0, "skipped": 1.0, "not_claimed": 0.0, "unclaimed": 0.0}, fields["counts"])
+	assert.InDelta(t, 0.1, fields["guarantees"].(map[string]any)["min_ttl_seconds"], 0)
+	assert.NotContains(t, fields, "ttl", "a duration without its unit")
+	var back conformance.Report
+	require.NoError(t, json.Unmarshal(text, &back))
+	back.Started = back.Started.Local()
+	assert.Equal(t, r, back)
 }
 
 func TestMarkdown(t *testing.T) {
