@@ -60,6 +60,34 @@ func TestLockerWithoutGuarantees(t *testing.T) {
 	assert.Equal(t, "needs Config.OpenBackend", res.Evidence)
 }
 
+// deaf is a lock of somebody who does not look at the options.
+type deaf struct{ lock.Locker }
+
+func (d deaf) TryAcquire(ctx context.Context, key string, _ ...lock.Option) (lock.Lease, error) {
+	return d.Locker.TryAcquire(ctx, key)
+}
+
+// The author of a lock that renews whatever it is asked, and says nothing about
+// itself, is told what was assumed.
+func TestOptionsIgnoredAreExplained(t *testing.T) {
+	t.Parallel()
+	open := openPlain(memlock.NewStore(nil), lock.Options{})
+	cfg := conformance.Config{
+		Open: func(ctx context.Context) (lock.Locker, error) {
+			l, err := open(ctx)
+			return deaf{l}, err
+		},
+		TTL: 300 * time.Millisecond, Budget: 5 * time.Second, Only: []string{"ReleaseOwnOnly", "CrashFrees", "HoldersTTLCounts"},
+	}
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	for _, rule := range []string{"ReleaseOwnOnly", "CrashFrees", "HoldersTTLCounts"} {
+		res, _ := rep.Result(rule)
+		assert.Equal(t, conformance.Fail, res.Verdict, rule)
+		assert.Contains(t, res.Evidence, "needs Config.Kill", rule)
+	}
+}
+
 // A Locker that always renews is abandoned with Kill.
 func TestLockerThatAlwaysRenews(t *testing.T) {
 	t.Parallel()

@@ -26,9 +26,9 @@ var optionalRules = atSeam(subject("backend",
 		run: waiterSessionCheck},
 	&rule{Rule: Rule{Name: "BatchRenewMixed", Statement: "A batch renews each hold as Renew does: good, unknown and expired ones get their own answers, in order."},
 		claims: []claim{claimManualRenewal}, run: batchRenewMixed},
-	&rule{Rule: Rule{Name: "HandOverIsOneStep", Statement: "Handing over ends one hold and grants the next with a larger token; a hold that is gone hands over nothing."},
+	&rule{Rule: Rule{Name: "HandOverIsOneStep", Statement: "Handing over, when nobody else waits, ends one hold and grants the next with a larger token; a hold that is gone hands over nothing."},
 		run: handOver},
-	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows the token, the hold count, the holder and the remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
+	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows the token, the hold count, the holder, since when it holds and the remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
 		run: inspectShows},
 	&rule{Rule: Rule{Name: "ForceReleaseByToken", Statement: "A forced release removes the record only if its token is the one that was seen, so that a newer holder is never hit."},
 		run: forceReleaseByToken},
@@ -177,8 +177,7 @@ func handOver(e *env) {
 	e.hist.end(ev, outcome(err))
 	switch {
 	case errors.Is(err, backend.ErrHeld):
-		e.notef("somebody else was due first")
-		return
+		e.fatalf(key, "HandOver of the only hold of a key returned %s; expected a grant, because nobody else waits for it", outcome(err))
 	case err != nil:
 		e.unexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", outcome(err))
 	}
@@ -197,14 +196,23 @@ func handOver(e *env) {
 	b.mustTry(e.request(key, "", e.long))
 }
 
+// clocksApart is how far the clock of a server may be from that of this machine. It is
+// less than the difference of two time zones.
+const clocksApart = 10 * time.Minute
+
 func inspectShows(e *env) {
 	a, b := e.backend(), e.backend()
+	grain := max(e.g.TTLGrain, e.g.TakeoverLag) + time.Millisecond
 	in := optional[backend.Inspector](b, "Inspector")
 	key := e.key("a")
 	inspect := func() (backend.Record, error) {
 		ev := e.hist.begin(b.who, "Inspect", key)
 		rec, err := in.Inspect(e.ctx, key)
-		e.hist.end(ev, fmt.Sprintf("%s, token %d, %d holds", outcome(err), rec.Token, rec.Holds))
+		text := outcome(err)
+		if err == nil {
+			text = fmt.Sprintf("token %d, %d holds, %s remaining", rec.Token, rec.Holds, rec.Remaining)
+		}
+		e.hist.end(ev, text)
 		return rec, err
 	}
 	_, err := inspect()
@@ -212,8 +220,11 @@ func inspectShows(e *env) {
 	req := e.request(key, "", e.long)
 	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711}
 	h := a.mustTry(req)
+	granted := time.Now()
+	var since time.Time // as it was shown first
 	for range 3 {
 		rec, err := inspect()
+		left := time.Until(h.until())
 		switch {
 		case err != nil:
 			e.unexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", outcome(err))
@@ -221,11 +232,21 @@ func inspectShows(e *env) {
 			e.failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.token)
 		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID:
 			e.failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
-		case rec.Remaining < 0 || rec.Remaining > e.long+max(e.g.TTLGrain, e.g.TakeoverLag)+time.Millisecond:
-			e.failf(key, "Inspect shows %s remaining; expected at most the TTL of %s", rec.Remaining, e.long)
+		case rec.Remaining <= 0 || rec.Remaining > e.long+grain:
+			e.failf(key, "Inspect shows %s remaining; expected more than nothing and at most the TTL of %s", rec.Remaining, e.long)
+		case rec.Remaining < left-grain:
+			e.failf(key, "Inspect shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, left)
+		case rec.Holder.Since.IsZero() || rec.Holder.Since.Sub(granted).Abs() > clocksApart:
+			e.failf(key, "Inspect shows that the key is held since %s; expected the time of the grant, which was %s on this machine's clock, give or take %s",
+				rec.Holder.Since.Format(time.RFC3339), granted.UTC().Format(time.RFC3339), clocksApart)
+		case !since.IsZero() && !rec.Holder.Since.Equal(since):
+			e.failf(key, "Inspect shows that the key is held since %s, and showed %s before, of the same hold",
+				rec.Holder.Since.Format(time.RFC3339Nano), since.Format(time.RFC3339Nano))
 		case rec.Waiters > 0:
 			e.failf(key, "Inspect shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
 		}
+		since = rec.Holder.Since
+		e.pause(e.ttl / 20)
 	}
 	if err := h.release(e.ctx); err != nil {
 		e.unexpected(key, err, "Release after Inspect returned %s; expected no error", outcome(err))

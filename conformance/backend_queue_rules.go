@@ -140,6 +140,7 @@ func queueAbandoned(e *env) {
 	h := a.mustTry(e.request(key, "", e.long))
 	e.enqueue(gone, key, e.ttl) // nobody ever waits here
 	next := e.enqueue(b, key, e.long).waiting(e)
+	e.settle() // it waits by what it knows of the hold, and is to learn of the place
 	_ = h.release(e.ctx)
 	if !e.within(e.takeover(e.ttl)+e.waitBound(), next.done) {
 		e.overdueFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)

@@ -293,7 +293,35 @@ func TestStopsAreNoStalls(t *testing.T) {
 		{7 * sec, 99 * sec}:        time.Second,
 		{9 * sec, 10 * sec}:        0,
 	} {
-		assert.Equal(t, want, p.unpaused(s), "%v", s)
+		assert.Equal(t, want, p.unpaused(s, stallRead+stallTick), "%v", s)
+	}
+}
+
+// A process that the machine did not let run after a stop tells of it too late, with its
+// next answer; that it took long to hear the question counts at once.
+func TestLateToListenIsAStall(t *testing.T) {
+	t.Parallel()
+	sec := int64(time.Second)
+	for name, c := range map[string]struct {
+		op          string
+		asked, from int64
+		want        time.Duration
+	}{
+		"at once":                {opSee, 3 * sec, 3 * sec, 0},
+		"after a while":          {opSee, 3 * sec, 3*sec + 300*1e6, 300 * ms},
+		"right after a stop":     {opSee, 2 * sec, 2*sec + 100*1e6, 100 * ms},
+		"during a stop":          {opSee, 1 * sec, 2*sec + 60*1e6, 60 * ms},
+		"the process has begun":  {opOpen, 3 * sec, 9 * sec, 0},
+		"less than counts as it": {opSee, 3 * sec, 3*sec + 20*1e6, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &env{hist: &history{}}
+			p := &process{e: e, paused: []span{{1 * sec, 2 * sec}}, asked: map[int]*asked{
+				1: {op: c.op, at: c.asked, done: make(chan struct{})},
+			}}
+			p.hear(answer{ID: 1, From: c.from, To: c.from})
+			assert.Equal(t, c.want, e.hist.slowest())
+		})
 	}
 }
 

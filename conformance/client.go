@@ -90,7 +90,7 @@ func (c *client) get(op string, f getter, ctx context.Context, key string, opts 
 }
 
 func (e *env) describe(lease lock.Lease, set lock.Settings) string {
-	parts := []string{fmt.Sprintf("granted, token %d", lease.Token())}
+	parts := []string{granted(lease.Token(), 1)}
 	if d, ok := lease.Deadline(); ok {
 		parts = append(parts, fmt.Sprintf("deadline %.4f", e.hist.at(d).Seconds()))
 	}

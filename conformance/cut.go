@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -63,13 +64,29 @@ func (e *env) disturbed() (*client, *faultlock.Faults) { return e.faultyAt(whole
 
 func (e *env) faultyAt(via seamKind, opts *faultlock.Options) (*client, *faultlock.Faults) {
 	var f *faultlock.Faults
-	cl := e.lockerFrom(func(ctx context.Context) (lock.Locker, error) {
+	var cl atomic.Pointer[client]
+	var told faultlock.Options
+	if opts != nil {
+		told = *opts
+	}
+	told.Observe = func(i faultlock.Injection) {
+		who, what := "a client", i.Fault.String()
+		if c := cl.Load(); c != nil {
+			who = c.who
+		}
+		if i.Landed {
+			what += ", applied now"
+		}
+		e.hist.disturb(who, i.Key, string(i.Op), what)
+	}
+	c := e.lockerFrom(func(ctx context.Context) (lock.Locker, error) {
 		b, err := e.openBackend(ctx)
 		if err != nil {
 			return nil, err
 		}
-		f = faultlock.New(b, opts)
+		f = faultlock.New(b, &told)
 		return e.wrap(via.of(f), e.ttl)
 	})
-	return cl, f
+	cl.Store(c)
+	return c, f
 }

@@ -25,7 +25,7 @@ type env struct {
 
 	mu       sync.Mutex
 	failures []failure
-	calls    map[string]string // by key, as they were at the last failure
+	calls    map[string]snapshot // by key, as they were at the last failure
 	notes    []string
 	clients  []*client
 	seams    []*seam
@@ -47,11 +47,11 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
 		removed: map[string][]time.Duration{},
 		grants:  map[backend.ID]*seamHold{},
-		calls:   map[string]string{},
+		calls:   map[string]snapshot{},
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
-	e.hist.used = s.used
+	e.hist.used, e.hist.keys = s.used, e.keys
 	return e
 }
 

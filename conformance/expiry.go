@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
 var expiryRules = subject("expiry",
@@ -20,7 +23,7 @@ var expiryRules = subject("expiry",
 		claims: []claim{claimReentrancy}, run: expiryIsPerHold},
 	&rule{Rule: Rule{Name: "TTLRange", Statement: "A TTL that is zero, negative, or outside the limits of the lock is refused with ErrInvalid; the limits themselves are accepted."},
 		run: ttlRange},
-	&rule{Rule: Rule{Name: "TTLGrain", Statement: "A TTL that is not a multiple of the grain is refused with ErrInvalid, never rounded."},
+	&rule{Rule: Rule{Name: "TTLGrain", Statement: "Any TTL from a nanosecond to the largest is either refused with ErrInvalid and the limits, before anything is sent, or granted with a deadline that is as long as it allows, until which nobody else gets the key: none is cut to nothing, or rounded.", LimitTTLs: 40},
 		run: ttlGrain},
 	&rule{Rule: Rule{Name: "EveryTTLLasts", Statement: "A lease lasts for its own TTL, whichever was accepted: none is cut to a whole number of something coarser, let alone to nothing."},
 		run: everyTTLLasts},
@@ -91,7 +94,11 @@ func serverOutlivesD(e *env) {
 				e.pause(time.Until(deadline) - e.ttl/8)
 				next := e.takeOver(b, key, e.long, e.takeover(e.ttl), 2*time.Millisecond, "the lease of the holder was not renewed any more")
 				if now := time.Now(); now.Before(deadline) {
-					e.failf(key, "another client was granted the key %s before the deadline of its holder (renewed: %t)", deadline.Sub(now), renewed)
+					how := "the lease had not been renewed"
+					if renewed {
+						how = "the lease had been renewed once, and its new deadline counts"
+					}
+					e.failf(key, "another client was granted the key %s before the deadline of its holder; expected nobody to get it before (%s)", short(deadline.Sub(now)), how)
 				}
 				_ = next.release(e.ctx)
 			}
@@ -115,7 +122,7 @@ func holdersTTLCounts(e *env) {
 				deadline := old.until()
 				next := e.takeOver(b, key, e.ttl, e.takeover(longer), e.ttl/25, "the holder's lease was not renewed")
 				if now := time.Now(); now.Before(deadline) {
-					e.failf(key, "a client that asked with a TTL of %s was granted the key %s before the deadline of the holder, whose TTL was %s", e.ttl, deadline.Sub(now), longer)
+					e.failf(key, "a client that asked with a TTL of %s was granted the key %s before the deadline of the holder, whose TTL was %s; expected nobody to get it before", e.ttl, short(deadline.Sub(now)), longer)
 				}
 				_ = next.release(e.ctx)
 			},
@@ -219,28 +226,98 @@ func ttlRange(e *env) {
 	}
 }
 
+// grainTTLs are where a TTL gets lost when it is put into coarser units: below them, at
+// them, and just beside them; and the limits of the lock.
+func (e *env) grainTTLs() []time.Duration {
+	grain := max(e.g.TTLGrain, 1)
+	out := []time.Duration{
+		1, time.Microsecond, time.Millisecond - time.Microsecond, time.Millisecond,
+		time.Second - time.Millisecond, time.Second, time.Second + 1,
+		e.g.MinTTL, e.g.MinTTL + 1, e.g.MaxTTL, grain, grain + 1,
+	}
+	for _, off := range []time.Duration{1, grain / 2, grain - 1} {
+		out = append(out, e.fit(2*e.ttl)+off)
+	}
+	slices.Sort(out)
+	return slices.Compact(slices.DeleteFunc(out, func(ttl time.Duration) bool { return ttl <= 0 }))
+}
+
 func ttlGrain(e *env) {
-	if e.fixed || e.g.TTLGrain <= 1 {
-		e.skipf("the guarantees name no grain that a TTL could miss")
+	ttls := e.grainTTLs()
+	b := e.locker()
+	a, sent := e.locker(), func(string) int { return 0 }
+	if e.OpenBackend != nil {
+		var f *faultlock.Faults
+		a, f = e.faulty()
+		sent = func(key string) int { return requests(f, key, sending...) }
 	}
-	c := e.locker()
-	for _, off := range []time.Duration{1, e.g.TTLGrain / 2, e.g.TTLGrain - 1} {
-		ttl := e.fit(2*e.ttl) + off
-		if e.g.MaxTTL > 0 && ttl > e.g.MaxTTL {
-			ttl -= e.g.TTLGrain
+	var granted atomic.Int64
+	e.each(len(ttls), func(i int) {
+		ttl, key := ttls[i], e.key("%s", ttls[i])
+		h, err := a.get("TryAcquire", a.l.TryAcquire, e.ctx, key, append(e.unrenewed(), lock.WithTTL(ttl)))
+		switch {
+		case err == nil:
+			granted.Add(1)
+			e.judgeTTL(h, b)
+			return
+		case errors.Is(err, lock.ErrInvalid) || e.fixed && errors.Is(err, lock.ErrUnsupported):
+			e.judgeRefusedTTL(key, ttl, err)
+			if n := sent(key); n > 0 {
+				e.failf(key, "a TTL of %s was refused, but only after %d requests for the key; expected the refusal before anything is sent", ttl, n)
+			}
+		case ttl < e.ttl && (errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrOutcomeUnknown)):
+			// Accepted, and over before the answer came: shorter than what is honest here.
+		case !e.says: // a server may have refused it in words of its own
+		default:
+			e.unexpected(key, err, "TryAcquire with a TTL of %s returned %s; expected a lease, or ErrInvalid", ttl, outcome(err))
 		}
-		if ttl < e.g.MinTTL || ttl%e.g.TTLGrain == 0 {
-			continue
-		}
-		key := e.key("%d", off)
-		h, err := c.get("TryAcquire", c.l.TryAcquire, e.ctx, key, []lock.Option{lock.WithTTL(ttl)})
-		if err == nil {
-			_ = h.release(e.ctx)
-			e.failf(key, "a TTL of %s was accepted, although the grain is %s; expected ErrInvalid", ttl, e.g.TTLGrain)
-			continue
-		}
-		e.is(key, err, "TryAcquire with a TTL of "+ttl.String(), lock.ErrInvalid)
+		b.soon(key, "a request with a TTL of "+ttl.String()+" was not granted, and must leave nothing").mustRelease()
+	})
+	e.notef("%d TTLs, %d of them granted", len(ttls), granted.Load())
+}
+
+// judgeRefusedTTL looks at a refusal.
+func (e *env) judgeRefusedTTL(key string, ttl time.Duration, err error) {
+	if !e.says {
+		return
 	}
+	if e.g.CheckTTL(ttl) == nil {
+		e.failf(key, "a TTL of %s was refused (%s), although the guarantees accept it", ttl, outcome(err))
+	}
+	for what, limit := range map[string]time.Duration{"smallest TTL": e.g.MinTTL, "largest TTL": e.g.MaxTTL, "grain": e.g.TTLGrain} {
+		if limit > 1 && !strings.Contains(err.Error(), limit.String()) && !e.fixed {
+			e.failf(key, "the refusal of a TTL of %s is %q; expected it to name the %s, %s, so that its reader knows which TTL to take", ttl, err, what, limit)
+		}
+	}
+}
+
+// judgeTTL has a client b ask for the key of a lease until its deadline, unless that
+// is far away.
+func (e *env) judgeTTL(h *hold, b *client) {
+	ttl, key := h.set.TTL, h.key
+	if err := e.g.CheckTTL(ttl); err != nil {
+		_ = h.release(e.ctx)
+		e.failf(key, "a TTL of %s was accepted; expected ErrInvalid: %v", ttl, err)
+		return
+	}
+	deadline := h.until()
+	least := ttl * 9 / 10
+	if e.fixed {
+		least = ttl / 2 // a session may be proved for a part of its time only
+	}
+	if left := deadline.Sub(e.hist.base.Add(h.invoked)); left <= 0 || left < least-10*time.Millisecond {
+		e.failf(key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected nearly the whole TTL, and never nothing", ttl, left)
+	}
+	if !e.g.WithoutRenewal || time.Until(deadline) > 3*time.Second {
+		b.mustRefuse(key, "its holder's TTL is "+ttl.String())
+		h.mustRelease()
+		return
+	}
+	next := e.takeOver(b, key, e.long, e.takeover(ttl), 5*time.Millisecond, "its holder's TTL was "+ttl.String())
+	if now := time.Now(); now.Before(deadline) {
+		e.failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s; expected nobody to get it before", short(deadline.Sub(now)), ttl)
+	}
+	_ = next.release(e.ctx)
 }
 
 // uneven are TTLs between the usual ones, as far as the guarantees accept them.
@@ -269,7 +346,7 @@ func everyTTLLasts(e *env) {
 			deadline := old.until()
 			next := e.takeOver(b, key, e.long, e.takeover(ttls[i]), 5*time.Millisecond, "its holder did not renew it")
 			if now := time.Now(); now.Before(deadline) {
-				e.failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s", deadline.Sub(now), ttls[i])
+				e.failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s; expected nobody to get it before", short(deadline.Sub(now)), ttls[i])
 			}
 			_ = next.release(e.ctx)
 		})
@@ -279,8 +356,12 @@ func everyTTLLasts(e *env) {
 
 // deadlineFromSend compares with the start of the call. The request may be sent a
 // little later than that, when the machine is busy, so that only a deadline that
-// is too late more often than not is a broken rule.
+// is too late more often than not is a broken rule. Where answers can be delayed, one
+// is enough.
 func deadlineFromSend(e *env) {
+	if e.OpenBackend != nil {
+		e.deadlineOfLateAnswers()
+	}
 	c := e.locker()
 	for _, op := range []string{"TryAcquire", "Renew"} {
 		if op == "Renew" && !(e.g.ManualRenewal && e.g.WithoutRenewal) {
@@ -313,6 +394,34 @@ func deadlineFromSend(e *env) {
 			e.latef("", "in %d of %d calls of %s the deadline is later than the start of the call plus the TTL of %s, the last time %s", late, calls, op, e.ttl, example)
 		}
 	}
+}
+
+func (e *env) deadlineOfLateAnswers() {
+	a, f := e.faulty()
+	key, delay := e.key("late-answers"), e.ttl/5 // a session is proved for two thirds of its time, and of no use below one
+	f.All(faultlock.DelayAfter(delay), faultlock.OpTry, faultlock.OpRenew)
+	before := time.Now()
+	h := a.mustTryFor(key, e.ttl, e.unrenewed()...)
+	judge := func(op string) {
+		d, ok := h.lease.Deadline()
+		if !ok {
+			e.fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+		}
+		if latest := before.Add(h.effectiveTTL()); d.After(latest) {
+			e.failf(key, "the answer to a %s came %s after the request, and the deadline of the lease is %s; expected at most %s, the start of the call plus the TTL of %s, since the server counts from when it got the request",
+				op, delay, seconds(e.hist.at(d)), seconds(e.hist.at(latest)), h.effectiveTTL())
+		}
+	}
+	judge("TryAcquire")
+	if e.g.ManualRenewal && e.g.WithoutRenewal {
+		before = time.Now()
+		if err := h.renew(); err != nil {
+			e.latef(key, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, outcome(err), e.ttl)
+		}
+		judge("Renew")
+	}
+	f.Heal()
+	_ = h.release(e.ctx)
 }
 
 // unrenewed is lock.WithoutRenewal where it works.

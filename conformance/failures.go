@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +22,20 @@ type failure struct {
 	// its fault, or zero when nothing excuses it.
 	excuse time.Duration
 	proof  bool // holds whatever else went wrong in the case
+	like   string
+	more   int // that are like it, and are counted only
 }
+
+// snapshot is the calls on a key as they were at some time.
+type snapshot struct {
+	at   time.Duration
+	text string
+}
+
+// mostFailures is how many different ones the evidence tells of. Proofs come on top.
+const mostFailures = 3
+
+var figures = regexp.MustCompile(`[0-9][0-9.]*`)
 
 // excused reports whether the failures may be the fault of a machine that stood
 // still for so long: the first one may, and the others followed from it.
@@ -76,7 +92,7 @@ func (e *env) unexpectedFatal(key string, err error, format string, args ...any)
 }
 
 func slow(err error) time.Duration {
-	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded, context.Canceled} {
+	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded} {
 		if errors.Is(err, x) {
 			return stallLeast
 		}
@@ -95,15 +111,31 @@ func (e *env) proofAt(when time.Duration, key, format string, args ...any) {
 }
 
 func (e *env) addFailure(when time.Duration, f failure, format string, args ...any) {
-	f.text = fmt.Sprintf("at %s: %s", seconds(e.hist.now()), fmt.Sprintf(format, args...))
-	calls := e.hist.until(f.key, when)
+	text := e.hist.brief(fmt.Sprintf(format, args...))
+	now := e.hist.now()
+	f.text = fmt.Sprintf("at %s: %s", seconds(now), text)
+	f.like = figures.ReplaceAllString(text, "")
+	calls := snapshot{at: now, text: e.hist.until(f.key, when)}
+	if when >= 0 {
+		calls.at = when
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed && !f.proof || len(e.failures) >= 3 {
+	if e.sealed && !f.proof {
+		return
+	}
+	if i := slices.IndexFunc(e.failures, func(g failure) bool { return g.like == f.like }); i >= 0 {
+		e.failures[i].more++
+		e.failures[i].proof = e.failures[i].proof || f.proof
+		return
+	}
+	if len(e.failures) >= mostFailures && (!f.proof || slices.ContainsFunc(e.failures, func(g failure) bool { return g.proof })) {
 		return
 	}
 	e.failures = append(e.failures, f)
-	e.calls[f.key] = calls
+	if calls.at >= e.calls[f.key].at {
+		e.calls[f.key] = calls
+	}
 }
 
 // evidence is the failures, and after them the calls on the keys that they are
@@ -111,12 +143,15 @@ func (e *env) addFailure(when time.Duration, f failure, format string, args ...a
 func (e *env) evidence() string {
 	var parts []string
 	for _, f := range e.failures {
+		if f.more > 0 {
+			f.text += fmt.Sprintf(" (and %d more like this)", f.more)
+		}
 		parts = append(parts, f.text)
 	}
 	shown := map[string]bool{}
 	for _, f := range e.failures {
 		if !shown[f.key] {
-			parts = append(parts, e.calls[f.key])
+			parts = append(parts, e.calls[f.key].text)
 		}
 		shown[f.key] = true
 	}

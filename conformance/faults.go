@@ -114,8 +114,20 @@ func (e *env) grantWithinValidityVia(via seamKind) {
 		} else if errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrInvalid) {
 			e.unexpected(key, err, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", outcome(err))
 		}
+		e.givenBack(c, key, delay)
 		next := b.wins(key, e.takeover(e.ttl), 20*time.Millisecond, "the late grant must be given back")
 		_ = next.release(e.ctx)
+	}
+}
+
+// givenBack requires that a release is sent for a grant that came too late. To wait
+// for the end of its TTL is not enough: only the server knows when that began.
+func (e *env) givenBack(c *faultlock.Faults, key string, delay time.Duration) {
+	for control := time.Now().Add(e.slack()); requests(c, key, toEnd...) == 0; e.pause(2 * time.Millisecond) {
+		if time.Now().After(control) {
+			e.overduef(key, "no release had been sent %s after TryAcquire returned; expected one, because the server granted the key, with an answer that took %s", e.slack(), delay)
+			return
+		}
 	}
 }
 

@@ -269,7 +269,7 @@ func TestTTLFitsTheGuarantees(t *testing.T) {
 func TestCheckReports(t *testing.T) {
 	t.Parallel()
 	cfg := memory()
-	cfg.Only = []string{"keys", "HandsOut", "TTLGrain"}
+	cfg.Only = []string{"keys", "HandsOut", "PoolClean"}
 	var progress []string
 	cfg.Progress = func(r Result) { progress = append(progress, r.Rule) }
 	rep, err := Check(t.Context(), cfg)
@@ -280,9 +280,9 @@ func TestCheckReports(t *testing.T) {
 	assert.Equal(t, Counts{Pass: 5, Skipped: 1}, rep.Counts())
 	assert.Equal(t, "HandsOut", rep.Results[0].Rule, "in the order of Rules")
 	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 1 skipped")
-	res, ok := rep.Result("TTLGrain")
+	res, ok := rep.Result("PoolClean")
 	assert.True(t, ok)
-	assert.Contains(t, res.Evidence, "no grain")
+	assert.Contains(t, res.Evidence, "needs Config.Pool")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -337,12 +337,12 @@ func (t *fakeT) Run(name string, f func(*fakeT)) bool {
 func TestRunMakesSubtests(t *testing.T) {
 	t.Parallel()
 	cfg := memory()
-	cfg.Only = []string{"HandsOut", "TTLGrain", "KeysRefused", "FairOrder"}
+	cfg.Only = []string{"HandsOut", "PoolClean", "KeysRefused", "FairOrder"}
 	ft := &fakeT{mu: new(sync.Mutex), lines: map[string]string{}}
 	Run(ft, cfg)
 	assert.Len(t, ft.lines, 4)
 	assert.Equal(t, "PASS", ft.lines["HandsOut"])
-	assert.Contains(t, ft.lines["TTLGrain"], "SKIP skipped: the guarantees name no grain")
+	assert.Contains(t, ft.lines["PoolClean"], "SKIP skipped: needs Config.Pool")
 
 	ft = &fakeT{mu: new(sync.Mutex), lines: map[string]string{}, only: "KeysRefused"}
 	Run(ft, cfg)

@@ -65,14 +65,15 @@ func (e *env) start(fs ...func()) (wait func()) {
 		go func() { ended <- e.guard(f) }()
 	}
 	return func() {
-		var first any
+		var why any // a skip rather than the abort that it has made of others
 		for range fs {
-			if end := <-ended; end != nil && first == nil {
-				first = end
+			end := <-ended
+			if _, skip := end.(skipped); skip || why == nil {
+				why = end
 			}
 		}
-		if first != nil {
-			panic(first)
+		if why != nil {
+			panic(why)
 		}
 	}
 }

@@ -87,6 +87,7 @@ func guardedWhileHeld(e *env) {
 		},
 		func() { // removed by force, which the holder may not know yet
 			if e.Remove == nil {
+				e.notef("not tried without Config.Remove: a guarded write after the removal of the record")
 				return
 			}
 			key := e.key("removed")

@@ -14,6 +14,7 @@ import (
 // back, on one monotonic clock.
 type history struct {
 	base time.Time
+	keys string // begins every key of the case; it is left out where it would be repeated
 
 	mu      sync.Mutex
 	events  []*event          // the last maxEvents, in the order of their ends
@@ -35,7 +36,8 @@ type event struct {
 	from, to     time.Duration
 	result       string
 	refused      bool
-	count        int // of refusals
+	disturbed    bool // a fault that was put in, and no call
+	count        int  // of refusals, or of faults
 }
 
 func newHistory(base time.Time) *history {
@@ -86,6 +88,27 @@ func (h *history) note(who, key, text string) {
 	h.add(&event{who: who, op: text, key: key, from: now, to: now})
 }
 
+// faultWords say what the names of faults mean.
+var faultWords = strings.NewReplacer(
+	"fail before", "refused, and not sent", "fail after", "applied, and the answer lost", "drop", "lost on its way",
+	"delay before", "sent late", "delay after", "applied, and answered late", "duplicate", "sent twice",
+	"apply late", "answered with an error, and sent late", "hang before", "hanging, and not sent", "hang after", "applied, and hanging",
+)
+
+// disturb records that a request met a fault.
+func (h *history) disturb(who, key string, op, fault string) {
+	now := h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ev := &event{who: "network", op: fmt.Sprintf("the %s of %s: %s", op, who, faultWords.Replace(fault)), key: key, from: now, to: now, disturbed: true}
+	if last := h.last[key]; last != nil && last.disturbed && last.op == ev.op {
+		last.to = now
+		last.count++
+		return
+	}
+	h.add(ev)
+}
+
 func (h *history) add(ev *event) {
 	ev.count = 1
 	h.used.add(ev.key)
@@ -129,7 +152,7 @@ func (h *history) hanging() string {
 		}
 		lines = append(lines, fmt.Sprintf("%s in %s(%s) since %s", ev.who, ev.op, quoteKey(ev.key), seconds(ev.from)))
 	}
-	return strings.Join(lines, "; ")
+	return h.brief(strings.Join(lines, "; "))
 }
 
 // slowest is the longest that a call without waiting took. Calls of Acquire
@@ -187,9 +210,17 @@ func (h *history) until(key string, end time.Duration) string {
 		fmt.Fprintf(&b, ", without %d earlier ones", n)
 	}
 	for _, ev := range picked {
-		fmt.Fprintf(&b, "\n  %s", ev.line(key == ""))
+		b.WriteString("\n  " + h.brief(ev.line(key == "")))
 	}
 	return b.String()
+}
+
+// brief leaves out what all keys of the case begin with.
+func (h *history) brief(text string) string {
+	if h.keys == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, h.keys, ".../")
 }
 
 func (ev *event) line(withKey bool) string {
@@ -204,6 +235,8 @@ func (ev *event) line(withKey bool) string {
 	switch {
 	case ev.to < 0:
 		s += ": has not returned"
+	case ev.disturbed && ev.count > 1:
+		s += fmt.Sprintf(", %d times", ev.count)
 	case ev.count > 1:
 		s += fmt.Sprintf(": %d refusals; the last: %s", ev.count, ev.result)
 	case ev.result != "":
@@ -229,3 +262,6 @@ func quoteKey(key string) string {
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.4f s", d.Seconds()) }
+
+// short leaves out the digits of a duration that say nothing.
+func short(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }

@@ -119,7 +119,9 @@ func (j *journal) put(op Operation) {
 // at the same time may both be refused because of each other, where a try takes a
 // place for a moment, or a part of the votes. And where clients count the holds of
 // their owners, an owner does not enter what is only being cleaned up after it, or
-// what the server has granted and the client has not heard of yet. Where answers are
+// what the server has granted and the client has not heard of yet. Where clients are
+// served in the order of their arrival, a free key may be due to a waiter, and a try of
+// the waiter's own owner is refused until it has the key. Where answers are
 // lost, an acquisition that was granted in the end may have had the key before, for a
 // moment, by a grant that was withdrawn unheard.
 func (j *journal) history() History {
@@ -131,7 +133,8 @@ func (j *journal) history() History {
 		if op.Kind != Refused || !slices.ContainsFunc(slices.Concat(j.ops[:i:i], j.ops[i+1:]), func(o Operation) bool {
 			itself := op.Owner != "" && !claimServerHolds.made(j.e.settings) &&
 				(o.Return == Never && o.Who == op.Who || o.Kind == Granted && o.Owner == op.Owner)
-			return overlaps(op, o) && (o.Kind == Refused || itself || j.faults && o.Kind == Granted)
+			due := op.Owner != "" && j.e.g.Fair && o.Owner == op.Owner && (o.Kind == Granted || o.Kind == MayGrant)
+			return overlaps(op, o) && (o.Kind == Refused || itself || due || j.faults && o.Kind == Granted)
 		}) {
 			ops = append(ops, op)
 		}

@@ -13,7 +13,7 @@ var lossRules = subject("loss",
 		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: lostByDeadline},
 	&rule{Rule: Rule{Name: "LostBeforeTakeover", Statement: "When another client is granted the key after a lease ran out, that lease already says that it is lost.", LimitTTLs: 80},
 		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: lostBeforeTakeover},
-	&rule{Rule: Rule{Name: "LostOnRemoval", Statement: "A holder whose record is removed by force is told so within one renewal period."},
+	&rule{Rule: Rule{Name: "LostOnRemoval", Statement: "A holder whose record is removed by force is told so within one renewal period, also when somebody else has the key by then."},
 		claims: []claim{claimLossSignal}, run: lostOnRemoval},
 	&rule{Rule: Rule{Name: "ReleaseIsNoLoss", Statement: "Release ends the lease's context before it returns, with the cause ErrReleased, which is no loss and never becomes one."},
 		run: releaseIsNoLoss},
@@ -65,13 +65,17 @@ func lostBeforeTakeover(e *env) {
 }
 
 func lostOnRemoval(e *env) {
-	a, b := e.locker(), e.locker()
-	e.each(2, func(i int) {
-		key := e.key("%d", i)
+	a, b, c := e.locker(), e.locker(), e.locker()
+	e.each(4, func(i int) {
+		key, replaced := e.key("%d", i), i%2 == 1
 		h := a.mustTryFor(key, e.ttl)
 		e.pause(e.randomly(e.ttl))
 		h.mustLive("it is renewed automatically")
 		e.remove(key)
+		var next *hold
+		if replaced {
+			next = b.soon(key, "the record of its holder was removed by force")
+		}
 		bound := e.ttl/3 + e.slack()
 		if !e.within(bound, h.lease.Context().Done()) {
 			e.overdueFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.ttl)
@@ -81,6 +85,11 @@ func lostOnRemoval(e *env) {
 			e.failf(key, "Release of a lease whose record was removed returned no error; expected ErrLost")
 		} else {
 			e.is(key, err, "Release of a lease whose record was removed", lock.ErrNotHeld)
+		}
+		if replaced {
+			c.mustRefuse(key, "it was granted after the record of an earlier holder had been removed, and what that holder does must not end the new hold")
+			next.mustLive("only the record of an earlier holder was removed")
+			next.mustRelease()
 		}
 		b.mustTry(key).mustRelease()
 	})

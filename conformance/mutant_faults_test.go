@@ -188,6 +188,26 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 	all.Wait()
 }
 
+// keepsLateGrants is a backend that is never told that a grant came too late. Of such
+// a grant the lock package knows no token.
+type keepsLateGrants struct{ backend.Backend }
+
+func (k keepsLateGrants) Release(ctx context.Context, h backend.Hold) error {
+	if h.Token == 0 {
+		return nil
+	}
+	return k.Backend.Release(ctx, h)
+}
+
+func TestMutantKeepsLateGrants(t *testing.T) {
+	t.Parallel()
+	cfg := memory()
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		return lock.New(keepsLateGrants{b}, &lock.Options{TTL: ttl})
+	}
+	mustFail(t, cfg, "GrantWithinValidity")
+}
+
 // TestJudgeDecides: what the judge says is the verdict of the two rules that ask it.
 func TestJudgeDecides(t *testing.T) {
 	t.Parallel()

@@ -84,6 +84,53 @@ func TestMutantLockers(t *testing.T) {
 		"any TTL will do": {"TTLGrain", func(m *lockerMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.TTLGrain = time.Millisecond; return g }
 		}},
+		"a refusal without limits": {"TTLGrain", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrInvalid) {
+					err = fmt.Errorf("%w: bad TTL", lock.ErrInvalid)
+				}
+				return l, err
+			}
+		}},
+		"a deadline of whole seconds": {"TTLGrain", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) {
+					d, ok := l.Lease.Deadline()
+					return d.Add(-(l.set.TTL % time.Second)), ok
+				}
+			}
+		}},
+		"a try that tries for a while": {"TryIsImmediate", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for n := 0; ; n++ {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil || n == 3 {
+						return l, err
+					}
+					time.Sleep(40 * time.Millisecond)
+				}
+			}
+		}},
+		"a renewal that meets the release is a loss": {"ReleaseBesideRenewal", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, lose := context.WithCancelCause(context.Background())
+				l.ctx = ctx
+				l.renew = func(ctx context.Context) error {
+					err := l.Lease.Renew(ctx)
+					if errors.Is(err, lock.ErrNotHeld) {
+						lose(lock.ErrLost)
+					}
+					return err
+				}
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					time.Sleep(100 * time.Microsecond)
+					lose(lock.ErrReleased)
+					return err
+				}
+			}
+		}},
 		"what is not promised is done all the same": {"UnsupportedIsRefused", func(m *lockerMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Reentrancy = backend.ReentrancyNone; return g }
 		}},

@@ -30,6 +30,27 @@ type operateMutant struct {
 	try     func(ctx context.Context, req backend.Request) (backend.Grant, error)
 	renew   func(ctx context.Context, hold backend.Hold) (backend.Validity, error)
 	release func(ctx context.Context, hold backend.Hold) error
+	inspect func(ctx context.Context, key string) (backend.Record, error)
+	forget  func(ctx context.Context, prefix string) error
+}
+
+// Forget implements backend.Forgetter. A store in memory keeps nothing of unused keys
+// but its counter.
+func (m operateMutant) Forget(ctx context.Context, prefix string) error {
+	if m.forget != nil {
+		return m.forget(ctx, prefix)
+	}
+	if prefix == "" {
+		return backend.ErrInvalid
+	}
+	return nil
+}
+
+func (m operateMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	if m.inspect != nil {
+		return m.inspect(ctx, key)
+	}
+	return m.operated.Inspect(ctx, key)
 }
 
 func (m operateMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
@@ -121,6 +142,20 @@ func TestMutantsOfOperating(t *testing.T) {
 				return v, err
 			}
 		}},
+		"inspect does not say of a hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				rec.Revoked = false
+				return rec, err
+			}
+		}},
+		"inspect says of every hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				rec.Revoked = true
+				return rec, err
+			}
+		}},
 		"list ignores the prefix": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, _ string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, "", visit)
@@ -134,6 +169,38 @@ func TestMutantsOfOperating(t *testing.T) {
 		"list does not stop": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { visit(r); return true })
+			}
+		}},
+		"forget ends the holds on the keys": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(ctx context.Context, prefix string) error {
+				if prefix == "" {
+					return backend.ErrInvalid
+				}
+				var held []backend.Record
+				err := m.operated.List(ctx, prefix, func(r backend.Record) bool { held = append(held, r); return true })
+				for _, r := range held {
+					err = errors.Join(err, m.ForceRelease(ctx, r.Key, r.Token))
+				}
+				return err
+			}
+		}},
+		"forget takes no prefix for every key": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(context.Context, string) error { return nil }
+		}},
+		"forget begins the tokens of all keys anew": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(_ context.Context, prefix string) error {
+				if prefix == "" {
+					return backend.ErrInvalid
+				}
+				m.waited.Store("", true)
+				return nil
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if _, forgotten := m.waited.Load(""); forgotten {
+					g.Token = 1
+				}
+				return g, err
 			}
 		}},
 	} {
@@ -153,9 +220,9 @@ func TestMutantsOfOperating(t *testing.T) {
 				mustFail(t, cfg, c.rule)
 				return
 			}
-			cfg.Only = []string{"RevokeByToken", "ListShowsHeldKeys"}
+			cfg.Only = []string{"RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers"}
 			rep, err := Check(t.Context(), cfg)
-			if err != nil || rep.Counts().Pass != 2 {
+			if err != nil || rep.Counts().Pass != len(cfg.Only) {
 				t.Fatalf("%v\n%s", err, rep)
 			}
 		})

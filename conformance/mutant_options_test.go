@@ -65,6 +65,21 @@ func TestMutantOptions(t *testing.T) {
 		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
 		}},
+		"inspection shows nothing remaining": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Remaining = 0; return r }
+		}},
+		"inspection shows less than remains": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Remaining /= 2; return r }
+		}},
+		"inspection shows no beginning": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Time{}; return r }
+		}},
+		"inspection shows the beginning in another time zone": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = r.Holder.Since.Add(time.Hour); return r }
+		}},
+		"inspection shows the time of the look": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Now(); return r }
+		}},
 		"force without looking": {"ForceReleaseByToken", func(m *optionalMutant) {
 			m.force = func(ctx context.Context, key string, _ uint64) error { return m.mutant.force(ctx, key) }
 		}},

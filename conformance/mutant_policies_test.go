@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,65 @@ func TestMutantPolicies(t *testing.T) {
 	}{
 		"asks without a pause": {"WaitIsCalm", func(m *lockerMutant, _ backend.Backend) {
 			again(m, func(context.Context, string) { time.Sleep(50 * time.Microsecond) })
+		}},
+		"doubles its pauses, and adds nothing to them": {"NoLockstep", func(m *lockerMutant, _ backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for pause := 25 * time.Millisecond; ; pause = min(2*pause, time.Second/4) {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil {
+						return l, err
+					}
+					time.Sleep(pause)
+				}
+			}
+		}},
+		"wakes when the lease that it saw can have ended": {"NoLockstep", func(m *lockerMutant, _ backend.Backend) {
+			again(m, func(ctx context.Context, key string) {
+				pause := 100*time.Millisecond + rand.N(100*time.Millisecond)
+				var held *lock.HeldError
+				if _, err := m.Locker.TryAcquire(ctx, key); errors.As(err, &held) && held.Remaining > 0 {
+					pause = held.Remaining + time.Millisecond
+				}
+				time.Sleep(pause)
+			})
+		}},
+		"counts from the answer": {"DeadlineFromSend", func(m *lockerMutant, _ backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				until := time.Now().Add(backend.ValidFor(l.set.TTL))
+				l.deadline = func() (time.Time, bool) { return until, true }
+			}
+		}},
+		"asks the server for the deadline": {"LeaseIsLocal", func(m *lockerMutant, b backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				_, hold, _ := lock.HoldOf(l.Lease)
+				l.deadline = func() (time.Time, bool) {
+					if _, err := b.Renew(l.ctx, hold); err != nil {
+						return time.Time{}, false
+					}
+					return l.Lease.Deadline()
+				}
+			}
+		}},
+		"sends, and looks at the context afterwards": {"CancelBeforeSend", func(m *lockerMutant, _ backend.Backend) {
+			m.both(func(get getter) getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(context.WithoutCancel(ctx), key, opts...)
+					if err == nil && ctx.Err() != nil {
+						_ = l.Release(ctx)
+						return nil, ctx.Err()
+					}
+					return l, err
+				}
+			})
+		}},
+		"lets the server judge the TTL": {"TTLGrain", func(m *lockerMutant, b backend.Backend) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrInvalid) {
+					_ = b.Release(ctx, backend.Hold{Key: key, ID: backend.NewID()})
+				}
+				return l, err
+			}
 		}},
 		"believes in signals": {"WaiterPolls", func(m *lockerMutant, b backend.Backend) {
 			w, ok := b.(backend.Watcher)

@@ -15,24 +15,63 @@ import (
 // Mutants of what servers bring along: sessions, connections, steps of several
 // commands. The flawed locks over real servers have them too; these need none.
 
-// handsOverInSteps releases one hold and tries for the next, whatever the release
-// said.
-type handsOverInSteps struct{ *mutant }
+// handsOver has a hand-over of its own.
+type handsOver struct {
+	*mutant
+	handOver func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error)
+}
 
-func (m handsOverInSteps) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
-	_ = m.Release(ctx, from)
-	return m.Try(ctx, to)
+func (m handsOver) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	return m.handOver(ctx, m.mutant, from, to)
 }
 
 func TestMutantHandOver(t *testing.T) {
 	t.Parallel()
-	cfg := mutate(func(*mutant) {})
-	healthy := cfg.OpenBackend
-	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
-		b, err := healthy(ctx)
-		return handsOverInSteps{b.(*mutant)}, err
+	healthy := func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+		return m.Backend.(backend.HandOverer).HandOver(ctx, from, to)
 	}
-	mustFail(t, cfg, "HandOverIsOneStep")
+	for name, c := range map[string]struct {
+		rules    string
+		handOver func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error)
+	}{
+		"nothing is wrong": {"", healthy},
+		"releases and tries, whatever the release said": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			_ = m.Release(ctx, from)
+			return m.Try(ctx, to)
+		}},
+		"says that somebody else is due": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, _ backend.Request) (backend.Grant, error) {
+			_ = m.Release(ctx, from)
+			return backend.Grant{}, backend.ErrHeld
+		}},
+		"keeps the token": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := healthy(ctx, m, from, to)
+			g.Token = from.Token
+			return g, err
+		}},
+		"ends nothing": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, _ backend.Request) (backend.Grant, error) {
+			v, err := m.Renew(ctx, from)
+			return backend.Grant{Token: from.Token + 1, Holds: 1, Validity: v}, err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := mutate(func(*mutant) {})
+			open := cfg.OpenBackend
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := open(ctx)
+				return handsOver{b.(*mutant), c.handOver}, err
+			}
+			if c.rules != "" {
+				mustFail(t, cfg, c.rules)
+				return
+			}
+			cfg.Only = []string{"HandOverIsOneStep"}
+			rep, err := Check(t.Context(), cfg)
+			if err != nil || rep.Counts().Pass != 1 {
+				t.Fatalf("%v\n%s", err, rep)
+			}
+		})
+	}
 }
 
 // TestMutantPool leaves something behind on the connections that it was given.

@@ -12,6 +12,8 @@ var operateRules = atSeam(subject("backend",
 		run: revokeByToken},
 	&rule{Rule: Rule{Name: "ListShowsHeldKeys", Statement: "List shows each held key with the prefix once, with its token and holder, no other key, and stops when it is told to."},
 		run: listShowsHeldKeys},
+	&rule{Rule: Rule{Name: "ForgetLeavesOthers", Statement: "Forgetting the keys with a prefix takes nothing from those that are held, or that have another prefix; one that was forgotten is taken as if it were new."},
+		run: forgetLeavesOthers},
 )...)
 
 func listShowsHeldKeys(e *env) {
@@ -70,4 +72,43 @@ func listShowsHeldKeys(e *env) {
 	if n := len(list(prefix, 2)); n != 2 {
 		e.failf(prefix, "List showed %d keys before it was told to stop at 2", n)
 	}
+}
+
+func forgetLeavesOthers(e *env) {
+	a, b := e.backend(), e.backend()
+	f := optional[backend.Forgetter](b, "Forgetter")
+	forget := func(prefix string) error {
+		ev := e.hist.begin(b.who, "Forget", prefix)
+		err := f.Forget(e.ctx, prefix)
+		e.hist.end(ev, outcome(err))
+		return err
+	}
+	prefix := e.key("forgotten") + "/"
+	free, held, other := prefix+"free", prefix+"held", e.key("other")
+	used := func(key string) *seamHold {
+		h := a.mustTry(e.request(key, "", e.long))
+		e.mustGiveBack(h, key, "")
+		return h
+	}
+	used(free)
+	before := used(other)
+	h := a.mustTry(e.request(held, "", e.long))
+	e.is(prefix, forget(""), "Forget without a prefix, which would be that of all keys,", backend.ErrInvalid)
+	if err := forget(prefix); err != nil {
+		e.unexpectedFatal(prefix, err, "Forget returned %s; expected no error", outcome(err))
+	}
+	b.mustRefuse(held, "it is held, and only what is kept of unused keys was forgotten")
+	if e.g.ManualRenewal {
+		if err := h.renew(); err != nil {
+			e.unexpected(held, err, "Renew of a held key returned %s after unused keys were forgotten; expected no error", outcome(err))
+		}
+	}
+	e.mustGiveBack(h, held, ", although only what is kept of unused keys was forgotten")
+	tokens := claimTokens.made(e.settings)
+	for key, earlier := range map[string]uint64{held: h.token, other: before.token} {
+		if again := used(key); tokens && again.token <= earlier {
+			e.failf(key, "the token %d was given after %d, although the key was held, or has another prefix, when keys were forgotten", again.token, earlier)
+		}
+	}
+	used(free)
 }

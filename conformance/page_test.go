@@ -14,21 +14,22 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of docs/conformance.md")
 
-const (
-	page       = "../docs/conformance.md"
-	pageBegins = "<!-- The rules are generated: go test ./conformance -run TestPage -update -->\n"
-	pageEnds   = "<!-- end of the generated part -->\n"
-)
+const page = "../docs/conformance.md"
 
-// TestPage requires that the rules in docs/conformance.md are those of the suite.
+// TestPage requires that the generated parts of docs/conformance.md are up to date.
 func TestPage(t *testing.T) {
 	old, err := os.ReadFile(page)
 	require.NoError(t, err)
-	before, rest, ok := strings.Cut(string(old), pageBegins)
-	require.True(t, ok, "the page has lost the mark of its generated part")
-	_, after, ok := strings.Cut(rest, pageEnds)
-	require.True(t, ok, "the page has lost the end of its generated part")
-	want := before + pageBegins + "\n### By promise\n" + promiseTable() + ruleTables() + pageEnds + after
+	want := string(old)
+	for name, text := range map[string]string{"rules": propertyTable(t) + ruleTables(), "hooks": hookTable()} {
+		begins := fmt.Sprintf("<!-- The %s are generated: go test ./conformance -run TestPage -update -->\n", name)
+		ends := fmt.Sprintf("<!-- end of the %s -->\n", name)
+		before, rest, ok := strings.Cut(want, begins)
+		require.True(t, ok, "the page has lost the mark of its %s", name)
+		_, after, ok := strings.Cut(rest, ends)
+		require.True(t, ok, "the page has lost the end of its %s", name)
+		want = before + begins + text + ends + after
+	}
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return

@@ -48,6 +48,8 @@ type process struct {
 
 // asked is a command under way.
 type asked struct {
+	op     string
+	at     int64        // when, on the machine's clock
 	events func(answer) // is called for each event, in order
 	done   chan struct{}
 	answer answer // when done is closed
@@ -196,7 +198,12 @@ func (p *process) hear(a answer) {
 	}
 	var stood time.Duration
 	for _, s := range a.Stalls {
-		stood = max(stood, p.unpaused(s))
+		// The meter of the process may notice a stop a little after its end.
+		stood = max(stood, p.unpaused(s, stallRead+stallTick))
+	}
+	if q != nil && q.op != opOpen && a.Event == "" {
+		// What the process was asked waited for it to run. Its meter may tell of that later.
+		stood = max(stood, p.unpaused(span{q.at, a.From}, 0))
 	}
 	p.mu.Unlock()
 	if stood >= stallLeast {
@@ -213,14 +220,13 @@ func (p *process) hear(a answer) {
 }
 
 // unpaused is the part of the span for which the process was not stopped on
-// purpose. The meter of the process may notice a stop a little after its end. The
-// caller holds the mutex.
-func (p *process) unpaused(s span) time.Duration {
+// purpose, nor had been for so long after it. The caller holds the mutex.
+func (p *process) unpaused(s span, after time.Duration) time.Duration {
 	d := s.To - s.From
 	for _, x := range p.paused {
 		to := s.To
 		if x.To != 0 {
-			to = min(to, x.To+int64(stallRead+stallTick))
+			to = min(to, x.To+int64(after))
 		}
 		d -= max(to-max(x.From, s.From), 0)
 	}
@@ -229,7 +235,7 @@ func (p *process) unpaused(s span) time.Duration {
 
 // ask sends a command.
 func (p *process) ask(c command, events func(answer)) *asked {
-	q := &asked{events: events, done: make(chan struct{})}
+	q := &asked{op: c.Op, at: p.ps.clock.now(), events: events, done: make(chan struct{})}
 	p.mu.Lock()
 	p.last++
 	c.ID = p.last

@@ -93,7 +93,7 @@ func (h *farHold) told() (time.Duration, bool) {
 }
 
 func (p *process) describe(a answer, c command, ttl time.Duration) string {
-	parts := []string{fmt.Sprintf("granted, token %d", a.Token)}
+	parts := []string{granted(a.Token, 1)}
 	if a.Deadline != 0 {
 		parts = append(parts, fmt.Sprintf("deadline %.4f", p.ps.at(a.Deadline).Seconds()))
 	}
@@ -112,7 +112,7 @@ func (p *process) recall(ev *event, a answer, result string, err error) {
 	slow := ev.op != "Acquire"
 	if slow {
 		p.mu.Lock()
-		slow = p.unpaused(span{a.From, a.To}) == time.Duration(a.To-a.From)
+		slow = p.unpaused(span{a.From, a.To}, stallRead+stallTick) == time.Duration(a.To-a.From)
 		p.mu.Unlock()
 	}
 	p.e.hist.recall(ev, p.ps.at(a.From), p.ps.at(a.To), result, slow, errors.Is(err, lock.ErrHeld))

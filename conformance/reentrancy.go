@@ -286,6 +286,9 @@ func reentrantLimit(e *env) {
 	}
 	if h, err := a.try(key, owner); err == nil {
 		_ = h.release(e.ctx)
+		for _, earlier := range holds {
+			earlier.mustLive("it is renewed automatically, and counts")
+		}
 		e.failf(key, "hold %d was granted; expected a refusal", backend.MaxHolds+1)
 	} else {
 		e.is(key, err, fmt.Sprintf("TryAcquire for hold %d of one owner", backend.MaxHolds+1), lock.ErrTooManyHolds)

@@ -137,7 +137,7 @@ func renewNotOthers(e *env) {
 			return c.take(key, e.long)
 		})
 		if now := time.Now(); now.Before(deadline) {
-			e.failf(key, "the key was granted %s before the deadline of its holder, while an earlier holder tried to renew it", deadline.Sub(now))
+			e.failf(key, "the key was granted %s before the deadline of its holder, while an earlier holder tried to renew it; expected nobody to get it before", short(deadline.Sub(now)))
 		}
 		if taken.fence() != fence {
 			e.failf(key, "the token of the holder changed from %d to %d while an earlier holder tried to renew", fence, taken.fence())

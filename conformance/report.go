@@ -1,7 +1,9 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -46,11 +48,38 @@ type Report struct {
 	// server stopped answering". It is empty for a run that went to its end.
 	Incomplete string             `json:"incomplete,omitempty"`
 	Guarantees backend.Guarantees `json:"guarantees"`
-	TTL        time.Duration      `json:"ttl"`
+	TTL        time.Duration      `json:"-"`
 	Seed       uint64             `json:"seed"`
 	Started    time.Time          `json:"started"`
 	Seconds    float64            `json:"seconds"`
 	Results    []Result           `json:"results"`
+}
+
+type (
+	plainReport Report
+	jsonReport  struct {
+		OK     bool    `json:"ok"`
+		Counts Counts  `json:"counts"`
+		TTL    float64 `json:"ttl_seconds"`
+		plainReport
+	}
+)
+
+// MarshalJSON writes the TTL in seconds, as "ttl_seconds", and what OK and Counts
+// say.
+func (r Report) MarshalJSON() ([]byte, error) {
+	return json.Marshal(jsonReport{r.OK(), r.Counts(), r.TTL.Seconds(), plainReport(r)})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *Report) UnmarshalJSON(data []byte) error {
+	var j jsonReport
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*r = Report(j.plainReport)
+	r.TTL = time.Duration(math.Round(j.TTL * float64(time.Second)))
+	return nil
 }
 
 // Counts is the number of results by verdict.

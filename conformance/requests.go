@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,9 @@ var requestRules = atSeam(slices.Concat(
 	subject("release",
 		&rule{Rule: Rule{Name: "ReleaseEndsRequests", Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it."},
 			run: releaseEndsRequests}),
+	subject("loss",
+		&rule{Rule: Rule{Name: "LeaseIsLocal", Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: its key, its token, its deadline, its context and what that says."},
+			run: leaseIsLocal}),
 	subject("waiting",
 		&rule{Rule: Rule{Name: "WaitIsCalm", Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", time.Second/calmPause)},
 			run: waitIsCalm},
@@ -88,6 +92,35 @@ func releaseEndsRequests(e *env) {
 				e.ttl/10, e.ttl+e.ttl/4+e.ttl/10, what, late, e.ttl)
 		}
 	})
+}
+
+func leaseIsLocal(e *env) {
+	a, f := e.disturbed()
+	key := e.key("a")
+	h := a.mustTry(key)
+	before := requests(f, key, sending...)
+	f.All(faultlock.HangBefore())
+	for range 2 { // beside a server that hangs, and one that answers
+		read := make(chan struct{})
+		wait := e.start(func() {
+			defer close(read)
+			for range 1000 {
+				_, _ = h.lease.Key(), h.lease.Token()
+				_, _ = h.lease.Deadline()
+				_, _ = h.lease.Context().Deadline()
+				_ = context.Cause(h.lease.Context())
+			}
+		})
+		if !e.within(e.slack(), read) {
+			e.overduef(key, "reading a lease a thousand times had not ended after %s; expected it to wait for nothing", e.slack())
+		}
+		f.Heal()
+		wait()
+	}
+	if n := requests(f, key, sending...) - before; n > 10 { // it may have been renewed
+		e.failf(key, "reading a lease two thousand times sent %d requests for its key; expected none, so that a holder can look at it as often as it likes", n)
+	}
+	h.mustRelease()
 }
 
 func waitIsCalm(e *env) {

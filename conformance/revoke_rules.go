@@ -39,9 +39,33 @@ func (c *revocation) revoke(key string, token uint64) error {
 	return err
 }
 
+// mustRevoke revokes the hold, and looks whether those who ask are told so.
 func (c *revocation) mustRevoke(key string, token uint64) {
+	c.shows(key, token, false)
 	if err := c.revoke(key, token); err != nil {
 		c.e.unexpectedFatal(key, err, "Revoke with the token of the holder returned %s; expected no error", outcome(err))
+	}
+	c.shows(key, token, true)
+}
+
+// shows has the operator look at the key. A revoked hold may have ended by then.
+func (c *revocation) shows(key string, token uint64, revoked bool) {
+	in, ok := c.b.b.(backend.Inspector)
+	if !ok {
+		return
+	}
+	ev := c.e.hist.begin(c.b.who, "Inspect", key)
+	rec, err := in.Inspect(c.e.ctx, key)
+	c.e.hist.end(ev, fmt.Sprintf("token %d, revoked %t: %s", rec.Token, rec.Revoked, outcome(err)))
+	switch {
+	case err != nil && revoked && errors.Is(err, backend.ErrNotHeld):
+	case err != nil:
+		c.e.unexpected(key, err, "Inspect of a held key returned %s; expected its record", outcome(err))
+	case rec.Token != token:
+	case rec.Revoked && !revoked:
+		c.e.failf(key, "Inspect says of a hold that nobody has revoked that it was")
+	case !rec.Revoked && revoked:
+		c.e.failf(key, "Inspect does not say of a hold that it was revoked, so that an operator is told that it may be renewed")
 	}
 }
 
@@ -106,6 +130,7 @@ func (c *revocation) alive(renewed bool) {
 	if next.fence() <= h.token {
 		e.failf(key, "the token after a revoked hold is %d; expected more than %d", next.fence(), h.token)
 	}
+	c.shows(key, next.fence(), false)
 	e.is(key, c.revoke(key, h.token), "Revoke with the token of the earlier holder", backend.ErrNotHeld)
 	e.mustGiveBack(next, key, "the earlier holder's token was revoked")
 	if again, err := a.try(c.request(key, "", renewed)); err != nil {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -25,8 +26,17 @@ type Rule struct {
 	// Seam: the rule needs Config.OpenBackend.
 	Seam bool `json:"seam,omitempty"`
 	// Limit, plus LimitTTLs times the TTL, is when a case is given up as hanging.
-	Limit     time.Duration `json:"limit"`
+	Limit     time.Duration `json:"-"`
 	LimitTTLs int           `json:"limit_ttls"`
+}
+
+// MarshalJSON writes the limit in seconds, as "limit_seconds".
+func (r Rule) MarshalJSON() ([]byte, error) {
+	type plain Rule
+	return json.Marshal(struct {
+		plain
+		Limit float64 `json:"limit_seconds"`
+	}{plain(r), r.Limit.Seconds()})
 }
 
 // rule is a Rule with its case.
@@ -172,6 +182,17 @@ func changes(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Claimed reports whether the guarantees claim what the rule tests. A rule without a
+// Claim is for every lock. A Rule that is not one of Rules is claimed by nobody.
+func (r Rule) Claimed(g backend.Guarantees) bool {
+	for _, known := range allRules {
+		if known.Name == r.Name {
+			return known.missing(&settings{g: g, says: true}) == nil
+		}
+	}
+	return false
 }
 
 // missing returns the first claim that is not made, or nil.

@@ -50,7 +50,7 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	h := &seamHold{s: s, h: backend.HoldOf(req), grant: g, valid: new(atomic.Int64)}
 	h.h.Token = g.Token
 	until := s.until(g.Validity)
-	e.hist.end(ev, fmt.Sprintf("granted, token %d, %d holds, valid until %.4f, TTL %s", g.Token, g.Holds, until.Seconds(), req.TTL))
+	e.hist.end(ev, granted(g.Token, g.Holds)+fmt.Sprintf(", valid until %.4f, TTL %s", until.Seconds(), req.TTL))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if first := e.grants[req.ID]; first != nil { // a repeat is the same hold
@@ -67,6 +67,19 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	e.grants[req.ID] = h
 	e.records = append(e.records, h.record)
 	return h, nil
+}
+
+// granted describes a grant. Where there are no tokens and no re-entries, it has none
+// to tell of.
+func granted(token uint64, holds int) string {
+	s := "granted"
+	if token > 0 {
+		s += fmt.Sprintf(", token %d", token)
+	}
+	if holds != 1 {
+		s += fmt.Sprintf(", %d holds", holds)
+	}
+	return s
 }
 
 // until is the end of a validity as time since the case began. The clock of the
@@ -245,6 +258,15 @@ func (e *env) takeOver(p party, key string, ttl, limit, every time.Duration, why
 	return g
 }
 
+// notStated tells an author whose lock has said nothing about itself what was
+// assumed of it, where a lease that should have run out has not.
+func (e *env) notStated(limit time.Duration) string {
+	if e.says || e.Guarantees != nil || !e.g.WithoutRenewal || limit <= e.slack() {
+		return ""
+	}
+	return " (the lock has no guarantees, so that lock.WithTTL and lock.WithoutRenewal are taken to work; one that renews all the same needs Config.Kill, one with a TTL of its own Config.Guarantees)"
+}
+
 // poll calls try until it is granted. At least one try is made after the control
 // timer has fired.
 func (e *env) poll(key string, limit, every time.Duration, why string, try func() (grip, error)) grip {
@@ -262,7 +284,7 @@ func (e *env) poll(key string, limit, every time.Duration, why string, try func(
 			panic(abort{})
 		}
 		if expired {
-			e.overdueFatalf(key, "the key was still refused after %s; expected it within %s, because %s", time.Since(begun).Round(time.Millisecond), limit, why)
+			e.overdueFatalf(key, "the key was still refused after %s; expected it within %s, because %s%s", time.Since(begun).Round(time.Millisecond), limit, why, e.notStated(limit))
 		}
 		t := time.NewTimer(every)
 		select {

@@ -66,6 +66,11 @@ func (s *settings) tidy() {
 	}
 	close(keys)
 	wg.Wait()
+	if f, ok := b.(backend.Forgetter); ok {
+		if err := f.Forget(ctx, s.keySpace); err != nil {
+			s.Logf("what is kept of the keys of the run beyond their holds stays: %v", err)
+		}
+	}
 }
 
 // tidyKey takes the key and gives it back, which removes what an expired record

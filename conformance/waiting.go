@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
 var waitingRules = subject("waiting",
@@ -19,7 +20,7 @@ var waitingRules = subject("waiting",
 		run: waiterDeathHarmless},
 	&rule{Rule: Rule{Name: "CancelDuring", Statement: "Cancelled at any moment, an acquisition returns soon, and either holds the key or leaves it free."},
 		run: cancelDuring},
-	&rule{Rule: Rule{Name: "CancelBeforeSend", Statement: "With a context that has already ended, nothing is acquired and the context's error is returned."},
+	&rule{Rule: Rule{Name: "CancelBeforeSend", Statement: "With a context that has already ended, nothing is sent or acquired, and the context's error is returned."},
 		run: cancelBeforeSend},
 	&rule{Rule: Rule{Name: "CancelHarmsNobody", Statement: "The context of one caller, however it ends, fails no call of others through the same Locker."},
 		run: cancelHarmsNobody},
@@ -33,6 +34,8 @@ var waitingRules = subject("waiting",
 		run: manyWaiters},
 	&rule{Rule: Rule{Name: "NoHerd", Statement: "When a crowd waits for a key, the requests that a hand-over costs depend on the number of clients, not on the number of waiters.", Seam: true},
 		run: noHerd},
+	&rule{Rule: Rule{Name: "NoLockstep", Statement: "Clients that are refused at the same moment do not go on asking in step: the pauses between their requests differ at random, while somebody holds the key and while the server cannot be reached.", Seam: true},
+		run: noLockstep},
 )
 
 // acquiring calls Acquire in a goroutine. The lease or the error arrives when
@@ -248,7 +251,13 @@ func cancelDuring(e *env) {
 }
 
 func cancelBeforeSend(e *env) {
-	a, b := e.locker(), e.locker()
+	b := e.locker()
+	a, sent := e.locker(), func(string) int { return 0 }
+	if e.OpenBackend != nil {
+		var f *faultlock.Faults
+		a, f = e.disturbed()
+		sent = func(key string) int { return requests(f, key, sending...) }
+	}
 	ended, cancel := context.WithCancel(e.ctx)
 	cancel()
 	past, cancelPast := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
@@ -261,6 +270,9 @@ func cancelBeforeSend(e *env) {
 				e.failf(key, "%s with a context that had already ended was granted; expected the context's error", op)
 			} else {
 				e.is(key, err, op+" with a context that had already ended", ctx.Err())
+			}
+			if n := sent(key); n > 0 {
+				e.failf(key, "%s with a context that had already ended sent %d requests for the key; expected none", op, n)
 			}
 			b.mustTry(key).mustRelease()
 		}

@@ -1,0 +1,128 @@
+package conformance_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// hook is a field of Config for what only the author of a lock can do.
+type hook struct {
+	field, does string
+	rules       string // what is skipped without it
+	parts       string // what is tried in part without it
+	without     string // what happens without it, where that is not a list of rules
+}
+
+var hooks = []hook{
+	{field: "OpenBackend", does: "opens a `backend.Backend`", without: "the rules are skipped that are asked of backends"},
+	{field: "Wrap", does: "makes the Locker under test of a backend", without: "it is `lock.New`"},
+	{field: "Guarantees", does: "says what is claimed", without: "the lock says so itself, or claims the four subjects"},
+	{field: "Remove", does: "deletes the record of a key, behind its holder's back", rules: "LostOnRemoval",
+		parts: "TokenSurvivesRelease GuardedWriteWhileHeld", without: "backends that can inspect and force have it already"},
+	{field: "Kill", does: "abandons a Locker as if its process had died",
+		without: "leases are taken that are not renewed; a Locker that renews every lease can't be tested, unless there is OpenBackend"},
+	{field: "Child", does: "names the Config for other processes, which the suite starts, kills and stops",
+		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
+	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
+	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate"},
+	{field: "EndSession", does: "ends the session of the last waiter in the server's queue", rules: "WaiterSessionCheck"},
+	{field: "Pool", does: "says what is set on the connections that the lock was given", rules: "PoolClean"},
+	{field: "Tidy", does: "ends, after the run, the leases of clients that died", without: "they end by their TTL"},
+	{field: "Progress", does: "is told each result as it comes", without: "results come at the end"},
+	{field: "Repeat", does: "decides which cases are repeated that a machine that stood still may have failed", without: "all of them are, up to three times"},
+}
+
+// settled are the fields of Config that are no hooks.
+var settled = []string{"Name", "Open", "TTL", "Budget", "Parallel", "KeyPrefix", "Only", "Seed", "Logf"}
+
+// hookTable says of each hook what it is for, and what is missing without it.
+func hookTable() string {
+	var b strings.Builder
+	b.WriteString("\n| Field of `Config` | What it does | Without it |\n|---|---|---|\n")
+	list := func(rules, what string) string {
+		if rules == "" {
+			return ""
+		}
+		return what + strings.Join(strings.Fields(rules), ", ")
+	}
+	for _, h := range hooks {
+		without := slices.DeleteFunc([]string{list(h.rules, "skipped: "), list(h.parts, "tried in part: "), h.without}, func(s string) bool { return s == "" })
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", h.field, h.does, strings.Join(without, "; "))
+	}
+	return b.String() + "\n"
+}
+
+// TestHooks requires that the table has every hook, and that what it says to be skipped
+// or tried in part without a hook says so itself, and names the hook.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	var fields []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[conformance.Config]()) {
+		fields = append(fields, f.Name)
+	}
+	named := slices.Clone(settled)
+	wanted := map[string]string{} // rule -> hook
+	for _, h := range hooks {
+		named = append(named, h.field)
+		for _, rule := range strings.Fields(h.rules + " " + h.parts) {
+			if h.field == "Remove" && rule == "GuardedWriteWhileHeld" {
+				continue // it is skipped without Guarded before it can say so
+			}
+			wanted[rule] = h.field
+		}
+	}
+	assert.ElementsMatch(t, fields, named, "the table of hooks in hooks_test.go has other fields than Config")
+	rep, err := conformance.Check(t.Context(), withoutHooks(wanted))
+	require.NoError(t, err)
+	assert.Len(t, rep.Results, len(wanted))
+	for _, r := range rep.Results {
+		assert.Contains(t, r.Evidence, "Config."+wanted[r.Rule], "%s: %s", r.Rule, r.Verdict)
+		assert.NotEqual(t, conformance.Fail, r.Verdict, r.Rule)
+	}
+}
+
+// bare hides the optional interfaces of a backend.
+type bare struct{ backend.Backend }
+
+type queuing struct {
+	bare
+	backend.Queuer
+}
+
+// withoutHooks claims everything that the rules are about, and has nothing to test it with.
+func withoutHooks(rules map[string]string) conformance.Config {
+	store := memlock.NewStore(nil)
+	cfg := conformance.Config{
+		TTL: 300 * time.Millisecond, Budget: time.Second,
+		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+			if err != nil {
+				return nil, err
+			}
+			return queuing{bare{b}, b.(backend.Queuer)}, nil
+		},
+	}
+	b, err := memlock.NewBackend(context.Background(), &memlock.Options{Store: store, Queue: true})
+	if err != nil {
+		panic(err)
+	}
+	g := b.Guarantees()
+	g.Reach, g.GuardedWrite = backend.ReachNetwork, true
+	cfg.Guarantees = &g
+	for rule := range rules {
+		cfg.Only = append(cfg.Only, rule)
+	}
+	return cfg
+}
