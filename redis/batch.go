@@ -24,7 +24,7 @@ func (b *redisBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []b
 func (b *redisBackend) renewChunk(ctx context.Context, holds []backend.Hold, out []backend.Renewal) {
 	cmds := make([]single, len(holds))
 	for i, hold := range holds {
-		cmds[i] = renewScript.command(ctx, namesOf(b.prefix, hold.Key), hold.ID.Hex(), hold.TTL.Milliseconds())
+		cmds[i] = renewScript.command(ctx, b.buckets.namesOf(hold.Key), hold.ID.Hex(), hold.TTL.Milliseconds())
 	}
 	sent := b.exec(ctx, cmds)
 	var again []int
@@ -64,9 +64,9 @@ func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.In
 }
 
 func (b *redisBackend) renewalOf(ctx context.Context, hold backend.Hold, cmd single, sent backend.Instant) backend.Renewal {
-	n := namesOf(b.prefix, hold.Key)
+	n := b.buckets.namesOf(hold.Key)
 	if err := cmd.Err(); err != nil {
-		return backend.Renewal{Err: keyError(ctx, n, b.refusal(err), false)}
+		return backend.Renewal{Err: renewalError(keyError(ctx, n, b.refusal(err), false))}
 	}
 	v, err := renewal(hold, n, reply{value: cmd.Val(), sent: sent})
 	return backend.Renewal{Validity: v, Err: err}

@@ -60,9 +60,22 @@ type flight struct{ since time.Time }
 type message struct {
 	ctx  context.Context
 	cmd  single
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // holds one, when the rest is set
 	sent backend.Instant
 	err  error
+}
+
+// messages that were answered are used again: a command is short, and what it
+// leaves to collect is a noticeable part of it.
+var messages = sync.Pool{New: func() any { return &message{done: make(chan struct{}, 1)} }}
+
+// answered returns the answer that done has told of, and gives the message back:
+// nobody else has it any more.
+func (q *message) answered() (sent backend.Instant, err error) {
+	sent, err = q.sent, q.err
+	q.ctx, q.cmd, q.err = nil, single{}, nil
+	messages.Put(q)
+	return sent, err
 }
 
 func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
@@ -89,7 +102,8 @@ func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Inst
 		sent = d.clock.Now()
 		return sent, d.client.Process(ctx, cmd)
 	}
-	q := &message{ctx: ctx, cmd: cmd, done: make(chan struct{})}
+	q := messages.Get().(*message)
+	q.ctx, q.cmd = ctx, cmd
 	d.queue = append(d.queue, q)
 	d.watch()
 	d.mu.Unlock()
@@ -99,7 +113,7 @@ func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Inst
 func (d *dispatcher) await(q *message) (backend.Instant, error) {
 	select {
 	case <-q.done:
-		return q.sent, q.err
+		return q.answered()
 	case <-q.ctx.Done():
 	}
 	if d.withdraw(q) {
@@ -113,7 +127,7 @@ func (d *dispatcher) await(q *message) (backend.Instant, error) {
 	}
 	select {
 	case <-q.done:
-		return q.sent, q.err
+		return q.answered()
 	case <-limit:
 		return 0, context.DeadlineExceeded
 	}
@@ -202,7 +216,7 @@ func (d *dispatcher) send(calls []*message) {
 			return false
 		}
 		q.err = unsentAfter(q.ctx)
-		close(q.done)
+		q.done <- struct{}{}
 		return true
 	})
 	if len(calls) == 0 {
@@ -223,7 +237,7 @@ func (d *dispatcher) send(calls []*message) {
 		if q.err == nil && q.cmd.Val() == nil {
 			q.err = err // a hook of the client has kept it from being sent
 		}
-		close(q.done)
+		q.done <- struct{}{}
 	}
 }
 
@@ -279,14 +293,22 @@ func (d *dispatcher) close() {
 	d.mu.Unlock()
 	for _, q := range queue {
 		q.err = errBackendClosed
-		close(q.done)
+		q.done <- struct{}{}
 	}
+	waitBriefly(&d.away)
+}
+
+// closePatience is how long closing waits for goroutines whose requests get no answer.
+const closePatience = 500 * time.Millisecond
+
+// waitBriefly waits for goroutines that were told to end, as far as they can.
+func waitBriefly(running *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.away.Wait()
+		running.Wait()
 	}()
-	patience := time.NewTimer(time.Second)
+	patience := time.NewTimer(closePatience)
 	defer patience.Stop()
 	select {
 	case <-ended:

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -214,7 +216,65 @@ func TestCancellationsBesideOthers(t *testing.T) {
 	}
 	wg.Wait()
 	require.Zero(t, queueLength(b))
+	b.together.away.Wait() // a flight ends after its last caller was told
 	b.together.mu.Lock()
 	defer b.together.mu.Unlock()
 	require.Empty(t, b.together.flights)
+}
+
+// Renewals go past connections that hang, those of one hold and those that are sent
+// together: a lease is not lost because the commands beside it got no answer.
+func TestRenewalsPassConnectionsThatHang(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	for _, leases := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d leases", leases), func(t *testing.T) {
+			t.Parallel()
+			p := servertest.Proxy(t, servertest.SharedRedis(t).Addr())
+			// Without its own limits the client waits for a minute, which is longer than
+			// any lease here.
+			c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ContextTimeoutEnabled: true, ReadTimeout: time.Minute, PoolSize: 100})
+			t.Cleanup(func() { _ = c.Close() })
+			b := backendOn(t, c)
+			l, err := lock.New(b, &lock.Options{TTL: ttl})
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = l.Close() })
+			prefix := uniqueKey(t)
+			var held []lock.Lease
+			for i := range leases {
+				lease, err := l.Acquire(t.Context(), fmt.Sprintf("%s/held/%d", prefix, i))
+				require.NoError(t, err)
+				held = append(held, lease)
+			}
+			end := time.Now().Add(3 * ttl)
+			var others sync.WaitGroup
+			var served atomic.Int64
+			for i := range 8 {
+				others.Go(func() {
+					for time.Now().Before(end) {
+						lease, err := l.TryAcquire(t.Context(), fmt.Sprintf("%s/other/%d/%s", prefix, i, uniqueKey(t)))
+						if err == nil {
+							err = lease.Release(t.Context())
+						}
+						if err == nil {
+							served.Add(1)
+						}
+					}
+				})
+			}
+			for bursts := 1; time.Now().Before(end); bursts++ {
+				// Often enough to meet some renewals, and seldom enough that what is sent
+				// when one got no answer is not met, too.
+				p.StallReplies(maxFlights, prefix+"/other")
+				eventually(t, "the flights hang", func() bool { return p.Lost() >= bursts*maxFlights })
+				time.Sleep(2 * ttl / 5)
+				for _, lease := range held {
+					require.NoError(t, lease.Context().Err(), "a lease was lost: %v", context.Cause(lease.Context()))
+				}
+			}
+			p.Cut()
+			others.Wait()
+			require.Positive(t, served.Load())
+		})
+	}
 }

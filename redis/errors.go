@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func sentinelFor(err error) error {
 	switch {
 	case errors.As(err, &moving):
 		return backend.ErrUnavailable
-	case errors.Is(err, goredis.ErrClosed):
+	case errors.Is(err, goredis.ErrClosed), badCertificate(err):
 		return backend.ErrPermanent
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), dialFailed(err):
 		return backend.ErrUnavailable
@@ -108,6 +109,14 @@ func codeOf(text string) string {
 func dialFailed(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// badCertificate reports that one side did not accept the certificate of the other, so
+// that nothing was carried out on the connection. A server may also just end it.
+func badCertificate(err error) bool {
+	var op *net.OpError
+	return errors.As(err, new(*tls.CertificateVerificationError)) ||
+		errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
 }
 
 // connectionBroke reports that the connection ended before the reply: the
@@ -196,6 +205,8 @@ func hintFor(err error) string {
 	switch {
 	case errors.Is(err, goredis.ErrClosed):
 		return "; the client was closed before the Locker"
+	case badCertificate(err):
+		return "; check ca, cert and key, and the names in the server's certificate"
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted):
 		return "; all connections of the client's pool are busy: make the pool larger (pool_size)"
 	}

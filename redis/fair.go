@@ -110,19 +110,19 @@ func (f *fairBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	return answerTo(req, namesOf(f.b.prefix, req.Key), r)
+	return answerTo(req, f.b.buckets.namesOf(req.Key), r)
 }
 
 // ask sends the script with what it is to do about the queue.
 func (f *fairBackend) ask(ctx context.Context, req backend.Request, place string) (reply, error) {
-	n := namesOf(f.b.prefix, req.Key)
+	n := f.b.buckets.namesOf(req.Key)
 	return f.b.run(ctx, fairTryScript, n, append(f.b.trying(req), f.placeOf(req.ID), place, lifeOf(req).Milliseconds())...)
 }
 
 // Release also gives up the place of the acquisition, and tells the first of the
 // queue.
 func (f *fairBackend) Release(ctx context.Context, hold backend.Hold) error {
-	n := namesOf(f.b.prefix, hold.Key)
+	n := f.b.buckets.namesOf(hold.Key)
 	r, err := f.b.run(ctx, fairReleaseScript, n, f.leaving(hold.ID.Hex(), f.placeOf(hold.ID))...)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (f *fairBackend) Release(ctx context.Context, hold backend.Hold) error {
 
 // ForceRelease tells the first of the queue.
 func (f *fairBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
-	n := namesOf(f.b.prefix, key)
+	n := f.b.buckets.namesOf(key)
 	r, err := f.b.run(ctx, fairForceScript, n, f.leaving(strconv.FormatUint(token, 10), noPlace)...)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (f *fairBackend) placeOf(id backend.ID) string {
 // Enqueue takes a place, or the key if it is free and nobody waits, in one script.
 // A watch that other waiters of this client have set up is used from the start.
 func (f *fairBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
-	t := &fairTicket{f: f, req: req, names: namesOf(f.b.prefix, req.Key), place: f.placeOf(req.ID)}
+	t := &fairTicket{f: f, req: req, names: f.b.buckets.namesOf(req.Key), place: f.placeOf(req.ID)}
 	t.watch = f.b.hub.join(f.channelOf(f.name), t.place)
 	if err := t.ask(ctx, "join"); err != nil {
 		t.unwatch()

@@ -11,5 +11,5 @@ if answer[1] ~= 1 then return answer end
 local time = redis.call('TIME')
 local now = tonumber(time[1] .. string.sub('00000' .. time[2], -6, -4))
 local waiters = redis.pcall('ZCOUNT', KEYS[4], now + 1, now + 1100)
-answer[7] = type(waiters) == 'number' and waiters or -1
+answer[8] = type(waiters) == 'number' and waiters or -1
 return answer

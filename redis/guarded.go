@@ -23,7 +23,7 @@ type GuardedScript struct{ script script }
 // NewGuardedScript returns a script for [GuardedScript.Run]. It sees the KEYS and
 // ARGV that Run is given.
 func NewGuardedScript(lua string) *GuardedScript {
-	return &GuardedScript{newScript(guardedText + lua)}
+	return &GuardedScript{newScript(strings.Replace(guardedText, "\nCALLER\n", "\n"+lua+"\n", 1))}
 }
 
 // GuardedSet sets the Redis key KEYS[1] to ARGV[1] while the lease is held.
@@ -41,7 +41,8 @@ var GuardedSet = NewGuardedScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
 // The error matches ErrNotHeld when the lease is not held any more: nothing was
 // run. ErrUnavailable and ErrPermanent say that nothing was run either. The script
 // is sent once: after ErrOutcomeUnknown it may have been run. Every other error is
-// the script's own.
+// the script's own, in its words and as a redis.Error, whatever they are: what the
+// script had written before stays, as always in Redis.
 func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string, args ...any) (any, error) {
 	b, hold, err := guardedBy(lease)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
 	}
-	n := namesOf(b.prefix, hold.Key)
+	n := b.buckets.namesOf(hold.Key)
 	all := []any{"evalsha", s.script.hash, 2 + len(keys), n.record(), n.counter()}
 	for _, key := range keys {
 		all = append(all, key)
@@ -65,6 +66,9 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 	switch {
 	case err == nil, errors.Is(err, goredis.Nil):
 		return cmd.Val(), nil
+	case goredis.HasErrorPrefix(err, scriptFailed):
+		_, words, _ := strings.Cut(err.Error(), scriptFailed)
+		return nil, fmt.Errorf("redislock: key %q: the guarded script failed: %w", hold.Key, scriptError(words))
 	case errors.As(err, &refusal) && strings.HasSuffix(refusal.Error(), "MORTISE not held"):
 		return nil, notHeld(hold.Key)
 	case errors.As(err, &refusal) && strings.HasSuffix(refusal.Error(), "MORTISE foreign"):
@@ -75,6 +79,17 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 	return nil, fmt.Errorf("redislock: key %q: %w: a guarded write: %w", hold.Key, backend.ErrOutcomeUnknown, describe(ctx, err))
 }
 
+// scriptFailed begins the errors of the caller's script.
+const scriptFailed = "MORTISE script: "
+
+// scriptError is what the caller's script said. It is a goredis.Error.
+type scriptError string
+
+func (e scriptError) Error() string { return string(e) }
+
+// RedisError tells the replies of a server from other errors.
+func (scriptError) RedisError() {}
+
 // GuardedKey is the name of a Redis key that guarded scripts can use beside the
 // lease in a Cluster too, since it is in the same slot. It depends on the lease's
 // key and the prefix only.
@@ -83,7 +98,7 @@ func GuardedKey(lease lock.Lease, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return namesOf(b.prefix, hold.Key).bucket + "g:" + name, nil
+	return b.buckets.namesOf(hold.Key).bucket + "g:" + name, nil
 }
 
 func guardedBy(lease lock.Lease) (*redisBackend, backend.Hold, error) {

@@ -1,9 +1,12 @@
--- Stands before a script of the caller's, which runs only while the hold exists.
--- The caller's script sees its own keys and arguments.
+-- Stands around a script of the caller's, which replaces the line CALLER and runs only
+-- while the hold exists. The caller's script sees its own keys and arguments.
 --
 -- KEYS[1]  record of the key
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  acquisition id
+--
+-- Errors begin with MORTISE: "not held" and "foreign" before the caller's script was run,
+-- "script: " and its own words when it has failed, since what it wrote before stays.
 do
   local record = redis.call('GET', KEYS[1])
   local holds = record and string.match(record, '^M1|([%x:+,]+)|')
@@ -16,11 +19,17 @@ do
       if id == ARGV[1] and start + ttl - now > 0 then held = true end
     end
   end
-  if not held then
-    -- A write that changes nothing: a replica, whose "no" proves nothing, answers
-    -- READONLY here.
-    redis.call('PERSIST', KEYS[2])
-    return redis.error_reply('MORTISE not held')
-  end
+  -- A write that changes nothing: a server that takes no writes refuses it here, before
+  -- the caller's script, and a replica's "no" would prove nothing.
+  redis.call('PERSIST', KEYS[2])
+  if not held then return redis.error_reply('MORTISE not held') end
 end
 local KEYS, ARGV = { unpack(KEYS, 3) }, { unpack(ARGV, 2) }
+local done, result = pcall(function(...)
+CALLER
+end)
+if not done then result = type(result) == 'table' and result.err and result or { err = tostring(result) } end
+if type(result) == 'table' and type(result.err) == 'string' then
+  return { err = 'MORTISE script: ' .. result.err }
+end
+return result

@@ -17,9 +17,9 @@ var handOverScript = newScript(handOverText)
 // HandOver ends the hold and grants the key to the next waiter of this client, in
 // one script. Whose turn it is has been decided by the lock package.
 func (b *redisBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
-	n := namesOf(b.prefix, from.Key)
+	n := b.buckets.namesOf(from.Key)
 	r, err := b.run(ctx, handOverScript, n,
-		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), ownerField(to.Owner)+"|"+b.holders.of(to.Holder))
+		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), b.holders.owned(to.Owner, to.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}

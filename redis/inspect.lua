@@ -3,7 +3,7 @@
 -- KEYS[1]  record of the key
 -- KEYS[2]  token counter of the bucket
 --
--- Returns  {1, token, holds, remaining ms, since ms, details}
+-- Returns  {1, token, holds, remaining ms, since ms, details, 1 if it was revoked}
 --          {0}   nobody holds the key
 --          {-1}  the record is not ours
 local record = redis.call('GET', KEYS[1])
@@ -22,4 +22,5 @@ for start, ttl in string.gmatch(holds, ':(%d+)%+(%d+)') do
   end
 end
 if count == 0 then return {0} end
-return {1, token, count, string.format('%.0f', latest), since, details}
+local revoked = string.sub(holds, 1, 33) == string.rep('0', 32) .. ':'
+return {1, token, count, string.format('%.0f', latest), since, details, revoked and 1 or 0}

@@ -16,6 +16,7 @@ const (
 type names struct {
 	bucket string
 	key    string
+	count  any // the counter, if it was made an interface before
 }
 
 func (n names) record() string  { return n.bucket + "k:" + n.key }
@@ -23,17 +24,46 @@ func (n names) queue() string   { return n.bucket + "q:" + n.key }
 func (n names) lives() string   { return n.bucket + "l:" + n.key }
 func (n names) counter() string { return n.bucket + "t" }
 
+// counterArg is the counter as an argument of a command.
+func (n names) counterArg() any {
+	if n.count != nil {
+		return n.count
+	}
+	return n.counter()
+}
+
+// buckets are the names that all keys of a bucket share, written once and not per
+// command.
+type buckets [256]names
+
+func newBuckets(prefix string) *buckets {
+	b := &buckets{}
+	for n := range b {
+		b[n] = bucketNames(prefix, byte(n))
+		b[n].count = b[n].counter()
+	}
+	return b
+}
+
+func (b *buckets) namesOf(key string) names {
+	n := b[bucketOf(key)]
+	n.key = key
+	return n
+}
+
 const hexDigits = "0123456789abcdef"
 
 // namesOf spreads the keys over 256 buckets. The braces make a bucket one hash
 // slot, as scripts in a Cluster need; every key of a prefix with a tag of its
 // own is in the slot of that tag.
 func namesOf(prefix, key string) names {
-	n := bucketOf(key)
-	return names{
-		bucket: prefix + "{m:" + string([]byte{hexDigits[n>>4], hexDigits[n&15]}) + "}:",
-		key:    key,
-	}
+	n := bucketNames(prefix, bucketOf(key))
+	n.key = key
+	return n
+}
+
+func bucketNames(prefix string, n byte) names {
+	return names{bucket: prefix + "{m:" + string([]byte{hexDigits[n>>4], hexDigits[n&15]}) + "}:"}
 }
 
 // emptyTag reports whether the prefix makes a Cluster hash whole names instead of

@@ -18,7 +18,7 @@ import (
 // Revoke makes the record that of nobody, in one script.
 func (b *redisBackend) Revoke(ctx context.Context, key string, token uint64) error {
 	n := namesOf(b.prefix, key)
-	r, err := b.run(ctx, revokeScript, n, strconv.FormatUint(token, 10), backend.NewID().Hex())
+	r, err := b.run(ctx, revokeScript, n, strconv.FormatUint(token, 10), backend.ID{}.Hex())
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,14 @@ import (
 // The run fails if a goroutine is left when every test has closed what it
 // opened.
 func TestMain(m *testing.M) {
+	goredis.SetLogger(quiet{}) // it tells of every connection that a test breaks
 	conformance.Child(childConformance)
 	goleak.VerifyTestMain(servertest.StopAfter(m))
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
 
 const ttl = 10 * time.Second
 

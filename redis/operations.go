@@ -3,27 +3,30 @@ package redislock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
 )
 
 // Try asks the server once for the key, in one script.
 func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	n := namesOf(b.prefix, req.Key)
-	r, err := b.run(ctx, tryScript, n, b.trying(req)...)
+	n := b.buckets.namesOf(req.Key)
+	r, err := b.run(ctx, tryScript, n, req.ID.Hex(), req.TTL.Milliseconds(), b.holders.owned(req.Owner, req.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	return answerTo(req, n, r)
 }
 
-// trying are the arguments of the script that grants.
+// trying are the arguments of the script that grants, for those who have more.
 func (b *redisBackend) trying(req backend.Request) []any {
-	return []any{req.ID.Hex(), req.TTL.Milliseconds(), ownerField(req.Owner) + "|" + b.holders.of(req.Holder)}
+	return []any{req.ID.Hex(), req.TTL.Milliseconds(), b.holders.owned(req.Owner, req.Holder)}
 }
 
 func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
@@ -65,12 +68,21 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 
 // Renew extends the hold in one script.
 func (b *redisBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	n := namesOf(b.prefix, hold.Key)
+	n := b.buckets.namesOf(hold.Key)
 	r, err := b.run(ctx, renewScript, n, hold.ID.Hex(), hold.TTL.Milliseconds())
 	if err != nil {
-		return backend.Validity{}, err
+		return backend.Validity{}, renewalError(err)
 	}
 	return renewal(hold, n, r)
+}
+
+// renewalError has a hold end whose client was closed by its owner: no renewal can
+// succeed any more, and the holder should not learn of it at the deadline only.
+func renewalError(err error) error {
+	if errors.Is(err, goredis.ErrClosed) {
+		return fmt.Errorf("%w: %w", backend.ErrSessionLost, err)
+	}
+	return err
 }
 
 func renewal(hold backend.Hold, n names, r reply) (backend.Validity, error) {
@@ -88,8 +100,14 @@ func renewal(hold backend.Hold, n names, r reply) (backend.Validity, error) {
 // Release ends the hold in one script. When an attempt lost its reply and the
 // next one finds no hold, the first is taken to have removed it.
 func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
-	n := namesOf(b.prefix, hold.Key)
-	r, err := b.run(ctx, releaseScript, n, b.removing(hold.ID.Hex())...)
+	n := b.buckets.namesOf(hold.Key)
+	var r reply
+	var err error
+	if b.cluster {
+		r, err = b.run(ctx, releaseScript, n, hold.ID.Hex(), "cluster")
+	} else {
+		r, err = b.run(ctx, releaseScript, n, hold.ID.Hex())
+	}
 	if err != nil {
 		return err
 	}
@@ -98,7 +116,7 @@ func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
 
 // ForceRelease removes the record if it has the token, in one script.
 func (b *redisBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
-	n := namesOf(b.prefix, key)
+	n := b.buckets.namesOf(key)
 	r, err := b.run(ctx, forceScript, n, b.removing(strconv.FormatUint(token, 10))...)
 	if err != nil {
 		return err
@@ -136,7 +154,7 @@ func (b *redisBackend) Inspect(ctx context.Context, key string) (backend.Record,
 }
 
 func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backend.Record, error) {
-	n := namesOf(b.prefix, key)
+	n := b.buckets.namesOf(key)
 	r, err := b.run(ctx, s, n)
 	if err != nil {
 		return backend.Record{}, err
@@ -146,10 +164,10 @@ func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backe
 	case 1:
 		token, err := strconv.ParseUint(list.string(1), 10, 64)
 		waiters := -1
-		if len(list) == 7 {
-			waiters = list.int(6)
+		if len(list) == 8 {
+			waiters = list.int(7)
 		}
-		if err == nil && len(list) >= 6 {
+		if err == nil && len(list) >= 7 {
 			return backend.Record{
 				Key:       key,
 				Token:     token,
@@ -157,6 +175,7 @@ func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backe
 				Waiters:   waiters,
 				Remaining: list.millis(3),
 				Holder:    decodeHolder(list.string(5), list.string(4)),
+				Revoked:   list.int(6) == 1,
 			}, nil
 		}
 	case 0:
@@ -219,6 +238,7 @@ func (l list) millis(i int) time.Duration {
 type encodedHolder struct {
 	holder  backend.Holder
 	details string
+	free    any // the details behind the mark of no owner, as an argument of a command
 }
 
 // holderTexts writes the public details of holders. The last result is kept, since
@@ -226,17 +246,29 @@ type encodedHolder struct {
 type holderTexts struct{ last atomic.Pointer[encodedHolder] }
 
 // of leaves out Since, which is said beside the details.
-func (t *holderTexts) of(h backend.Holder) string {
+func (t *holderTexts) of(h backend.Holder) string { return t.encoded(h).details }
+
+// owned is what a record says of owner and holder.
+func (t *holderTexts) owned(owner string, h backend.Holder) any {
+	e := t.encoded(h)
+	if owner == "" {
+		return e.free
+	}
+	return ownerField(owner) + "|" + e.details
+}
+
+func (t *holderTexts) encoded(h backend.Holder) *encodedHolder {
 	h.Since = time.Time{}
 	if last := t.last.Load(); last != nil && last.holder == h {
-		return last.details
+		return last
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
 		text = []byte("{}") // strings and a number never fail
 	}
-	t.last.Store(&encodedHolder{h, string(text)})
-	return string(text)
+	e := &encodedHolder{holder: h, details: string(text), free: noOwner + "|" + string(text)}
+	t.last.Store(e)
+	return e
 }
 
 // decodeHolder reads what holderTexts wrote, by whatever version, and the

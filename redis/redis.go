@@ -105,6 +105,7 @@ type redisBackend struct {
 	closesIt   bool
 	cluster    bool
 	prefix     string
+	buckets    *buckets
 	clock      backend.Clock
 	guarantees backend.Guarantees
 	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
@@ -138,7 +139,7 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	if emptyTag(prefix) {
 		return nil, fmt.Errorf("redislock: %w: the prefix begins its first hash tag with {}, so that a Cluster would keep what belongs together in different slots; put a name between the braces", backend.ErrInvalid)
 	}
-	b := &redisBackend{client: client, prefix: prefix, clock: backend.SystemClock()}
+	b := &redisBackend{client: client, prefix: prefix, buckets: newBuckets(prefix), clock: backend.SystemClock()}
 	_, b.cluster = client.(*goredis.ClusterClient)
 	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
 	if c, ok := client.(*goredis.Client); ok {

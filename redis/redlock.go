@@ -52,7 +52,8 @@ type RedlockOptions struct {
 
 	// RestartDelay is for how long a node that has lost its data grants nothing,
 	// on its own clock: at least the longest TTL that any Locker on these nodes
-	// uses. Less than the default TTL is refused. Default: the default TTL.
+	// uses. A longer TTL is refused with ErrInvalid, since two such nodes could give
+	// the key to a second holder. Default: the default TTL.
 	RestartDelay time.Duration
 
 	// NewNodes says that nobody has used these nodes under this prefix yet, so that
@@ -62,7 +63,8 @@ type RedlockOptions struct {
 	// lost it while a key was held.
 	NewNodes bool
 
-	// WithoutTokens saves one of the two round trips of an acquisition. Token is 0
+	// WithoutTokens saves the nodes the work for tokens, and the second round trip of an
+	// acquisition whose token is not accepted with the first. Token is 0
 	// then, and the guarantees say so. Lockers on the same nodes should agree.
 	WithoutTokens bool
 }
@@ -166,6 +168,7 @@ type redlockBackend struct {
 	guarantees   backend.Guarantees
 	holders      holderTexts
 	attempts     atomic.Uint64
+	proposed     atomic.Int64 // the last token that was proposed
 	topUps       topUps
 	owned        []*goredis.Client
 	end          context.CancelFunc

@@ -79,12 +79,13 @@ func TestRedlockConformance(t *testing.T) {
 		{"5 nodes", 5, 5, ""},
 		{"5 nodes, 1 down", 5, 4, ""},
 		{"5 nodes, 2 down", 5, 3, ""},
-		{"3 nodes, without tokens", 3, 3, "?tokens=off"},
+		{"3 nodes, without tokens", 3, 3, "&tokens=off"},
 	} {
 		t.Run(set.name, func(t *testing.T) {
 			t.Parallel()
 			servers := nodeSet(t, set.nodes)
-			url := redlockURL(servers) + set.parameters
+			// So that longer leases are granted than those of the default TTL.
+			url := redlockURL(servers) + "?restart_delay=1m" + set.parameters
 			for _, s := range servers[set.up:] {
 				s.Kill(t)
 			}
@@ -92,7 +93,7 @@ func TestRedlockConformance(t *testing.T) {
 			if set.up < set.nodes {
 				// With nodes down, a live one that the machine holds up is missed at once.
 				ttl = 2 * time.Second
-				url += "?node_timeout=600ms"
+				url += "&node_timeout=600ms"
 			}
 			conformance.Run(t, conformanceOfRedlock("redlock, "+set.name, url, ttl))
 			if set.up < set.nodes {

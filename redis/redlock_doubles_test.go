@@ -23,7 +23,8 @@ type flaky struct {
 	server
 	mu   sync.Mutex
 	mode func(do func())
-	fail error // given instead of the answers, or nil
+	fail error       // given instead of the answers, or nil
+	sent map[any]int // requests, by the hash of their script
 }
 
 // set makes the next batches go through mode, and gives fail instead of their
@@ -37,6 +38,12 @@ func (f *flaky) set(fail error, mode func(do func())) {
 func (f *flaky) do(ctx context.Context, calls []*call) {
 	f.mu.Lock()
 	mode, fail := f.mode, f.fail
+	if f.sent == nil {
+		f.sent = map[any]int{}
+	}
+	for _, c := range calls {
+		f.sent[c.script.hash]++
+	}
 	f.mu.Unlock()
 	if mode == nil {
 		mode = func(do func()) { do() }
@@ -85,6 +92,9 @@ func doubleOn(t testing.TB, clients []*goredis.Client, opts RedlockOptions) *dou
 	if opts.Prefix == "" {
 		opts.Prefix = "double:" + backend.NewID().Hex()[:8] + ":"
 	}
+	if opts.NodeTimeout == 0 {
+		opts.NodeTimeout = 3 * time.Second // those who count votes don't mind how long they take
+	}
 	b, err := newRedlock(clients, false, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
@@ -113,6 +123,17 @@ func (d *double) records(t testing.TB, key string) []string {
 		out[i] = text
 	}
 	return out
+}
+
+// sent is how often the nodes were sent the script.
+func (d *double) sent(s script) int {
+	n := 0
+	for _, f := range d.nodes {
+		f.mu.Lock()
+		n += f.sent[s.hash]
+		f.mu.Unlock()
+	}
+	return n
 }
 
 // count is how many nodes have a record of the key.

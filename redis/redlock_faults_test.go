@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,11 @@ func TestRedlockMajorityDown(t *testing.T) {
 	defer l.Close()
 	lease, err := l.TryAcquire(t.Context(), "held")
 	require.NoError(t, err)
+	ended := make(chan time.Time, 1)
+	go func() {
+		<-lease.Context().Done()
+		ended <- time.Now()
+	}()
 	for _, s := range servers[:3] {
 		s.Kill(t)
 	}
@@ -68,10 +74,10 @@ func TestRedlockMajorityDown(t *testing.T) {
 	_, err = NewRedlockBackend(t.Context(), clientsOf(t, servers), opts)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "2 of 5 nodes can be reached, and 3 are needed")
+	at := <-ended
 	deadline, _ := lease.Deadline()
-	<-lease.Context().Done()
 	require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrExpired)
-	require.WithinDuration(t, deadline, time.Now(), time.Second)
+	require.WithinDuration(t, deadline, at, time.Second)
 }
 
 // TestRedlockFrozenNode: one node of three that stands still costs nothing, and a
@@ -79,13 +85,14 @@ func TestRedlockMajorityDown(t *testing.T) {
 func TestRedlockFrozenNode(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	l, err := NewRedlock(t.Context(), clientsOf(t, servers), &RedlockOptions{Lock: lock.Options{TTL: 1500 * time.Millisecond}})
+	const ttl = 3 * time.Second
+	l, err := NewRedlock(t.Context(), clientsOf(t, servers), &RedlockOptions{Lock: lock.Options{TTL: ttl}})
 	require.NoError(t, err)
 	defer l.Close()
 	servers[1].Freeze(t)
 	lease, err := l.Acquire(t.Context(), "k")
 	require.NoError(t, err)
-	control := time.NewTimer(4500 * time.Millisecond)
+	control := time.NewTimer(3 * ttl)
 	defer control.Stop()
 	for range 100 {
 		other, err := l.TryAcquire(t.Context(), "other")
@@ -115,8 +122,8 @@ func TestRedlockFrozenNode(t *testing.T) {
 // TestRedlockSlowNode: a node slower than its time limit counts as failed.
 func TestRedlockSlowNode(t *testing.T) {
 	t.Parallel()
-	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 100 * time.Millisecond})
-	slow := func(do func()) { time.Sleep(300 * time.Millisecond); do() }
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 500 * time.Millisecond})
+	slow := func(do func()) { time.Sleep(1500 * time.Millisecond); do() }
 	d.nodes[0].set(nil, slow)
 	hold, _ := granted(t, d, request("k"))
 	_, err := d.Renew(t.Context(), hold)
@@ -140,7 +147,7 @@ func TestRedlockSlowNode(t *testing.T) {
 func TestRedlockRestartedEmpty(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
 	holder, rival := redlockOn(t, servers, opts), redlockOn(t, servers, opts)
 	servers[2].Kill(t) // the lease is on two nodes of three
@@ -173,7 +180,7 @@ func TestRedlockRestartedWithData(t *testing.T) {
 	}
 	firstUse(t, servers)
 	b := redlockOn(t, servers, nil)
-	hold, _ := granted(t, b, request("k"))
+	hold, g := granted(t, b, request("k"))
 	first := clientOf(t, servers[0])
 	eventually(t, "the first node has it too, which a grant does not wait for", func() bool {
 		return first.Exists(t.Context(), defaultRedlockPrefix+"k:k").Val() == 1
@@ -192,6 +199,9 @@ func TestRedlockRestartedWithData(t *testing.T) {
 		_, err := b.Try(t.Context(), request("other"))
 		return err == nil
 	})
+	require.NoError(t, b.Release(t.Context(), hold))
+	_, next := granted(t, b, request("k"))
+	require.Greater(t, next.Token, g.Token)
 }
 
 // TestRedlockSnapshotRestart: a node that comes back with an old snapshot has its
@@ -275,4 +285,105 @@ func TestRedlockRefusedSets(t *testing.T) {
 	assert.Contains(t, log.String(), "a node can't be reached")
 	assert.Contains(t, log.String(), "an even number of nodes")
 	assert.Contains(t, log.String(), "append-only file")
+}
+
+// TestRedlockQuorumSpeed: a node that takes requests and never answers delays nothing
+// while the others decide, and otherwise for no longer than a node has to answer.
+func TestRedlockQuorumSpeed(t *testing.T) {
+	t.Parallel()
+	const limit = 3 * time.Second
+	d := doubleOn(t, doubleClients(t, 5), RedlockOptions{NodeTimeout: limit})
+	defer d.nodes[0].stall()()
+	timed := func(what string, bound time.Duration, f func()) {
+		began := time.Now()
+		f()
+		assert.Less(t, time.Since(began), bound, what)
+	}
+	var hold backend.Hold
+	timed("it is granted", limit, func() { hold, _ = granted(t, d, request("k")) })
+	timed("it is renewed", limit, func() {
+		_, err := d.Renew(t.Context(), hold)
+		require.NoError(t, err)
+	})
+	timed("others are refused", limit, func() {
+		_, err := d.Try(t.Context(), request("k"))
+		require.ErrorIs(t, err, backend.ErrHeld)
+	})
+	timed("it is released", limit, func() { require.NoError(t, d.Release(t.Context(), hold)) })
+	defer d.nodes[1].stall()()
+	d.nodes[2].down()
+	timed("it is decided when the nodes have had their time", limit+limit/5, func() {
+		_, err := d.Try(t.Context(), request("other"))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
+	})
+}
+
+// TestRedlockClosedClients: when so many clients were closed by their owner that no
+// majority is left, no renewal can succeed any more: the holds end at the next one, and
+// not only at the deadline. A minority is one of the failures that are tolerated.
+func TestRedlockClosedClients(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	open := func() (lock.Locker, []goredis.UniversalClient, []lock.Lease) {
+		clients := clientsOf(t, servers)
+		l, err := NewRedlock(t.Context(), clients, &RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		var leases []lock.Lease
+		for range 3 {
+			lease, err := l.Acquire(t.Context(), uniqueKey(t))
+			require.NoError(t, err)
+			leases = append(leases, lease)
+		}
+		return l, clients, leases
+	}
+	for closed := 2; closed <= 3; closed++ {
+		l, clients, leases := open()
+		for _, c := range clients[:closed] {
+			require.NoError(t, c.Close())
+		}
+		for _, lease := range leases {
+			<-lease.Context().Done()
+			require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrSessionLost, "%d closed", closed)
+			require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost, "%d closed", closed)
+		}
+		_, err := l.TryAcquire(t.Context(), uniqueKey(t))
+		require.Error(t, err)
+	}
+	_, clients, leases := open()
+	require.NoError(t, clients[0].Close())
+	for _, lease := range leases {
+		require.NoError(t, lease.Renew(t.Context()))
+		require.NoError(t, lease.Release(t.Context()))
+	}
+}
+
+// TestRedlockServerGivenTwice: a server that is given under a second address, which could
+// not be reached at the opening, has one vote.
+func TestRedlockServerGivenTwice(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 2)
+	second := servertest.Proxy(t, servers[0].Addr())
+	second.Refuse()
+	clients := clientsOf(t, servers)
+	again := goredis.NewClient(&goredis.Options{Addr: second.Addr(), Password: servers[0].Password()})
+	t.Cleanup(func() { _ = again.Close() })
+	b, err := NewRedlockBackend(t.Context(), append(clients, again), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	granted(t, b, request(uniqueKey(t)))
+	second.Accept(t)
+	servers[1].Kill(t)
+	eventually(t, "it is noticed that the server is given twice", func() bool {
+		_, err := b.Try(t.Context(), request(uniqueKey(t)))
+		require.ErrorIs(t, err, backend.ErrUnavailable, "one server of two made up a majority")
+		return strings.Contains(err.Error(), "is the same server as another node")
+	})
+	// The first address is not blamed, and goes on.
+	servers[1].Restart(t, true)
+	eventually(t, "the two servers are a majority", func() bool {
+		_, err := b.Try(t.Context(), request(uniqueKey(t)))
+		return err == nil || strings.Contains(err.Error(), servers[1].Addr()+": is new")
+	})
 }

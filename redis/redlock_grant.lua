@@ -1,4 +1,5 @@
--- Grants the key on one node, or says who has it there.
+-- Grants the key on one node, or says who has it there. A token that is proposed
+-- with the request is accepted in the same step, if it may be.
 --
 -- KEYS[1]  record of the key
 -- KEYS[2]  the token that was accepted last, and for which acquisition
@@ -6,9 +7,13 @@
 -- ARGV[1]  record to write: R1|acquisition id|attempt|since ms|details
 -- ARGV[2]  TTL in milliseconds
 -- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing
--- ARGV[4]  given when no token is wanted
+-- ARGV[4]  the token that is proposed, 0: none yet; left out when no token is wanted
+-- ARGV[5]  for how many milliseconds the node remembers the token
 --
--- Returns  number          granted; the smallest token that this node would accept
+-- Returns  number          granted, and the token accepted if one was proposed: the
+--                          node's clock in microseconds
+--          {token, us, 0}  granted; the smallest token that this node would accept,
+--                          and its clock
 --          token           granted before, with a token accepted for it
 --          {record, ms}    held by somebody else for so long
 --          {ms}            the node has lost its data, and grants nothing for so long
@@ -41,21 +46,32 @@ if not mine and (not mark or string.sub(mark, -2) ~= '|0') then
   end
 end
 
-local token = 1
-if not ARGV[4] then
+local answer = 1
+local accepts = false
+if ARGV[4] then
+  local id = string.sub(ARGV[1], 4, 35)
   local accepted = redis.call('GET', KEYS[2])
   local last = 0
   if accepted then
-    local number, id = string.match(accepted, '^(%d+)|(%x+)$')
+    local number, of = string.match(accepted, '^(%d+)|(%x+)$')
     if not number then return -2 end
-    if mine and id == string.sub(ARGV[1], 4, 35) then token = number end
+    if mine and of == id then answer = number end
     last = tonumber(number)
   end
-  if token == 1 then
+  if answer == 1 then
     -- From 2^53 on, Lua's numbers no longer tell neighbours apart.
     if last >= 9007199254740991 then return -3 end
     time = time or redis.call('TIME')
-    token = math.max(last + 1, time[1] * 1000000 + time[2])
+    local now = time[1] * 1000000 + time[2]
+    local token = tonumber(ARGV[4])
+    -- A token is never behind the node's clock, so that tokens go on rising after a
+    -- loss of data, nor far ahead of it, so that nobody can use them up.
+    if token > last and token >= now and token <= now + 50000 then
+      accepts = ARGV[4] .. '|' .. id
+      answer = now
+    else
+      answer = {math.max(last + 1, now), now, 0}
+    end
   end
 end
 if not mine then
@@ -66,4 +82,5 @@ else
   local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
   redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', left))
 end
-return token
+if accepts then redis.call('SET', KEYS[2], accepts, 'PX', ARGV[5]) end
+return answer

@@ -79,11 +79,13 @@ func (b *redlockBackend) Inspect(ctx context.Context, key string) (backend.Recor
 		}
 		_, since, details, _ := recordOf(c.record)
 		token, _ := strconv.ParseUint(c.token, 10, 64)
+		_, revoked := revokedToken(c.record)
 		slices.Sort(c.left)
 		return backend.Record{
 			Key: key, Token: token, Holds: 1, Waiters: -1,
 			Remaining: c.left[len(c.left)-b.quorum], // then fewer than a majority are left
 			Holder:    decodeHolder(details, since),
+			Revoked:   revoked,
 		}, nil
 	}
 	if most+unseen >= b.quorum {

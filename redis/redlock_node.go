@@ -36,6 +36,7 @@ type call struct {
 	release bool
 	until   backend.Instant
 
+	sent  backend.Instant // just before; zero if it was not
 	value any
 	err   error
 }
@@ -54,7 +55,7 @@ var (
 
 // unsent marks the errors of calls that were not sent.
 func unsent(err error) bool {
-	return errors.Is(err, errSilent) || errors.Is(err, errTooMany) || errors.Is(err, errClosing)
+	return errors.Is(err, errSilent) || errors.Is(err, errTooMany) || errors.Is(err, errClosing) || errors.Is(err, errTwice)
 }
 
 // redlockNode sends the calls of a Locker to one node: one batch at a time, in the
@@ -69,6 +70,7 @@ type redlockNode struct {
 	ctx     context.Context
 	timeout time.Duration // after which an answer no longer counts
 	wake    chan struct{} // taken by the goroutine if it has nothing to do
+	clocked nodeClock
 
 	mu        sync.Mutex
 	queue     []*call
@@ -79,6 +81,7 @@ type redlockNode struct {
 	restUntil backend.Instant // until when the node is left alone
 	owed      []*call         // releases to be sent again
 	closed    bool
+	lost      bool          // its client was closed by its owner
 	idle      chan struct{} // closed when the goroutine has nothing to do, if somebody waits
 }
 
@@ -97,6 +100,8 @@ func (n *redlockNode) enqueue(c *call, now backend.Instant) error {
 	switch {
 	case n.closed && !(c.release && n.busy):
 		err = errClosing
+	case n.lost:
+		err = goredis.ErrClosed
 	case n.silent(now):
 		err = errSilent
 	case len(n.queue) >= maxQueued:
@@ -132,6 +137,13 @@ func (n *redlockNode) owe(c *call) {
 	if c.release && len(n.owed) < maxOwed {
 		n.owed = append(n.owed, &call{script: c.script, args: c.args, release: true, until: c.until})
 	}
+}
+
+// owes reports whether the node is to get releases again.
+func (n *redlockNode) owes() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.owed) > 0
 }
 
 // run sends what is queued, until there has been nothing for a while.
@@ -188,6 +200,9 @@ func (n *redlockNode) take() (batch []*call, tested bool) {
 		return nil, tested
 	}
 	n.began = now
+	for _, c := range batch {
+		c.sent = now
+	}
 	return batch, tested
 }
 
@@ -219,12 +234,13 @@ func tell(calls []*call) {
 // finish draws the conclusions about the node from a batch. It returns the calls
 // that will not be sent, since they have waited for too long.
 func (n *redlockNode) finish(batch []*call, tested bool) []*call {
-	answered, timeout := false, false
+	answered, timeout, lost := false, false, false
 	for _, c := range batch {
 		if c.err == nil || replied(c.err) {
 			answered = true
 		} else {
 			timeout = timeout || isTimeout(c.err)
+			lost = lost || errors.Is(c.err, goredis.ErrClosed)
 		}
 	}
 	n.mu.Lock()
@@ -241,6 +257,7 @@ func (n *redlockNode) finish(batch []*call, tested bool) []*call {
 		return nil
 	}
 	n.failures++
+	n.lost = n.lost || lost
 	// A single broken connection says little; a server that restarts breaks them all.
 	if timeout || n.failures > 1 {
 		n.restUntil = n.clock.Now().Add(min(n.timeout<<min(n.failures-1, 8), longestRest))
@@ -249,6 +266,9 @@ func (n *redlockNode) finish(batch []*call, tested bool) []*call {
 	n.queue = nil
 	for _, c := range late {
 		c.err = errSilent
+		if n.lost {
+			c.err = goredis.ErrClosed
+		}
 		n.owe(c)
 	}
 	return late
@@ -279,9 +299,14 @@ func (n *redlockNode) close() <-chan struct{} {
 type redisServer struct {
 	client *goredis.Client
 	mark   string // the name of the node's mark
+	run    *nodeRun
 }
 
 func (s redisServer) do(ctx context.Context, calls []*call) {
+	if s.run != nil && !s.run.known.Load() {
+		s.again(ctx, calls)
+		return
+	}
 	s.exec(ctx, calls, false)
 	for i, c := range calls {
 		if unknownScript(c.err) {
@@ -301,7 +326,12 @@ func (s redisServer) again(ctx context.Context, calls []*call) {
 			first[i] = c.value
 		}
 	}
-	if err := s.client.Process(ctx, newCommand(ctx, "eval", markScript.text, 1, s.mark)); err != nil {
+	mark := newCommand(ctx, "eval", markScript.text, 1, s.mark)
+	err := s.client.Process(ctx, mark)
+	if err == nil && s.run != nil {
+		err = s.run.is(list(asList(mark.Val())).string(0))
+	}
+	if err != nil {
 		for _, c := range calls {
 			c.value, c.err = nil, err
 		}

@@ -3,12 +3,15 @@ package redislock
 import (
 	"context"
 	_ "embed" // the scripts
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -51,10 +54,12 @@ func (b *redlockBackend) accepted(key string) string { return b.prefix + "t:" + 
 func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.nodeTimeout, ttl/3) }
 
 // Try asks every node at once and is granted the key by a majority of all nodes.
-// With tokens it asks again: the token is the largest that the granting nodes would
-// accept, and holds if a majority accepts it, which a node does only when the
-// token is larger than all that it has accepted before. Two acquisitions share a
-// node, so the later one has the larger token, whatever the clocks say.
+// A token holds if a majority has accepted it for the acquisition, which a node does
+// only while the key is that of the acquisition there, and when the token is larger
+// than all that it has accepted before. Two acquisitions share a node, so the later one
+// has the larger token, whatever the clocks say. One is proposed with the request for the
+// key; where that is not accepted, the nodes are asked again for the largest that they
+// said they would accept.
 //
 // When several ask at the same moment, each may get a few nodes and none a majority.
 // The protocol has an answer to that, and it is part of the question: all give up
@@ -97,10 +102,12 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 		"evalsha", grantScript.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
 		record, req.TTL.Milliseconds(), b.restartDelay.Milliseconds(),
 	}
-	if !b.tokens {
-		args = append(args, "no token")
+	r := b.newRound(req.TTL, (*tally).toAll, b.meansGrant)
+	var proposed int64
+	if b.tokens {
+		proposed = b.proposal(r.sent)
+		args = append(args, proposed, tokenMemory(req.TTL))
 	}
-	r := b.newRound(req.TTL, (*tally).toAll, meansGrant)
 	r.after = func(c *call, v vote) {
 		if r.verdict != agreed && mayHold(c, v) {
 			b.releaseAt(c.index, req.Key, attempt, r.until)
@@ -108,9 +115,6 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 	}
 	r.ask(grantScript, args, false)
 	v := r.wait(ctx, b.limit(req.TTL))
-	if v == agreed && !b.tokens {
-		return backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}, false, nil
-	}
 	if v != agreed {
 		b.undo(ctx, r, req, attempt)
 		if v != refused || ctx.Err() != nil {
@@ -119,18 +123,25 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 		held, split := b.heldError(r, req.Key)
 		return backend.Grant{}, split, held
 	}
-
-	token := r.token()
-	second := b.newRound(req.TTL, (*tally).toAll, meansAccept)
-	second.tally.votes = r.toAccept()
-	second.ask(acceptScript, []any{
-		"evalsha", acceptScript.hash, 2, b.record(req.Key), b.accepted(req.Key),
-		id, token, tokenMemory(req.TTL),
-	}, false)
-	v = second.wait(ctx, b.limit(req.TTL))
-	valid := r.validity(req.TTL)
-	if v == agreed && b.clock.Now() < valid.Until() {
-		return backend.Grant{Token: uint64(token), Holds: 1, Validity: valid}, false, nil
+	g := backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}
+	if !b.tokens {
+		return g, false, nil
+	}
+	accepted, next := r.tokens(proposed)
+	if accepted {
+		g.Token = uint64(proposed)
+		return g, false, nil
+	}
+	var second *round
+	for _, token := range next {
+		second, v = b.accept(ctx, r, req, token)
+		if v == agreed && b.clock.Now() < g.Until() {
+			g.Token = uint64(token)
+			return g, false, nil
+		}
+		if v != refused {
+			break
+		}
 	}
 	b.undo(ctx, r, req, attempt)
 	if v == agreed {
@@ -141,25 +152,46 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 	return backend.Grant{}, false, b.failure(ctx, second, req.Key)
 }
 
+// accept asks the nodes that granted the key, and those whose answer is still to come,
+// for the token.
+func (b *redlockBackend) accept(ctx context.Context, r *round, req backend.Request, token int64) (*round, verdict) {
+	second := b.newRound(req.TTL, (*tally).toAll, meansAccept)
+	second.tally.votes = r.toAccept()
+	second.ask(acceptScript, []any{
+		"evalsha", acceptScript.hash, 2, b.record(req.Key), b.accepted(req.Key),
+		req.ID.Hex(), token, tokenMemory(req.TTL),
+	}, false)
+	return second, second.wait(ctx, b.limit(req.TTL))
+}
+
 func (r *round) validity(ttl time.Duration) backend.Validity {
 	return backend.Validity{Sent: r.sent, For: backend.ValidFor(ttl)}
 }
 
-// meansGrant reads the answer to a request for the key.
-func meansGrant(c *call) vote {
+// meansGrant reads the answer to a request for the key, and the node's clock.
+func (b *redlockBackend) meansGrant(c *call) vote {
 	if c.err != nil {
 		return failed
 	}
+	clock := &b.nodes[c.index].clocked
 	switch v := c.value.(type) {
 	case int64:
+		if v > 1 {
+			clock.learn(v, c.sent)
+		}
 		if v > 0 {
 			return yes
 		}
 	case string:
 		return yes
 	case []any:
-		if len(v) == 2 {
+		switch len(v) {
+		case 2:
 			return no
+		case 3:
+			now, _ := v[1].(int64)
+			clock.learn(now, c.sent)
+			return yes
 		}
 	}
 	return failed
@@ -183,28 +215,6 @@ func mayHold(c *call, v vote) bool { return v == yes || v == failed && mayHaveRu
 // mayHaveRun reports whether a request that failed may have been carried out.
 func mayHaveRun(c *call) bool {
 	return c.err != nil && !unsent(c.err) && sentinelFor(c.err) == nil
-}
-
-// token is the token to propose: the largest of those that the granting nodes would
-// accept. An acquisition that asks again and has a token already keeps it.
-func (r *round) token() int64 {
-	var fresh, kept int64
-	for i, v := range r.tally.votes {
-		if v != yes {
-			continue
-		}
-		switch t := r.calls[i].value.(type) {
-		case int64:
-			fresh = max(fresh, t)
-		case string:
-			n, _ := strconv.ParseInt(t, 10, 64)
-			kept = max(kept, n)
-		}
-	}
-	if kept > 0 {
-		return kept
-	}
-	return fresh
 }
 
 // toAccept are the votes to begin the second phase with: who refused the key, or
@@ -280,7 +290,23 @@ func (b *redlockBackend) Renew(ctx context.Context, hold backend.Hold) (backend.
 	case refused:
 		return backend.Validity{}, fmt.Errorf("redislock: key %q: %w: a majority of the nodes does not have it", hold.Key, backend.ErrTakenOver)
 	}
-	return backend.Validity{}, b.failure(ctx, r, hold.Key)
+	err := b.failure(ctx, r, hold.Key)
+	if r.closedClients() > len(b.nodes)-b.quorum {
+		err = fmt.Errorf("%w: %w", backend.ErrSessionLost, err) // as renewalError
+	}
+	return backend.Validity{}, err
+}
+
+// closedClients is at how many nodes a request failed because the owner of their
+// clients has closed them.
+func (r *round) closedClients() int {
+	n := 0
+	for i, v := range r.tally.votes[:r.tally.nodes] {
+		if v == failed && errors.Is(r.calls[i].err, goredis.ErrClosed) {
+			n++
+		}
+	}
+	return n
 }
 
 // meansRenewal reads the answer to a renewal.
@@ -305,9 +331,10 @@ func (b *redlockBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
 	}
-	b.topUps.end(hold.ID)
+	sent := b.topUps.end(hold.ID)
 	r := b.newRound(hold.TTL, (*tally).ended, meansRelease)
 	r.ask(unlockScript, b.unlockArgs(hold.Key, recordHead+hold.ID.Hex()+"|"), true)
+	sent()
 	switch r.wait(ctx, b.limit(hold.TTL)) {
 	case agreed:
 		return nil

@@ -160,7 +160,7 @@ func TestRedlockLateReleaseOfAnAttempt(t *testing.T) {
 // decide, is asked one thing at a time, and gets the releases that it missed.
 func TestRedlockSilentNode(t *testing.T) {
 	t.Parallel()
-	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 200 * time.Millisecond})
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: time.Second})
 	goOn := d.nodes[2].stall()
 	defer goOn()
 	var holds []backend.Hold

@@ -43,9 +43,9 @@ func keepsOut(t *testing.T, servers []*servertest.Server, opts RedlockOptions, k
 		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
 		require.Contains(t, warnings, "grant nothing for up to another")
 		asked++
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
-	require.Positive(t, asked)
+	require.Positive(t, asked, "the nodes were away for longer than the lease")
 	eventually(t, "the nodes vote again", func() bool {
 		_, err := askedAnew(t, servers, opts, brief(key, opts.Lock.TTL))
 		return err == nil
@@ -92,7 +92,7 @@ func TestRedlockLostByAMajority(t *testing.T) {
 			t.Run(name+", new_nodes="+strconv.FormatBool(newNodes), func(t *testing.T) {
 				t.Parallel()
 				servers := nodeSet(t, 3)
-				opts := RedlockOptions{NewNodes: newNodes, Lock: lock.Options{TTL: 4 * time.Second}}
+				opts := RedlockOptions{NewNodes: newNodes, Lock: lock.Options{TTL: 6 * time.Second}}
 				b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
 				require.NoError(t, err)
 				servers[2].Kill(t) // the lease is on two nodes of three
@@ -116,9 +116,9 @@ func TestRedlockLostByAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := nodeSet(t, 3)
-			opts := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
+			opts := RedlockOptions{Lock: lock.Options{TTL: 5 * time.Second}}
 			for _, s := range servers {
-				upFor(t, s, 5) // so that a flush does not show in the uptime
+				upFor(t, s, 7) // so that a flush does not show in the uptime
 			}
 			b := redlockOn(t, servers, &opts)
 			_, g := granted(t, b, brief("k", opts.Lock.TTL))
@@ -235,4 +235,41 @@ func TestRedlockFirstInstallation(t *testing.T) {
 		}
 		all.Wait()
 	})
+}
+
+// TestRedlockLongTTL: a node that has lost its data grants nothing for the restart delay
+// and no longer, so no lease may last longer than that, however its TTL was given.
+func TestRedlockLongTTL(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	opts := RedlockOptions{Lock: lock.Options{TTL: 2 * time.Second}}
+	refused := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, lock.ErrInvalid)
+		require.ErrorContains(t, err, "raise restart_delay (RestartDelay)")
+	}
+	l, err := NewRedlock(t.Context(), clientsOf(t, servers), &opts)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = l.TryAcquire(t.Context(), "k", lock.WithTTL(2*time.Second+time.Millisecond))
+	refused(err)
+	lease, err := l.TryAcquire(t.Context(), "k", lock.WithTTL(2*time.Second))
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+
+	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
+	require.NoError(t, err)
+	defer b.Close()
+	_, err = lock.New(b, &lock.Options{TTL: time.Minute})
+	refused(err)
+
+	opts.RestartDelay = time.Minute
+	longer, err := NewRedlock(t.Context(), clientsOf(t, servers), &opts)
+	require.NoError(t, err)
+	defer longer.Close()
+	lease, err = longer.TryAcquire(t.Context(), "k", lock.WithTTL(time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+	_, err = longer.TryAcquire(t.Context(), "k", lock.WithTTL(time.Minute+time.Millisecond))
+	refused(err)
 }

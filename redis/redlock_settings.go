@@ -40,12 +40,17 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 	states := b.askAll(ctx, patient)
 
 	var missing []string
+	cause := backend.ErrPermanent // of an error for too few nodes
 	for i, s := range states {
 		name := b.nodes[i].name
 		switch {
+		case badCertificate(s.err): // it may have run out, and the others go on
 		case errors.Is(s.err, backend.ErrPermanent), errors.Is(s.err, backend.ErrInvalid):
 			return fmt.Errorf("redislock: open: node %s: %w", name, s.err)
 		case s.err != nil:
+			cause = backend.ErrUnavailable
+		}
+		if s.err != nil {
 			missing = append(missing, fmt.Sprintf("%s: %v", name, s.err))
 			logger.WarnContext(ctx, "redislock: a node can't be reached; it counts as failed", "node", name, "error", s.err)
 			continue
@@ -60,11 +65,12 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 	}
 	if live := len(states) - len(missing); live < b.quorum {
 		return fmt.Errorf("redislock: open: %w: %d of %d nodes can be reached, and %d are needed: %s",
-			backend.ErrUnavailable, live, len(states), b.quorum, strings.Join(missing, "; "))
+			cause, live, len(states), b.quorum, strings.Join(missing, "; "))
 	}
 	if len(states)%2 == 0 {
 		logger.WarnContext(ctx, "redislock: an even number of nodes tolerates no more failures than one node less; use an odd number", "nodes", len(states))
 	}
+	b.compareRuns(states)
 	b.warnOf(ctx, logger, states)
 	appendOnly := len(missing) == 0
 	for _, s := range states {

@@ -9,8 +9,9 @@ import (
 // topUps are the renewals under way, and what they may still put back. A release
 // ends them first, so that nothing is put back behind it.
 type topUps struct {
-	mu sync.Mutex
-	m  map[backend.ID][]*topUp
+	mu        sync.Mutex
+	m         map[backend.ID][]*topUp
+	releasing map[backend.ID]int // releases that not every node has been sent yet
 }
 
 // topUp puts a hold that a majority has confirmed back on the nodes that lack it.
@@ -27,6 +28,10 @@ func (t *topUps) begin(b *redlockBackend, r *round, hold backend.Hold) *topUp {
 	u := &topUp{b: b, r: r, hold: hold}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.releasing[hold.ID] > 0 {
+		u.ended = true
+		return u
+	}
 	if t.m == nil {
 		t.m = map[backend.ID][]*topUp{}
 	}
@@ -34,14 +39,27 @@ func (t *topUps) begin(b *redlockBackend, r *round, hold backend.Hold) *topUp {
 	return u
 }
 
-// end keeps the renewals of the hold from putting anything back.
-func (t *topUps) end(id backend.ID) {
+// end keeps the renewals of the hold from putting anything back, those among them that
+// begin before sent is called: a node that has got the release before such a renewal
+// says that the key is free, while the others still have the hold.
+func (t *topUps) end(id backend.ID) (sent func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, u := range t.m[id] {
 		u.ended = true
 	}
 	delete(t.m, id)
+	if t.releasing == nil {
+		t.releasing = map[backend.ID]int{}
+	}
+	t.releasing[id]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.releasing[id]--; t.releasing[id] == 0 {
+			delete(t.releasing, id)
+		}
+	}
 }
 
 // placeAll is called when the renewal is decided.

@@ -99,6 +99,47 @@ func TestRedlockBadURLs(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrInvalid)
 }
 
+// TestRedlockTLS: the nodes are spoken to in TLS alone, they and the client show each
+// other certificates, and the password is that of each node.
+func TestRedlockTLS(t *testing.T) {
+	t.Parallel()
+	files := certificates(t)
+	var addresses, elsewhere []string
+	for range 3 {
+		port := speakTLS(t, servertest.Redis(t, servertest.WithPassword("secret")), files)
+		addresses, elsewhere = append(addresses, "127.0.0.1:"+port), append(elsewhere, "localhost:"+port)
+	}
+	open := func(authority, parameters string) error {
+		b, err := backend.DefaultMux.Open(t.Context(), "redlock://"+authority+"?"+parameters, backend.OpenConfig{TTL: ttl})
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		hold, g := granted(t, b, request(uniqueKey(t)))
+		require.NotZero(t, g.Token)
+		_, err = b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		return b.Release(t.Context(), hold)
+	}
+	nodes := strings.Join(addresses, ",")
+	ca, certificate := "tls=true&ca="+files.ca, "&cert="+files.cert+"&key="+files.key
+	require.NoError(t, open(":secret@"+nodes, ca+certificate+"&new_nodes=true"))
+	require.NoError(t, open(":secret@"+nodes, ca+certificate))
+	for what, err := range map[string]error{
+		"the system does not know the authority": open(":secret@"+nodes, "tls=true"+certificate),
+		"the certificate names another host":     open(":secret@"+strings.Join(elsewhere, ","), ca+certificate),
+	} {
+		require.ErrorIs(t, err, backend.ErrPermanent, what)
+		require.ErrorContains(t, err, "check ca, cert and key", what)
+		require.NotContains(t, err.Error(), "secret", what)
+	}
+	require.NoError(t, open(":secret@"+strings.Join([]string{addresses[0], addresses[1], elsewhere[2]}, ","), ca+certificate), "a minority is tolerated")
+	require.Error(t, open(":secret@"+nodes, ca), "the nodes ask for a certificate, and may just end the connection")
+	require.ErrorIs(t, open(":secret@"+nodes, ""), backend.ErrUnavailable, "the nodes take no connection without TLS")
+	require.ErrorIs(t, open(":wrong@"+nodes, ca+certificate), backend.ErrPermanent)
+	require.ErrorIs(t, open(nodes, ca+certificate), backend.ErrPermanent)
+}
+
 // TestRedlockPermissions: the rules that the documentation gives for a user of its own
 // suffice, also after a restart of a node.
 func TestRedlockPermissions(t *testing.T) {

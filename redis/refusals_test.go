@@ -1,11 +1,15 @@
 package redislock
 
 import (
+	"context"
 	"net"
 	"testing"
+	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -101,4 +105,29 @@ func TestTooFewReplicas(t *testing.T) {
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrUnavailable)
 	require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
 	require.NoError(t, b.Release(t.Context(), hold))
+}
+
+// A client that its owner closes renews nothing any more: its holds end at the next
+// renewal, and not only at the deadline, and their release does not hang.
+func TestClosedClientEndsItsHolds(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.SharedRedis(t))
+	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: 3 * time.Second}})
+	require.NoError(t, err)
+	var leases []lock.Lease
+	for range 3 { // the renewals of some are sent together
+		lease, err := l.Acquire(t.Context(), uniqueKey(t))
+		require.NoError(t, err)
+		leases = append(leases, lease)
+	}
+	require.NoError(t, c.Close())
+	for _, lease := range leases {
+		<-lease.Context().Done()
+		require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrSessionLost)
+		require.ErrorIs(t, context.Cause(lease.Context()), goredis.ErrClosed)
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
+	}
+	_, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	require.ErrorIs(t, err, lock.ErrPermanent)
+	_ = l.Close() // what is left ends with its TTL
 }

@@ -13,13 +13,14 @@
 --          -1  the record is not ours
 local record = redis.call('GET', KEYS[1])
 if record then
-  local live, latest, mine = {}, 0, false
-  local only = string.match(record, '^M1|(%x+):%d+%+%d+|')
-  if only then
-    mine = only == ARGV[1]
+  local mine = false
+  local head = 'M1|' .. ARGV[1] .. ':'
+  if string.sub(record, 1, #head) == head and string.find(record, '^%d+%+%d+|', #head + 1) then
+    mine = true -- and the only hold, as nearly always
   else
     local holds, rest = string.match(record, '^M1|([%x:+,]+)(|%d+|%d+|[%x-]+|.*)$')
     if not holds then return -1 end
+    local live, latest = {}, 0
     local time = redis.call('TIME')
     local now = time[1] .. string.sub('00000' .. time[2], -6, -4)
     for hold, id, start, ttl in string.gmatch(holds, '((%x+):(%d+)%+(%d+))') do

@@ -3,7 +3,7 @@
 -- KEYS[1]  record of the key
 -- KEYS[2]  token counter of the bucket
 -- ARGV[1]  token, in decimal
--- ARGV[2]  an acquisition id that nobody knows
+-- ARGV[2]  the acquisition id that nobody has, 32 zeros, by which inspect.lua tells
 --
 -- Returns   1  revoked
 --           0  the key is free or has another token; nothing was changed

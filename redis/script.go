@@ -68,7 +68,7 @@ func newCommand(ctx context.Context, args ...any) single {
 // text replaces the hash when the server does not know it.
 func (s script) command(ctx context.Context, n names, args ...any) single {
 	all := make([]any, 0, 7+len(args))
-	all = append(all, "evalsha", s.hash, 2, n.record(), n.counter())
+	all = append(all, "evalsha", s.hash, 2, n.record(), n.counterArg())
 	if s.queue {
 		all[2] = 4
 		all = append(all, n.queue(), n.lives())
@@ -89,7 +89,7 @@ func keyed(ctx context.Context, args []any) single {
 	return cmd
 }
 
-func unknownScript(err error) bool { return goredis.HasErrorPrefix(err, "NOSCRIPT") }
+func unknownScript(err error) bool { return err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // maxRepeats is how often a script is sent again after its connection broke.
 // Every script may be repeated.

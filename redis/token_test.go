@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 
@@ -74,6 +75,31 @@ func TestTokensRunOutAndNeverRepeat(t *testing.T) {
 		require.Equal(t, counter, c.Get(t.Context(), n.counter()).Val())
 		require.Zero(t, c.Exists(t.Context(), n.record()).Val())
 	}
+}
+
+// TestRedlockTokensRunOut: a majority of nodes whose tokens are used up refuses for
+// good, and gives no token again; a minority does not stop the others.
+func TestRedlockTokensRunOut(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{})
+	exhaust := func(node int, token uint64) {
+		require.NoError(t, d.clients[node].Set(t.Context(), d.accepted("k"), fmt.Sprintf("%d|%s", token, backend.NewID().Hex()), 0).Err())
+	}
+	exhaust(0, maxToken-1)
+	req := request("k")
+	g, err := d.Try(t.Context(), req)
+	require.NoError(t, err)
+	require.LessOrEqual(t, g.Token, uint64(maxToken))
+	require.NoError(t, d.Release(t.Context(), backend.HoldOf(req)))
+	for node := range 2 {
+		exhaust(node, maxToken)
+	}
+	for range 3 {
+		_, err = d.Try(t.Context(), request("k"))
+		require.ErrorIs(t, err, backend.ErrPermanent)
+		require.ErrorContains(t, err, "2^53")
+	}
+	eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
 }
 
 func TestCountersDoNotGrowWithTheKeys(t *testing.T) {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -58,12 +60,30 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	b.closesIt = true
 	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
 		_ = b.Close()
-		return nil, fmt.Errorf("%w (%s)", err, u)
+		return nil, fmt.Errorf("%w%s (%s)", err, hintAboutTLS(err, u.Scheme), u)
 	}
 	if fair {
 		return newFair(b), nil
 	}
 	return b, nil
+}
+
+// hintAboutTLS is what to try when the server and the client may differ about TLS. A
+// server without it waits for the rest of a command that never comes, and one with it
+// closes the connection.
+func hintAboutTLS(err error, scheme string) string {
+	var record tls.RecordHeaderError
+	switch {
+	case dialFailed(err):
+		return ""
+	case errors.As(err, &record):
+		return "; the server speaks no TLS on this port: write redis:// in place of rediss://, or name the port for TLS"
+	case scheme == "rediss" && (isTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
+		return "; if the server speaks no TLS on this port, write redis:// in place of rediss://, or name the port for TLS"
+	case scheme == "redis" && (connectionBroke(err) || errors.Is(err, syscall.ECONNRESET)):
+		return "; if the server wants TLS on this port, write rediss:// in place of redis://"
+	}
+	return ""
 }
 
 // clientOptions reads the URL.
@@ -94,6 +114,9 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		opts.TLSConfig, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
 	if invalid := q.Done(); invalid != nil {
+		if q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" && u.Scheme == "redis" {
+			invalid = fmt.Errorf("%w; ca, cert and key are for TLS: write rediss:// in place of redis://", invalid)
+		}
 		return nil, "", fmt.Errorf("redislock: %w", invalid)
 	}
 	if err != nil {
@@ -150,11 +173,14 @@ func requestTimeout(ttl time.Duration) time.Duration {
 // database reads the path: empty, "/" or a slash and a number.
 func database(path string) (int, error) {
 	number, ok := strings.CutPrefix(path, "/")
-	if number == "" {
+	switch {
+	case number == "":
 		return 0, nil
+	case !ok:
+		return 0, invalidURL("two slashes come before the host, as in redis://host:6379/2")
 	}
 	db, err := strconv.Atoi(number)
-	if !ok || err != nil || db < 0 || strconv.Itoa(db) != number {
+	if err != nil || db < 0 || strconv.Itoa(db) != number {
 		return 0, invalidURL("after the host comes nothing, or a slash and the number of a database, as in redis://host:6379/2")
 	}
 	return db, nil

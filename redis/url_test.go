@@ -88,7 +88,8 @@ func TestBadURLs(t *testing.T) {
 	t.Parallel()
 	for raw, text := range map[string]string{
 		"redis://h?unknown=1":                    "unknown",
-		"redis://h?ca=/x":                        "ca",
+		"redis://h?ca=/x":                        "write rediss://",
+		"redis://h?cert=/x&key=/y":               "write rediss://",
 		"redis://h?pool_size=many":               "pool_size",
 		"redis://h?pool_size=-1":                 "pool_size",
 		"redis://h?dial_timeout=5":               "dial_timeout",
@@ -98,7 +99,7 @@ func TestBadURLs(t *testing.T) {
 		"redis://h/x":                            "database",
 		"redis://h/-1":                           "database",
 		"redis://h/01":                           "database",
-		"redis:h:6379":                           "database",
+		"redis:h:6379":                           "two slashes",
 		"redis://h,i":                            "several hosts",
 		"redis://h?cluster=perhaps":              "cluster",
 		"redis://h/1?cluster=true":               "database 0",
@@ -179,16 +180,7 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	files := certificates(t)
 	server := servertest.Redis(t)
-	tlsPort := freePort(t)
-	c := clientOf(t, server)
-	for name, value := range map[string]string{"tls-cert-file": files.cert, "tls-key-file": files.key, "tls-ca-cert-file": files.ca} {
-		if err := c.ConfigSet(t.Context(), name, value).Err(); err != nil {
-			servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
-		}
-	}
-	if err := c.ConfigSet(t.Context(), "tls-port", tlsPort).Err(); err != nil {
-		servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
-	}
+	tlsPort := speakTLS(t, server, files)
 	open := func(url string) error {
 		b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
 		if err == nil {
@@ -200,9 +192,35 @@ func TestTLS(t *testing.T) {
 	address := "rediss://127.0.0.1:" + tlsPort
 	require.NoError(t, open(address+"?ca="+files.ca+"&cert="+files.cert+"&key="+files.key))
 	require.Error(t, open(address+"?ca="+files.ca), "the server asks for a certificate")
-	require.Error(t, open(address+"?cert="+files.cert+"&key="+files.key), "the system does not know the authority")
-	require.Error(t, open("rediss://localhost:"+tlsPort+"?ca="+files.ca+"&cert="+files.cert+"&key="+files.key), "the certificate names another host")
-	require.Error(t, open("redis://127.0.0.1:"+tlsPort))
+	require.ErrorIs(t, open(address+"?cert="+files.cert+"&key="+files.key), backend.ErrPermanent, "the system does not know the authority")
+	err := open("rediss://localhost:" + tlsPort + "?ca=" + files.ca + "&cert=" + files.cert + "&key=" + files.key)
+	require.ErrorIs(t, err, backend.ErrPermanent, "the certificate names another host")
+	require.ErrorContains(t, err, "check ca, cert and key")
+	require.ErrorContains(t, open("redis://127.0.0.1:"+tlsPort), "if the server wants TLS on this port, write rediss://")
+	require.ErrorContains(t, open("rediss://"+server.Addr()), "if the server speaks no TLS on this port, write redis://")
+	require.NotContains(t, open("rediss://127.0.0.1:1").Error(), "TLS", "nobody listens there")
+}
+
+// What answers in words of its own is no server with TLS for certain.
+func TestTLSOnAPortOfWords(t *testing.T) {
+	t.Parallel()
+	addr := servertest.Words(t, "HTTP/1.1 400 Bad Request\r\n\r\n")
+	_, err := backend.DefaultMux.Open(t.Context(), "rediss://"+addr, backend.OpenConfig{TTL: ttl})
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "the server speaks no TLS on this port: write redis:// in place of rediss://")
+}
+
+// speakTLS makes a server serve at another port too, to those who show a certificate.
+func speakTLS(t *testing.T, s *servertest.Server, files certFiles) (port string) {
+	t.Helper()
+	port = freePort(t)
+	c := clientOf(t, s)
+	for _, setting := range [][2]string{{"tls-cert-file", files.cert}, {"tls-key-file", files.key}, {"tls-ca-cert-file", files.ca}, {"tls-port", port}} {
+		if err := c.ConfigSet(t.Context(), setting[0], setting[1]).Err(); err != nil {
+			servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
+		}
+	}
+	return port
 }
 
 type certFiles struct{ ca, cert, key string }

@@ -21,7 +21,7 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan backend.Hi
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
 	}
-	channel := namesOf(b.prefix, key).record()
+	channel := b.buckets.namesOf(key).record()
 	w, err := b.hub.add(channel, "")
 	if err != nil {
 		return nil, fmt.Errorf("redislock: watch key %q: %w", key, err)
@@ -218,7 +218,9 @@ func (h *hub) subscribeLater(channel string) {
 	}
 }
 
-// close ends every watch and waits for the goroutines.
+// close ends every watch and waits a moment for the goroutines. One that waits for a
+// connection ends with the timeouts of the client, since go-redis does not look at the
+// context meanwhile.
 func (h *hub) close() {
 	h.mu.Lock()
 	h.closed = true
@@ -231,7 +233,7 @@ func (h *hub) close() {
 	}
 	h.mu.Unlock()
 	h.cancel()
-	h.done.Wait()
+	waitBriefly(&h.done)
 }
 
 // take returns the channels to subscribe to and marks them.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -364,4 +365,26 @@ func TestCloseWhileTheServerHangs(t *testing.T) {
 		require.Fail(t, "Close hangs")
 	}
 	server.Resume(t)
+}
+
+// TestCloseWhileTheSubscriptionConnects: a server accepts the connection and says
+// nothing. go-redis waits for it as long as its timeouts say, and Close does not.
+func TestCloseWhileTheSubscriptionConnects(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := goredis.NewClient(&goredis.Options{Addr: silent.Addr().String()})
+	b, err := newBackend(c, "")
+	require.NoError(t, err)
+	_, err = b.hub.add("channel", "")
+	require.NoError(t, err)
+	conn, err := silent.Accept()
+	require.NoError(t, err)
+	start := time.Now()
+	require.NoError(t, b.Close())
+	require.Less(t, time.Since(start), time.Second)
+	require.NoError(t, silent.Close())
+	require.NoError(t, conn.Close())
+	b.hub.done.Wait()
+	require.NoError(t, c.Close())
 }
