@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -16,12 +17,15 @@ import (
 // closing the socket. The driver's own way is a goroutine per connection that is
 // told about each statement's context and about its end, which takes longer than a
 // statement needs on a local network.
-type cuttable struct{ driver.Connector }
+type cuttable struct {
+	driver.Connector
+	readTimeout time.Duration
+}
 
-// NewConnector is mysql.NewConnector for pools that are given to [NewTable], with
-// sql.OpenDB: a statement costs less there, since it can be given up without the
-// driver's help when its context has ended and the server does not answer. Pools of
-// a URL are made in this way. It dials by itself: a config with a DialFunc is refused
+// NewConnector is mysql.NewConnector for [NewRow], and for pools that are given to
+// [NewTable], with sql.OpenDB: a statement costs less there, since it can be given up
+// without the driver's help when its context has ended and the server does not
+// answer. The connections of a URL are made in this way. It dials by itself: a config with a DialFunc is refused
 // with ErrInvalid. The config is not changed.
 func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
 	if cfg == nil || cfg.DialFunc != nil {
@@ -39,7 +43,7 @@ func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysqllock: %w: %w", backend.ErrInvalid, err)
 	}
-	return cuttable{connector}, nil
+	return cuttable{connector, c.ReadTimeout}, nil
 }
 
 type dialledKey struct{}

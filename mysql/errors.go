@@ -26,6 +26,7 @@ const (
 	codeTableExists        = 1050
 	codeUnknownColumn      = 1054
 	codeDuplicate          = 1062
+	codeNotUnderstood      = 1064
 	codeTableDenied        = 1142
 	codeColumnDenied       = 1143
 	codeNoSuchTable        = 1146
@@ -57,8 +58,8 @@ var transientCodes = codes(
 var permanentCodes = codes(
 	codeDatabaseDenied, codeAccessDenied, codeUnknownDatabase, codeUnknownColumn,
 	codeTableDenied, codeColumnDenied, codeNoSuchTable,
-	1046,                         // no database selected
-	1064, 1136, 1235, 1305, 1193, // not understood
+	1046,                                      // no database selected
+	codeNotUnderstood, 1136, 1235, 1305, 1193, // statements
 	1130, 1227, 1251, 1524, 1698, 1820, 1862, 3118, 3159, 4151, // the account
 	1103, 1288, 1347, 1364, // a table or a view that is not ours
 	1264, 1366, 1406, 1690, // values that don't fit their columns
@@ -145,8 +146,10 @@ func unsentSentinel(err error) error {
 // databaseClosed reports that the pool was closed by its owner. database/sql does
 // not export that error.
 func databaseClosed(err error) bool {
-	return errors.Is(err, sql.ErrConnDone) || strings.Contains(err.Error(), "sql: database is closed")
+	return errors.Is(err, sql.ErrConnDone) || poolClosed(err)
 }
+
+func poolClosed(err error) bool { return strings.Contains(err.Error(), "sql: database is closed") }
 
 // dialFailed reports that there was no connection to send anything on.
 func dialFailed(err error) bool {
@@ -162,6 +165,16 @@ func isTimeout(err error) bool {
 // keyError is the error of an operation on a key.
 func keyError(ctx context.Context, key string, err error) error {
 	return fmt.Errorf("mysqllock: key %q: %w", key, describe(ctx, err))
+}
+
+// renewalError is keyError for a renewal. A hold ends when the pool was closed by its
+// owner: no renewal can succeed any more, and the holder should not learn of it at the
+// deadline only.
+func renewalError(ctx context.Context, key string, err error) error {
+	if poolClosed(err) {
+		return fmt.Errorf("%w: %w", backend.ErrSessionLost, keyError(ctx, key, err))
+	}
+	return keyError(ctx, key, err)
 }
 
 // openError is the error of a request of the opening. None of them changes
@@ -208,7 +221,7 @@ func deadlinePassed(ctx context.Context) bool {
 func hintFor(err error) string {
 	switch codeOf(err) {
 	case codeAccessDenied, 1698:
-		return "; check user and password"
+		return "; check user and password, and the client's certificate where the account requires one"
 	case codeDatabaseDenied, codeUnknownDatabase:
 		return "; check the name of the database and the rights of the user: the locks need an existing database"
 	case 1046:
@@ -228,7 +241,10 @@ func hintFor(err error) string {
 		return ""
 	}
 	var u unsent
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &certificate):
+		return "; check ca, and the name in the server's certificate"
 	case databaseClosed(err):
 		return "; the pool was closed before the Locker"
 	case errors.As(err, &u) && errors.Is(err, context.DeadlineExceeded):

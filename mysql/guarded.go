@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -20,49 +20,109 @@ import (
 // keeps a shared lock on the row of the lease, and nobody can take the key over
 // before it has ended.
 //
-// A lease that renews itself is renewed first, and is not renewed while the
-// transaction is open; fn must end before the lease does. The context of fn ends with ctx and with the lease,
+// A lease that renews itself is renewed first. While the transaction is open, neither it
+// nor another hold of its owner on the key is renewed; fn must end before the lease does,
+// and those other holds are lost if they end before. With its context, fn can't take the key again or release another
+// hold of it, which ErrUnsupported says at once; with another context that waits for fn
+// until the lease has ended. The context of fn ends with ctx and with the lease,
 // and the transaction is then rolled back. fn uses the transaction with its context,
-// and neither commits nor rolls back. The protected tables must be transactional.
+// closes its rows, and neither commits nor rolls back; statements that commit implicitly, as DDL
+// does, end the protection, which is found before the commit. The protected tables must
+// be transactional. A statement that the server goes on with after the lease has ended
+// keeps the key from others until it is through.
 //
-// The error matches ErrNotHeld when the lease was lost, ErrOutcomeUnknown when the
+// The error matches ErrNotHeld when the lease was lost, and ErrOutcomeUnknown when the
 // answer to the commit did not arrive, which is waited for until a second after ctx or the
-// lease has ended, and otherwise that of fn or of the server; in
+// lease has ended, or when fn has ended the transaction itself. Otherwise it is that of fn or of the server. In
 // these cases nothing was changed, except that an unknown outcome is just that.
-// Leases of one Locker can be used at the same time, and so can one lease.
+// Leases of one Locker can be used at the same time, and so can one lease. Each
+// transaction takes a connection: of a pool with a limit a quarter, and one at least if it
+// has two, is left to renewals, and Guarded waits until ctx or the lease has ended for
+// one of the others. A Guarded that fn calls with its context does not wait.
 func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if lease == nil || fn == nil {
+		return fmt.Errorf("mysqllock: %w: Guarded needs a lease and a function", backend.ErrInvalid)
+	}
+	b, hold, err := guardable(lease)
+	if err != nil {
+		return err
+	}
+	work, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(lease.Context(), func() { stop(context.Cause(lease.Context())) })()
+	err = b.guardedWrite(work, lease, hold, fn)
+	if err != nil && lease.Context().Err() != nil && !errors.Is(err, backend.ErrNotHeld) && !errors.Is(err, backend.ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %w", notHeld(hold.Key), err)
+	}
+	return err
+}
+
+// guardable returns what a lease that is held has on the server.
+func guardable(lease lock.Lease) (*tableBackend, backend.Hold, error) {
 	key := lease.Key()
 	if lease.Context().Err() != nil {
-		return notHeld(key)
+		return nil, backend.Hold{}, notHeld(key)
 	}
 	owner, hold, ok := lock.HoldOf(lease)
 	b, isTable := owner.(*tableBackend)
 	switch {
 	case ok && !isTable, !ok && lease.Context().Err() == nil:
-		return fmt.Errorf("mysqllock: key %q: %w: the lease is not one of a MySQL table", key, backend.ErrUnsupported)
+		return nil, backend.Hold{}, fmt.Errorf("mysqllock: key %q: %w: the lease is not one of a MySQL table", key, backend.ErrUnsupported)
 	case !ok:
-		return notHeld(key)
+		return nil, backend.Hold{}, notHeld(key)
 	}
+	return b, hold, nil
+}
+
+// guardedWrite renews the lease and runs fn in a transaction, beside which nothing of
+// this client waits for the row. work ends with the lease.
+func (b *tableBackend) guardedWrite(work context.Context, lease lock.Lease, hold backend.Hold, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if err := b.guards.room(work, b.mostGuarded()); err != nil {
+		return keyError(work, hold.Key, unsent{err})
+	}
+	defer b.guards.leave()
 	if lock.RenewsItself(lease) {
-		if err := lease.Renew(ctx); err != nil {
-			return fmt.Errorf("mysqllock: key %q: renewal before a guarded write: %w", key, err)
+		if err := lease.Renew(work); err != nil {
+			return fmt.Errorf("mysqllock: key %q: renewal before a guarded write: %w", hold.Key, err)
 		}
 	}
-	work, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(lease.Context(), func() { stop(context.Cause(lease.Context())) })()
-	b.guards.begin(hold.ID)
+	if err := b.guards.begin(work, hold); err != nil {
+		return keyError(work, hold.Key, unsent{err})
+	}
 	defer func() {
-		// A renewal that was left out while the transaction was open is made up for.
-		if b.guards.end(hold.ID) && lease.Context().Err() == nil {
-			_ = lease.Renew(context.WithoutCancel(ctx))
+		if b.guards.end(hold) && lease.Context().Err() == nil {
+			makeUp(work, lease)
 		}
 	}()
-	err := b.guarded(work, hold, fn)
-	if err != nil && lease.Context().Err() != nil && !errors.Is(err, backend.ErrNotHeld) && !errors.Is(err, backend.ErrOutcomeUnknown) {
-		return fmt.Errorf("%w: %w", notHeld(key), err)
+	return b.guarded(b.guards.workContext(work, hold.Key), hold, fn)
+}
+
+// mostGuarded is how many guarded writes may be open at a time: a quarter of a pool
+// with a limit, and one connection at least if it has two, is left to renewals.
+func (b *tableBackend) mostGuarded() int {
+	n := b.db.Stats().MaxOpenConnections
+	if n <= 0 {
+		return math.MaxInt
 	}
-	return err
+	return max(1, n-(n+3)/4)
+}
+
+// makeUp sends a renewal that was left out while the transaction was open. When the
+// work has ended it waits a while for the answer, which the lease does not depend on:
+// the lock package soon renews again.
+func makeUp(work context.Context, lease lock.Lease) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(work))
+	defer cancel()
+	defer context.AfterFunc(work, func() {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-ctx.Done():
+		}
+	})()
+	_ = lease.Renew(ctx)
 }
 
 // guarded is one transaction. work ends with the lease.
@@ -87,11 +147,17 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 	if err := b.checkHolder(work, tx, hold); err != nil {
 		return err
 	}
+	if _, err := tx.ExecContext(work, "SAVEPOINT "+guardSavepoint); err != nil {
+		return keyError(work, hold.Key, err)
+	}
 	if err := fn(work, tx); err != nil {
 		return err
 	}
 	if err := work.Err(); err != nil {
 		return keyError(work, hold.Key, fmt.Errorf("%w: the work took longer than it could: %w", context.Cause(work), err))
+	}
+	if err := checkUnbroken(work, tx); err != nil {
+		return keyError(work, hold.Key, err)
 	}
 	committed = true
 	err = endTransaction(work, conn, socket, tx.Commit)
@@ -104,6 +170,25 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 		return keyError(work, hold.Key, err)
 	}
 	return keyError(work, hold.Key, fmt.Errorf("%w: commit: %w", backend.ErrOutcomeUnknown, err))
+}
+
+// guardSavepoint is set when the row is locked, and gone when the transaction that
+// has the lock was ended, whatever has ended it.
+const guardSavepoint = "mortise_guard"
+
+// checkUnbroken requires that the transaction is the one that has the row locked: the
+// work may have committed it with a statement that commits implicitly, or have
+// overlooked that the server rolled it back because of a deadlock. What came after
+// that was guarded by nothing.
+func checkUnbroken(work context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(work, "RELEASE SAVEPOINT "+guardSavepoint)
+	switch {
+	case codeOf(err) == codeNoSavepoint:
+		return fmt.Errorf("%w: the work has ended the transaction, with a statement that commits implicitly, as DDL does, or by an error of the server that it passed over: what it did was not guarded to its end, and some of it may have taken effect", backend.ErrOutcomeUnknown)
+	case errors.Is(err, sql.ErrTxDone) && work.Err() == nil:
+		return fmt.Errorf("%w: the work has committed the transaction itself, or rolled it back", backend.ErrOutcomeUnknown)
+	}
+	return err
 }
 
 var errNoAnswer = errors.New("no answer came")
@@ -156,51 +241,4 @@ func (b *tableBackend) checkHolder(ctx context.Context, tx *sql.Tx, hold backend
 		return lost(hold, rows[0])
 	}
 	return nil
-}
-
-// guards are the holds with open guarded writes, which keep their rows locked.
-type guards struct {
-	mu   sync.Mutex
-	list map[backend.ID]*guard
-}
-
-type guard struct {
-	writes  int
-	skipped bool // a renewal came meanwhile
-}
-
-func (g *guards) begin(id backend.ID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.list == nil {
-		g.list = map[backend.ID]*guard{}
-	}
-	if g.list[id] == nil {
-		g.list[id] = &guard{}
-	}
-	g.list[id].writes++
-}
-
-// end reports whether a renewal was left out and can be made up for.
-func (g *guards) end(id backend.ID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	one := g.list[id]
-	one.writes--
-	if one.writes > 0 {
-		return false
-	}
-	delete(g.list, id)
-	return one.skipped
-}
-
-// open reports whether the row of the hold is locked by a guarded write.
-func (g *guards) open(id backend.ID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	one := g.list[id]
-	if one != nil {
-		one.skipped = true
-	}
-	return one != nil
 }

@@ -159,6 +159,7 @@ func TestGuardedSuspendsRenewals(t *testing.T) {
 
 func TestGuardedOfAnotherBackend(t *testing.T) {
 	t.Parallel()
+	require.ErrorIs(t, Guarded(t.Context(), nil, func(context.Context, *sql.Tx) error { panic("not reached") }), lock.ErrInvalid)
 	l, err := memlock.New(t.Context(), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })

@@ -32,7 +32,8 @@ type RowOptions struct {
 	// "lock_rows".
 	Table string
 
-	// NoCreate: the tables must exist. Where they don't, the error has the DDL.
+	// NoCreate: the tables must exist, with the columns of this version. Where they
+	// don't, the error has the DDL.
 	NoCreate bool
 
 	// PoolSize is how many keys can be held and waited for at a time: each needs a
@@ -49,14 +50,15 @@ type RowOptions struct {
 // connections with the connector, which is the caller's and is not closed: a pinned
 // connection for each key that is held or waited for, and a small pool for the
 // rest. A *sql.DB would not do: a hold must never be continued on another
-// connection.
+// connection. A connector made with [NewConnector] is faster than the driver's own.
 //
 // TTLs are whole seconds. With a connector of go-sql-driver, ReadTimeout must be 0
-// or more than three seconds, because a wait on the server takes up to two before
-// it is repeated; WriteTimeout doesn't matter.
+// or more than three seconds, because a wait on the server takes two, and the server
+// looks once a second, before it is repeated: of a connector made with [NewConnector]
+// another one is ErrInvalid, with others the waits fail. WriteTimeout doesn't matter.
 //
 // NewRow asks the server for its settings and creates the tables where they are
-// missing, bounded by ctx. A refused password or a missing right is ErrPermanent; a
+// missing, or adds what those of an earlier version lack, bounded by ctx. A refused password or a missing right is ErrPermanent; a
 // server that cannot be reached or is read-only is ErrUnavailable; Galera and servers
 // without NOWAIT are ErrUnsupported. Doubtful settings are logged.
 func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (lock.Locker, error) {
@@ -86,6 +88,10 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 	if connector == nil {
 		return nil, fmt.Errorf("mysqllock: %w: the connector is nil", backend.ErrInvalid)
 	}
+	if c, ok := connector.(cuttable); ok && c.readTimeout > 0 && c.readTimeout <= longestSilence {
+		return nil, fmt.Errorf("mysqllock: %w: the ReadTimeout of %s would break each wait for a row, during which the server is silent for up to %s; make it longer, or 0: the locks have limits of their own",
+			backend.ErrInvalid, c.readTimeout, longestSilence)
+	}
 	if o.PoolSize < 0 || o.ControlPoolSize < 0 {
 		return nil, fmt.Errorf("mysqllock: %w: PoolSize and ControlPoolSize must not be negative", backend.ErrInvalid)
 	}
@@ -112,6 +118,7 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 	}
 	b := &rowBackend{
 		rowStatements: statements,
+		mayCreate:     !o.NoCreate,
 		clock:         backend.SystemClock(),
 		control:       sql.OpenDB(controlConnector{connector}),
 		holds:         map[backend.ID]*rowHold{},
@@ -165,10 +172,11 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // ForceReleaser, Revoker and Lister.
 type rowBackend struct {
 	rowStatements
-	clock    backend.Clock
-	control  *sql.DB
-	sessions *rowSessions
-	lost     func(id backend.ID, cause error)
+	mayCreate bool
+	clock     backend.Clock
+	control   *sql.DB
+	sessions  *rowSessions
+	lost      func(id backend.ID, cause error)
 
 	mu    sync.Mutex
 	holds map[backend.ID]*rowHold

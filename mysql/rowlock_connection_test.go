@@ -310,8 +310,9 @@ func TestRowGrantBesideCancel(t *testing.T) {
 	})
 }
 
-// A connector that gives an answer up sooner than the server gives a wait up cannot be
-// told from one whose connections break; the error of the wait says what to look at.
+// A connector that gives an answer up sooner than the server gives a wait up is refused
+// if it is ours. Another one cannot be told from one whose connections break; the error
+// of the wait says what to look at.
 func TestRowReadTimeoutTooShort(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		holder := rowBackendOn(t, s, nil)
@@ -319,6 +320,20 @@ func TestRowReadTimeoutTooShort(t *testing.T) {
 		b, err := NewRowBackend(t.Context(), rowConnector(t, s, func(c *mysql.Config) { c.ReadTimeout = 300 * time.Millisecond }), nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		for timeout, want := range map[time.Duration]error{300 * time.Millisecond: backend.ErrInvalid, longestSilence: backend.ErrInvalid, longestSilence + 1: nil} {
+			cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
+			require.NoError(t, err)
+			cfg.ReadTimeout = timeout
+			own, err := NewConnector(cfg)
+			require.NoError(t, err)
+			one, err := NewRowBackend(t.Context(), own, nil)
+			require.ErrorIs(t, err, want)
+			if err == nil {
+				require.NoError(t, one.Close())
+			} else {
+				require.ErrorContains(t, err, "ReadTimeout")
+			}
+		}
 		ticket, err := b.(*rowBackend).Enqueue(t.Context(), request(hold.Key))
 		require.NoError(t, err)
 		_, err = ticket.Wait(t.Context())

@@ -69,6 +69,20 @@ func rowConnector(t testing.TB, s *servertest.Server, change func(*mysql.Config)
 	return &ownConnector{c}
 }
 
+// rowOwnConnector is one whose connections can be cut.
+func rowOwnConnector(t testing.TB, s *servertest.Server, change func(*mysql.Config)) *ownConnector {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
+	require.NoError(t, err)
+	cfg.Logger = &mysql.NopLogger{}
+	if change != nil {
+		change(cfg)
+	}
+	c, err := NewConnector(cfg)
+	require.NoError(t, err)
+	return &ownConnector{c}
+}
+
 // rowConnectorWith is a connector of a DSN with parameters.
 func rowConnectorWith(t testing.TB, s *servertest.Server, params string) *ownConnector {
 	t.Helper()

@@ -35,6 +35,7 @@ type rowHold struct {
 	s     *rowSession
 	token uint64
 	until backend.Instant // until when the server is certain to keep the session
+	cause error           // of its loss
 	tx    *rowTx          // the transaction of InTx, once it has begun
 }
 
@@ -110,7 +111,7 @@ func (b *rowBackend) drop(h *rowHold) {
 // end on the server is confirmed by Release. The turn is taken.
 func (b *rowBackend) lose(h *rowHold, cause error) {
 	b.sessions.discard(h.s)
-	h.phase = rowClosing
+	h.phase, h.cause = rowClosing, cause
 	h.stop()
 	if b.lost != nil {
 		b.lost(h.id, cause)

@@ -13,6 +13,7 @@ import (
 // rowRecord is what the last grant of a key has left in the second table.
 type rowRecord struct {
 	token, connection uint64
+	revoked           uint64 // the token of the grant that was revoked last
 	session           string
 	user              sql.NullInt64 // the connection that has the session's mark now
 	seconds           int64
@@ -40,7 +41,7 @@ func (b *rowBackend) readRecord(ctx context.Context, q queryer, key string, lock
 	for _, more := range locking {
 		statement += more
 	}
-	err = q.QueryRowContext(ctx, statement).Scan(&r.token, &r.connection, &r.session, &r.user, &r.seconds, &r.since, &r.label, &r.host, &r.pid)
+	err = q.QueryRowContext(ctx, statement).Scan(&r.token, &r.revoked, &r.connection, &r.session, &r.user, &r.seconds, &r.since, &r.label, &r.host, &r.pid)
 	return r, err
 }
 
@@ -66,7 +67,9 @@ func (b *rowBackend) Inspect(ctx context.Context, key string) (backend.Record, e
 	if !locked {
 		return backend.Record{}, notHeld(key)
 	}
-	return backend.Record{Key: key, Token: r.token, Holds: 1, Waiters: -1, Remaining: r.ttl(), Holder: r.holder()}, nil
+	return backend.Record{
+		Key: key, Token: r.token, Holds: 1, Waiters: -1, Remaining: r.ttl(), Holder: r.holder(), Revoked: r.revoked == r.token,
+	}, nil
 }
 
 func (b *rowBackend) isLocked(ctx context.Context, q queryer, key string) (bool, error) {

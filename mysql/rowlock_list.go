@@ -11,8 +11,8 @@ import (
 // listHolders names keys whose last holder's session still exists, in the order of
 // their bytes.
 func (st *rowStatements) listHolders(prefix, after string) string {
-	return fmt.Sprintf("SELECT k FROM %s WHERE k > %s AND LEFT(k, %d) = %s AND connection <> 0 AND IS_USED_LOCK(session) = connection ORDER BY k LIMIT %d",
-		st.holders, literal(after), len(prefix), literal(prefix), listChunk)
+	return fmt.Sprintf("SELECT k FROM %s WHERE k > %s AND LEFT(k, %d) = %s AND connection <> 0 AND %s = connection ORDER BY k LIMIT %d",
+		st.holders, literal(after), len(prefix), literal(prefix), markUser, listChunk)
 }
 
 // List looks at the keys whose last holder's session still exists, one after the

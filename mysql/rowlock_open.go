@@ -2,9 +2,6 @@ package mysqllock
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -17,9 +14,9 @@ func openRow(ctx context.Context, s urlSettings) (backend.Backend, error) {
 			return nil, err
 		}
 	}
-	connector, err := mysql.NewConnector(s.config)
+	connector, err := NewConnector(s.config)
 	if err != nil {
-		return nil, fmt.Errorf("mysqllock: %w: %w", backend.ErrInvalid, err)
+		return nil, err
 	}
 	return NewRowBackend(ctx, connector, &RowOptions{
 		Lock: lock.Options{Logger: s.logger}, Table: s.table, NoCreate: !s.create, PoolSize: s.pool,

@@ -63,7 +63,7 @@ func (b *rowBackend) repeat(ctx context.Context, h *rowHold, req backend.Request
 func (b *rowBackend) confirmed(ctx context.Context, h *rowHold, req backend.Request) (backend.Grant, error) {
 	v, err := b.beat(ctx, h, req.TTL)
 	if err != nil {
-		b.lose(h, lossOf(req.Key, err))
+		b.lose(h, b.lossOf(ctx, h, err))
 		return backend.Grant{}, keyError(ctx, req.Key, err)
 	}
 	return backend.Grant{Token: h.token, Holds: 1, Validity: v}, nil
@@ -169,7 +169,7 @@ func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request)
 func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.Request) (uint64, error) {
 	q := b.raise(req.Key, s, req.TTL, req.Holder)
 	for attempt := range 2 {
-		res, err := b.control.ExecContext(ctx, q)
+		res, err := b.changeOnControl(ctx, q)
 		if err != nil {
 			return 0, err
 		}
@@ -182,7 +182,7 @@ func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.R
 			return uint64(token), err
 		}
 		if attempt == 0 { // somebody has deleted it
-			if _, err := b.control.ExecContext(ctx, b.insertHolder(req.Key)); err != nil {
+			if _, err := b.changeOnControl(ctx, b.insertHolder(req.Key)); err != nil {
 				return 0, err
 			}
 		}
@@ -197,6 +197,33 @@ func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.R
 			backend.ErrPermanent, b.holders)
 	}
 	return 0, fmt.Errorf("%w: the session that has the row locked is gone", driver.ErrBadConn)
+}
+
+// changeOnControl sends a statement on a connection of the control pool. One that
+// turns out to be dead before anything was sent is replaced, and a statement that the
+// server has rolled back because of others is repeated.
+func (b *rowBackend) changeOnControl(ctx context.Context, q string) (driver.Result, error) {
+	dead := 0
+	for try := 1; ; try++ {
+		conn, err := b.control.Conn(ctx)
+		if err != nil {
+			return nil, unsent{err}
+		}
+		res, err := onConn(conn).change(ctx, q)
+		_ = conn.Close() // back to the pool
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return res, err
+		case errors.Is(err, driver.ErrBadConn) && dead < freshConnections:
+			dead++
+		case worthRepeating(err) && try < repeats:
+			if waitErr := jitter(ctx, try); waitErr != nil {
+				return nil, fmt.Errorf("%w: %w", waitErr, err)
+			}
+		default:
+			return nil, err
+		}
+	}
 }
 
 // refuse gives up an acquisition that was not granted and returns the error for it.
@@ -341,7 +368,7 @@ func (b *rowBackend) end(ctx context.Context, h *rowHold) error {
 		}
 		return nil
 	case sessionEnded(err):
-		cause := lossOf(h.key, err)
+		cause := b.lossOf(ctx, h, err)
 		b.closing(h)
 		return cause
 	}

@@ -293,3 +293,19 @@ func testRowServerFaults(t *testing.T, s *servertest.Server) {
 	assert.Greater(t, last.Token(), next.Token())
 	require.NoError(t, last.Release(t.Context()))
 }
+
+// A key that was never granted has a record without a session: nobody holds it.
+func TestRowRecordWithoutASession(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		b, admin := rowBackendOn(t, s, nil), adminOf(t, s)
+		key := uniqueKey(t)
+		run(t, admin, b.insertHolder(key))
+		_, err := b.Inspect(t.Context(), key)
+		require.ErrorIs(t, err, backend.ErrNotHeld)
+		for _, token := range []uint64{0, 1} {
+			require.ErrorIs(t, b.Revoke(t.Context(), key, token), backend.ErrNotHeld)
+			require.ErrorIs(t, b.ForceRelease(t.Context(), key, token), backend.ErrNotHeld)
+		}
+		require.NoError(t, b.List(t.Context(), key, func(backend.Record) bool { panic("not reached") }))
+	})
+}

@@ -23,7 +23,8 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 		run(t, admin, "GRANT SELECT, INSERT, UPDATE ON mortise.* TO row_revoker@'%'")
 		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
 		key := uniqueKey(t)
-		lease, err := l.Acquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		// Long enough for no heartbeat to come before the one that is asked for.
+		lease, err := l.Acquire(t.Context(), key, lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		stranger, err := NewRowBackend(t.Context(), rowConnector(t, s, func(c *mysql.Config) {
 			c.User, c.Passwd = "row_revoker", "revoker-row"
@@ -77,5 +78,50 @@ func TestRowRevokeDuringTx(t *testing.T) {
 		})
 		require.ErrorIs(t, err, lock.ErrTakenOver)
 		assert.Zero(t, number(t, admin, "SELECT n FROM "+table+" WHERE id = 1"))
+	})
+}
+
+// A forced release during a statement of InTx, between two, and before the commit is the
+// cause that all of them tell.
+func TestRowForceReleaseDuringTx(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := adminOf(t, s)
+		table := workTable(t, admin)
+		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
+		update := func(ctx context.Context, tx Tx, what string) error {
+			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = n + 1 + "+what+" WHERE id = 1")
+			return err
+		}
+		for name, work := range map[string]func(ctx context.Context, tx Tx, force func()) error{
+			"during a statement": func(ctx context.Context, tx Tx, force func()) error {
+				go func() {
+					assert.Eventually(t, func() bool {
+						return number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()", "UPDATE "+table+"%") > 0
+					}, 10*time.Second, 20*time.Millisecond)
+					force()
+				}()
+				err := update(ctx, tx, "SLEEP(20)")
+				assert.ErrorIs(t, err, lock.ErrTakenOver)
+				assert.ErrorIs(t, update(t.Context(), tx, "0"), lock.ErrTakenOver, "the next one says so too")
+				return err
+			},
+			"before a statement": func(ctx context.Context, tx Tx, force func()) error {
+				force()
+				return update(ctx, tx, "0")
+			},
+			"before the commit": func(_ context.Context, _ Tx, force func()) error {
+				force()
+				return nil
+			},
+		} {
+			lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute))
+			require.NoError(t, err)
+			err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+				require.NoError(t, update(ctx, tx, "0"))
+				return work(ctx, tx, func() { assert.NoError(t, b.ForceRelease(context.Background(), lease.Key(), lease.Token())) })
+			})
+			assert.ErrorIs(t, err, lock.ErrTakenOver, name)
+			assert.Zero(t, number(t, admin, "SELECT n FROM "+table+" WHERE id = 1"), name)
+		}
 	})
 }

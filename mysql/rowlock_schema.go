@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -77,7 +78,8 @@ func versionNumbers(version string) (major, minor, patch int) {
 	return n[0], n[1], n[2]
 }
 
-// checkTables looks at the tables, and creates them first where they are missing.
+// checkTables looks at the tables, and creates them first where they are missing, or
+// brings one of an earlier version up to date.
 func (b *rowBackend) checkTables(ctx context.Context, create bool) error {
 	missing := b.probeTables(ctx)
 	if codeOf(missing) == codeNoSuchTable && create {
@@ -85,6 +87,12 @@ func (b *rowBackend) checkTables(ctx context.Context, create bool) error {
 			if _, err := b.control.ExecContext(ctx, q); err != nil && codeOf(err) != codeTableExists {
 				return b.withDDL(openError(ctx, err))
 			}
+		}
+		missing = b.probeTables(ctx)
+	}
+	if codeOf(missing) == codeUnknownColumn {
+		if err := b.checkHolderColumns(ctx, create); err != nil {
+			return err
 		}
 		missing = b.probeTables(ctx)
 	}
@@ -102,11 +110,71 @@ func (b *rowBackend) withDDL(err error) error {
 	return fmt.Errorf("%w\nthe row locks need SELECT, INSERT and UPDATE on these tables:\n%s;", err, strings.Join(b.ddl(), ";\n"))
 }
 
+// alterWait bounds the wait of an ALTER TABLE for those who use the table: whoever comes
+// after it waits for it.
+const alterWait = 3 * time.Second
+
+// checkHolderColumns adds the columns that a table of an earlier version does not have,
+// if it may, and otherwise says how to.
+func (b *rowBackend) checkHolderColumns(ctx context.Context, create bool) error {
+	conn, err := b.control.Conn(ctx)
+	if err != nil {
+		return openError(ctx, unsent{err})
+	}
+	defer closeConn(conn, errNotReused)
+	has, err := columnsOf(ctx, conn, b.holders)
+	if err != nil {
+		return openError(ctx, err)
+	}
+	alter, older := b.addColumns(has)
+	if alter == "" {
+		return nil // another column, or not our table: the probe says which
+	}
+	err = fmt.Errorf("%w: the table %s lacks columns", backend.ErrPermanent, b.rowsName+"_holders")
+	if create && older {
+		_, err = conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = "+seconds(alterWait))
+		if err == nil {
+			_, err = conn.ExecContext(ctx, alter)
+		}
+		if err == nil || codeOf(err) == codeDuplicateColumn { // somebody else was first
+			return nil
+		}
+	}
+	return fmt.Errorf("%w\nthis statement adds what the row locks need:\n%s;", openError(ctx, err), alter)
+}
+
+const codeDuplicateColumn = 1060
+
+// errNotReused has a connection closed whose session was changed.
+var errNotReused = errors.New("not reused")
+
+// columnsOf are the names of the columns of a table, in lower case.
+func columnsOf(ctx context.Context, conn *sql.Conn, table string) (map[string]bool, error) {
+	rows, err := conn.QueryContext(ctx, "SELECT * FROM "+table+" LIMIT 0")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	has := map[string]bool{}
+	for _, name := range names {
+		has[strings.ToLower(name)] = true
+	}
+	return has, rows.Err()
+}
+
 // probeTables reads every column, and needs the rights that the locks need.
 func (b *rowBackend) probeTables(ctx context.Context) error {
+	var columns []string
+	for _, c := range holderColumns {
+		columns = append(columns, c.name)
+	}
 	for _, q := range []string{
 		"SELECT k FROM " + b.rows + " WHERE k = '' FOR UPDATE",
-		"SELECT k, token, revoked, connection, session, ttl, since, label, host, pid FROM " + b.holders + " WHERE k = '' FOR UPDATE",
+		"SELECT " + strings.Join(columns, ", ") + " FROM " + b.holders + " WHERE k = '' FOR UPDATE",
 	} {
 		rows, err := b.control.QueryContext(ctx, q)
 		if err != nil {
@@ -159,7 +227,14 @@ func (b *rowBackend) create(ctx context.Context, key string) error {
 			b.insertHolder(key),
 			"INSERT IGNORE INTO " + b.rows + " (k) VALUES (" + literal(key) + ")",
 		} {
-			if _, err = conn.ExecContext(ctx, q); err != nil {
+			// The connection is kept, since it has the named lock.
+			for try := 1; ; try++ {
+				_, err = conn.ExecContext(ctx, q)
+				if !worthRepeating(err) || try == repeats || jitter(ctx, try) != nil {
+					break
+				}
+			}
+			if err != nil {
 				break
 			}
 		}

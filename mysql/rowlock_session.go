@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -18,17 +20,26 @@ import (
 // again, and so how long a thread can be left there whose client died.
 const lockWait = 2 * time.Second
 
+// longestSilence is how long a statement that waits for a row can take: the server
+// looks at the time once a second.
+const longestSilence = lockWait + time.Second
+
 // rowSession is a connection of the server that belongs to one hold or wait at a
 // time. Between two of them it has no open transaction.
 type rowSession struct {
-	conn *sql.Conn
-	id   uint64        // CONNECTION_ID()
-	mark string        // a named lock that the session has for as long as it lives
-	ttl  time.Duration // its wait_timeout
+	conn   *sql.Conn
+	socket net.Conn      // nil if it can't be cut
+	id     uint64        // CONNECTION_ID()
+	mark   string        // a named lock that the session has for as long as it lives
+	ttl    time.Duration // its wait_timeout
 
 	reused bool            // it was idle before
 	used   backend.Instant // the last time
+	isCut  bool            // because the context of a statement ended
 }
+
+// onConn is a session for statements on a connection of the control pool.
+func onConn(conn *sql.Conn) *rowSession { return &rowSession{conn: conn, socket: socketOf(conn)} }
 
 // rowSessions is the pool of sessions. database/sql only makes the connections:
 // which one is used, and that none is replaced silently, is decided here.
@@ -141,7 +152,8 @@ func (p *rowSessions) open(ctx context.Context, ttl time.Duration) (*rowSession,
 	if err != nil {
 		return nil, unsent{err}
 	}
-	s := &rowSession{conn: conn, mark: "mortise:" + backend.NewID().Hex(), ttl: ttl}
+	s := onConn(conn)
+	s.mark, s.ttl = "mortise:"+backend.NewID().Hex(), ttl
 	vars := "SET SESSION autocommit = 0, completion_type = 0, wait_timeout = " + seconds(ttl) +
 		", innodb_lock_wait_timeout = " + seconds(lockWait) + ", lock_wait_timeout = " + seconds(lockWait)
 	if p.mariaDB {
@@ -207,22 +219,30 @@ func (s *rowSession) close() {
 	_ = s.conn.Close()
 }
 
-// exec sends a statement that has no rows and no arguments. It goes to the driver
-// without the detours that database/sql makes for those that have.
+// exec sends a statement that has no rows.
 func (s *rowSession) exec(ctx context.Context, q string) error {
-	return s.conn.Raw(func(c any) error {
+	_, err := s.change(ctx, q)
+	return err
+}
+
+// change sends a statement that has no rows and no arguments. It goes to the driver
+// without the detours that database/sql makes for those that have.
+func (s *rowSession) change(ctx context.Context, q string) (res driver.Result, err error) {
+	err = s.send(ctx, func(ctx context.Context, c any) error {
 		e, ok := c.(driver.ExecerContext)
 		if !ok {
 			return errNoDriver
 		}
-		_, err := e.ExecContext(ctx, q, nil)
+		var err error
+		res, err = e.ExecContext(ctx, q, nil)
 		return err
 	})
+	return res, err
 }
 
 // exists sends a query of one column and reports whether it has a row.
 func (s *rowSession) exists(ctx context.Context, q string) (found bool, err error) {
-	err = s.conn.Raw(func(c any) error {
+	err = s.send(ctx, func(ctx context.Context, c any) error {
 		e, ok := c.(driver.QueryerContext)
 		if !ok {
 			return errNoDriver
@@ -242,6 +262,32 @@ func (s *rowSession) exists(ctx context.Context, q string) (found bool, err erro
 		return err
 	})
 	return found && err == nil, err
+}
+
+// send calls f with the connection of the driver. When ctx ends before f does, the
+// connection is cut, which spares the driver its own watch. As with that, an answer
+// that came all the same is an answer, and the connection is gone.
+func (s *rowSession) send(ctx context.Context, f func(ctx context.Context, c any) error) error {
+	if s.socket == nil || ctx.Done() == nil {
+		return s.conn.Raw(func(c any) error { return f(ctx, c) })
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var settled atomic.Bool
+	stop := context.AfterFunc(ctx, func() {
+		if settled.CompareAndSwap(false, true) {
+			_ = s.socket.Close()
+		}
+	})
+	err := s.conn.Raw(func(c any) error { return f(context.WithoutCancel(ctx), c) })
+	if !stop() && !settled.CompareAndSwap(false, true) {
+		s.isCut = true
+		if err != nil && codeOf(err) == 0 {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+	return err
 }
 
 var errNoDriver = fmt.Errorf("%w: the connections of this driver.Connector take no plain statements; use one of github.com/go-sql-driver/mysql", backend.ErrUnsupported)

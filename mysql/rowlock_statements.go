@@ -90,10 +90,14 @@ func (st *rowStatements) insertHolder(key string) string {
 		literal(key) + ", 0, 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
 }
 
+// markUser is the connection that has the mark of the session at present. The first
+// grant of a key has its row before its session, and MySQL refuses an empty name.
+const markUser = "IF(session = '', NULL, IS_USED_LOCK(session))"
+
 // record reads what raise has written, and the connection that has the session's
 // mark at present.
 func (st *rowStatements) record(key string) string {
-	return "SELECT token, connection, session, IS_USED_LOCK(session), ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pid FROM " +
+	return "SELECT token, revoked, connection, session, " + markUser + ", ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pid FROM " +
 		st.holders + " WHERE k = " + literal(key)
 }
 
@@ -110,23 +114,62 @@ func (st *rowStatements) isRevoked(key string, token uint64) string {
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }
 
+// holderColumns are those of the second table. The text of the default is for columns
+// that are added to a table with rows.
+var holderColumns = []struct {
+	name, kind, missing string
+	newer               bool // tables of earlier versions don't have it
+}{
+	{name: "k", kind: "VARBINARY(512) NOT NULL PRIMARY KEY"},
+	{name: "token", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
+	// The default is for the rows that earlier versions make.
+	{name: "revoked", kind: "BIGINT UNSIGNED NOT NULL DEFAULT 0", newer: true},
+	{name: "connection", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
+	{name: "session", kind: "VARBINARY(64) NOT NULL", missing: "''"},
+	{name: "ttl", kind: "INT UNSIGNED NOT NULL", missing: "0"},
+	{name: "since", kind: "DATETIME(6) NOT NULL", missing: "'1970-01-01 00:00:00'"},
+	{name: "label", kind: "VARBINARY(256) NOT NULL", missing: "''"},
+	{name: "host", kind: "VARBINARY(255) NOT NULL", missing: "''"},
+	{name: "pid", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
+}
+
 // ddl creates both tables.
 func (st *rowStatements) ddl() []string {
+	var columns []string
+	for _, c := range holderColumns {
+		columns = append(columns, "  "+c.name+" "+c.kind)
+	}
 	return []string{
 		"CREATE TABLE IF NOT EXISTS " + st.rows + ` (
   k VARBINARY(512) NOT NULL PRIMARY KEY
 ) ENGINE=InnoDB COMMENT='rows that are locked; never delete one in use'`,
-		"CREATE TABLE IF NOT EXISTS " + st.holders + ` (
-  k VARBINARY(512) NOT NULL PRIMARY KEY,
-  token BIGINT UNSIGNED NOT NULL,
-  revoked BIGINT UNSIGNED NOT NULL,
-  connection BIGINT UNSIGNED NOT NULL,
-  session VARBINARY(64) NOT NULL,
-  ttl INT UNSIGNED NOT NULL,
-  since DATETIME(6) NOT NULL,
-  label VARBINARY(256) NOT NULL,
-  host VARBINARY(255) NOT NULL,
-  pid BIGINT UNSIGNED NOT NULL
+		"CREATE TABLE IF NOT EXISTS " + st.holders + " (\n" + strings.Join(columns, ",\n") + `
 ) ENGINE=InnoDB COMMENT='fencing tokens, and the last holder of each row'`,
 	}
+}
+
+// addColumns adds the columns that the second table does not have, and reports whether
+// it is one that an earlier version has made. It is empty when nothing is missing, and
+// when the table has no keys either.
+func (st *rowStatements) addColumns(has map[string]bool) (alter string, older bool) {
+	older = true
+	var add []string
+	for _, c := range holderColumns {
+		if has[c.name] {
+			continue
+		}
+		if c.name == "k" {
+			return "", false
+		}
+		column := "ADD COLUMN " + c.name + " " + c.kind
+		if c.missing != "" {
+			column += " DEFAULT " + c.missing
+		}
+		add = append(add, column)
+		older = older && c.newer
+	}
+	if len(add) == 0 {
+		return "", false
+	}
+	return "ALTER TABLE " + st.holders + " " + strings.Join(add, ", "), older
 }

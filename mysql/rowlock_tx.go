@@ -116,6 +116,7 @@ type rowTx struct {
 	// The hold's turn guards the rest.
 	done    bool
 	outcome txOutcome
+	cause   error // why nothing was committed that should have been
 }
 
 type txOutcome uint8
@@ -159,7 +160,7 @@ func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error
 	err := lease.Release(context.WithValue(context.WithoutCancel(ctx), endOf{t.h}, mark))
 	t.h.turn <- struct{}{}
 	t.done = true
-	outcome := t.outcome
+	outcome, cause := t.outcome, t.cause
 	t.h.leave()
 	switch {
 	case outcome == txCommitted:
@@ -168,8 +169,13 @@ func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error
 		return fmt.Errorf("mysqllock: key %q: %w: the answer to the commit was lost; the transaction may have been committed, and the lease has ended", t.h.key, backend.ErrOutcomeUnknown)
 	case commit && err == nil: // a release of somebody else's was under way
 		return fmt.Errorf("mysqllock: key %q: %w: the transaction was rolled back", t.h.key, backend.ErrNotHeld)
-	case commit:
+	case commit && errors.Is(err, backend.ErrLost):
 		return fmt.Errorf("mysqllock: key %q: the transaction was rolled back: %w", t.h.key, err)
+	case commit && cause != nil:
+		return fmt.Errorf("mysqllock: key %q: the transaction was rolled back: %w", t.h.key, cause)
+	case commit:
+		// The release was not confirmed; that it did not commit is certain all the same.
+		return fmt.Errorf("mysqllock: key %q: the transaction was rolled back: %w: the server could not be asked to commit: %s", t.h.key, backend.ErrSessionLost, err.Error())
 	}
 	return err
 }
@@ -186,11 +192,14 @@ func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
 		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); err == nil {
 			if err = h.s.exec(ctx, "COMMIT"); err == nil {
 				t.outcome = txCommitted
-			} else if !transactionEnded(err) {
+			} else if transactionEnded(err) {
+				t.cause = b.lossOf(ctx, h, err)
+			} else {
 				t.outcome = txUnknown
 			}
 		} else {
-			err = lossOf(h.key, err)
+			err = b.lossOf(ctx, h, err)
+			t.cause = err
 		}
 	} else if h.life.Err() == nil {
 		err = h.s.exec(ctx, "ROLLBACK")
@@ -200,7 +209,7 @@ func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
 		return keyError(ctx, h.key, err)
 	}
 	if err != nil && !errors.Is(err, backend.ErrLost) {
-		err = lossOf(h.key, err)
+		err = b.lossOf(ctx, h, err)
 	}
 	return err
 }
@@ -223,6 +232,8 @@ func (t *rowTx) use(ctx context.Context, query string) (statement context.Contex
 	switch {
 	case t.done:
 		err = sql.ErrTxDone
+	case t.h.cause != nil:
+		err = t.h.cause
 	case t.h.phase != rowHeld:
 		err = fmt.Errorf("mysqllock: key %q: %w", t.h.key, backend.ErrSessionLost)
 	}

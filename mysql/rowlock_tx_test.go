@@ -40,6 +40,11 @@ func (x *inTx) lease(ttl time.Duration, opts ...lock.Option) lock.Lease {
 	return lease
 }
 
+func (x *inTx) isMariaDB() bool {
+	x.t.Helper()
+	return number(x.t, x.admin, "SELECT VERSION() LIKE '%MariaDB%'") == 1
+}
+
 // n is what was committed.
 func (x *inTx) n() int {
 	x.t.Helper()
@@ -260,6 +265,57 @@ func TestInTxImplicitCommit(t *testing.T) {
 		})
 		require.ErrorIs(t, err, lock.ErrSessionLost)
 		x.over(lease)
+	})
+}
+
+// Statements that hide what they do get through, and are found before the commit. What
+// they have committed stays; what came after them does not.
+func TestInTxHiddenCommit(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		hidden := map[string][]string{
+			"prepared": {"PREPARE hidden FROM 'COMMIT'", "EXECUTE hidden"},
+			"rollback": {"PREPARE hidden FROM 'ROLLBACK'", "EXECUTE hidden"},
+		}
+		if x.isMariaDB() {
+			hidden["immediate"] = []string{"EXECUTE IMMEDIATE 'COMMIT'"}
+			hidden["for a statement"] = []string{"SET STATEMENT max_statement_time = 5 FOR COMMIT"}
+		}
+		want := 0
+		for name, statements := range hidden {
+			lease := x.lease(30 * time.Second)
+			err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+				require.NoError(t, x.add(ctx, tx))
+				for _, q := range statements {
+					_, err := tx.ExecContext(ctx, q)
+					require.NoError(t, err, q)
+				}
+				if name != "rollback" {
+					want++
+				}
+				return x.add(ctx, tx) // outside of the lock
+			})
+			require.ErrorIs(t, err, lock.ErrSessionLost, name)
+			require.Equal(t, want, x.n(), name)
+			x.over(lease)
+		}
+	})
+}
+
+// The connection is ended while a statement is under way, and just before the commit.
+func TestInTxKilledDuringAStatement(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		lease := x.lease(30 * time.Second)
+		err := InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			require.NoError(t, x.add(ctx, tx))
+			id := connectionOf(t, x.admin, x.key)
+			time.AfterFunc(300*time.Millisecond, func() { _, _ = x.admin.Exec(fmt.Sprintf("KILL CONNECTION %d", id)) })
+			_, err := tx.ExecContext(ctx, "UPDATE "+x.table+" SET n = n + 1 + SLEEP(20) WHERE id = 1")
+			assert.ErrorIs(t, err, lock.ErrSessionLost)
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		x.over(lease)
+		assert.Zero(t, x.n())
 	})
 }
 

@@ -68,14 +68,14 @@ func (t *rowTx) failed(err error) error {
 	if !over {
 		return err
 	}
-	cause := lossOf(h.key, err)
+	cause := t.b.lossOf(context.WithoutCancel(t.ctx), h, err)
 	t.b.lose(h, cause)
 	return cause
 }
 
 // usable asks the driver whether the connection is good for another statement.
 func (s *rowSession) usable() bool {
-	return s.conn.Raw(func(c any) error {
+	return !s.isCut && s.conn.Raw(func(c any) error {
 		if v, ok := c.(driver.Validator); ok && v.IsValid() {
 			return nil
 		}

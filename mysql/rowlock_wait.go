@@ -86,7 +86,7 @@ func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) 
 		return errors.Join(ctx.Err(), errWaitEnded)
 	}
 	if err != nil && codeOf(err) == 0 && !errors.Is(err, errRowMissing) {
-		err = fmt.Errorf("%w, while it waited for the row; a ReadTimeout of the connector must be 0 or more than three seconds", err)
+		err = fmt.Errorf("%w, while it waited for the row; a ReadTimeout of the connector must be 0 or more than %s", err, longestSilence)
 	}
 	return err
 }

@@ -39,21 +39,27 @@ type rowWire struct {
 	applied  bool
 }
 
-// eachRowFault runs a test with each fault on both servers. The test must lose one
-// request.
+// eachRowFault runs a test with each fault, with both connectors, on both servers. The
+// test must lose one request.
 func eachRowFault(t *testing.T, f func(t *testing.T, x rowWire)) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		for name, fault := range wireFaults {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				p, through := behindProxy(t, s)
-				b, err := NewRowBackend(t.Context(), rowConnector(t, s, through), nil)
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, b.Close()) })
-				x := rowWire{s, p, b.(*rowBackend), rowBackendOn(t, s, nil), func(text string) { fault.lose(p, text) }, fault.applied}
-				f(t, x)
-				require.Equal(t, 1, p.Lost())
-			})
+			for kind, own := range map[string]bool{"driver's connector": false, "own connector": true} {
+				t.Run(name+", "+kind, func(t *testing.T) {
+					t.Parallel()
+					p, through := behindProxy(t, s)
+					connector := rowConnector(t, s, through)
+					if own {
+						connector = rowOwnConnector(t, s, through)
+					}
+					b, err := NewRowBackend(t.Context(), connector, nil)
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, b.Close()) })
+					x := rowWire{s, p, b.(*rowBackend), rowBackendOn(t, s, nil), func(text string) { fault.lose(p, text) }, fault.applied}
+					f(t, x)
+					require.Equal(t, 1, p.Lost())
+				})
+			}
 		}
 	})
 }
@@ -91,6 +97,7 @@ func TestRowLostHeartbeat(t *testing.T) {
 	eachRowFault(t, func(t *testing.T, x rowWire) {
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
+		defer l.Close()
 		key := uniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(2*time.Second))
 		require.NoError(t, err)
@@ -136,6 +143,7 @@ func TestRowLostCommit(t *testing.T) {
 		table := workTable(t, admin)
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
+		defer l.Close()
 		key := uniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
 		require.NoError(t, err)
@@ -166,6 +174,7 @@ func TestRowLostCheckBeforeCommit(t *testing.T) {
 		table := workTable(t, admin)
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
+		defer l.Close()
 		key := uniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
 		require.NoError(t, err)
@@ -177,6 +186,36 @@ func TestRowLostCheckBeforeCommit(t *testing.T) {
 		require.ErrorIs(t, err, lock.ErrLost)
 		x.free(t, key)
 		require.Zero(t, number(t, admin, "SELECT SUM(n) FROM "+table))
+	})
+}
+
+// Nothing gets through any more when the work of InTx is done: neither does the commit,
+// and the caller is told within the limit of a release.
+func TestRowSilenceBeforeCommit(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		p, through := behindProxy(t, s)
+		l, err := NewRow(t.Context(), rowOwnConnector(t, s, through), nil)
+		require.NoError(t, err)
+		defer l.Close()
+		admin := adminOf(t, s)
+		table := workTable(t, admin)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		begun := time.Now()
+		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 1")
+			p.Freeze()
+			return err
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		require.NotErrorIs(t, err, lock.ErrOutcomeUnknown, "nobody was asked to commit")
+		require.Less(t, time.Since(begun), 10*time.Second)
+		next, err := rowLockerOn(t, s, nil).Acquire(short(t, 20*time.Second), key)
+		require.NoError(t, err)
+		p.Resume()
+		require.Zero(t, number(t, admin, "SELECT SUM(n) FROM "+table))
+		require.NoError(t, next.Release(t.Context()))
 	})
 }
 
@@ -240,6 +279,73 @@ func TestRowLateToken(t *testing.T) {
 		require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
 		assert.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrLost)
 	})
+}
+
+// A deadlock or a lock wait timeout about the rows of the second table, or about a new
+// row, is the server's answer to what others did: the statement is sent again, and the
+// caller does not notice.
+func TestRowDeadlockIsNotSeen(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for _, code := range []uint16{codeDeadlock, codeLockWaitTimeout} {
+			for _, statement := range []string{"LAST_INSERT_ID", "_holders` (k, token", "(k) VALUES"} {
+				refusing := &refusingConnector{ownConnector: rowConnector(t, s, nil), code: code, statement: statement}
+				b, err := NewRowBackend(t.Context(), refusing, nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, b.Close()) })
+				refusing.left.Store(2)
+				hold, _ := granted(t, b, request(uniqueKey(t)))
+				require.Zero(t, refusing.left.Load(), "%d to %s", code, statement)
+				require.NoError(t, b.Release(t.Context(), hold))
+			}
+		}
+		// And one that is real.
+		admin := adminOf(t, s)
+		b, err := NewRowBackend(t.Context(), rowConnectorWith(t, s, "innodb_lock_wait_timeout=1"), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		hold, _ := granted(t, b, request(uniqueKey(t)))
+		require.NoError(t, b.Release(t.Context(), hold))
+		tx, err := admin.Begin()
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.Exec("UPDATE lock_rows_holders SET pid = 7 WHERE k = ?", []byte(hold.Key))
+		require.NoError(t, err)
+		time.AfterFunc(1500*time.Millisecond, func() { _ = tx.Rollback() })
+		begun := time.Now()
+		hold, _ = granted(t, b, request(hold.Key))
+		require.Greater(t, time.Since(begun), time.Second)
+		require.NoError(t, b.Release(t.Context(), hold))
+	})
+}
+
+// refusingConnector makes connections that refuse statements with a text, as the
+// server does.
+type refusingConnector struct {
+	*ownConnector
+	code      uint16
+	statement string
+	left      atomic.Int64
+}
+
+func (c *refusingConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.ownConnector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &refusingConn{plainConn{conn}, c}, nil
+}
+
+type refusingConn struct {
+	plainConn
+	c *refusingConnector
+}
+
+func (c *refusingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	if strings.Contains(q, c.c.statement) && c.c.left.Load() > 0 {
+		c.c.left.Add(-1)
+		return nil, &mysql.MySQLError{Number: c.c.code, Message: "as if"}
+	}
+	return c.plainConn.ExecContext(ctx, q, args)
 }
 
 // lateConnector makes connections that keep the first request for a token, once

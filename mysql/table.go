@@ -134,6 +134,7 @@ type tableBackend struct {
 	closesIt   bool
 	table      string // quoted
 	name       string
+	mayCreate  bool
 	clock      backend.Clock
 	guarantees backend.Guarantees
 	freed      freedKeys

@@ -17,10 +17,6 @@ func (b *tableBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []b
 	out := make([]backend.Renewal, len(holds))
 	byTTL := map[time.Duration][]int{}
 	for i, hold := range holds {
-		if b.guards.open(hold.ID) {
-			out[i].Validity.Sent = b.clock.Now()
-			continue
-		}
 		byTTL[hold.TTL] = append(byTTL[hold.TTL], i)
 	}
 	for ttl, list := range byTTL {
@@ -37,10 +33,15 @@ func (b *tableBackend) renewChunk(ctx context.Context, ttl time.Duration, holds 
 	var sent backend.Instant
 	extended := map[string]bool{} // by hash
 	if len(list) > 1 {
+		list = b.unguarded(holds, list, out)
 		var err error
-		if sent, extended, err = b.extendAll(ctx, ttl, holds, list); err != nil {
+		sent, extended, err = b.extendAll(ctx, ttl, holds, list)
+		for _, i := range list {
+			b.guards.renewed(holds[i])
+		}
+		if err != nil {
 			for _, i := range list {
-				out[i].Err = keyError(ctx, holds[i].Key, err)
+				out[i].Err = renewalError(ctx, holds[i].Key, err)
 			}
 			return
 		}
@@ -54,10 +55,28 @@ func (b *tableBackend) renewChunk(ctx context.Context, ttl time.Duration, holds 
 	}
 }
 
+// unguarded answers for the holds whose rows are locked by guarded writes, and returns
+// the others. One statement for all would wait for those rows with the locks of all
+// rows before them.
+func (b *tableBackend) unguarded(holds []backend.Hold, list []int, out []backend.Renewal) []int {
+	free := make([]int, 0, len(list))
+	for _, i := range list {
+		if b.guards.renew(holds[i]) {
+			free = append(free, i)
+		} else {
+			out[i].Validity.Sent = b.clock.Now()
+		}
+	}
+	return free
+}
+
 // extendAll extends the holds that are alone on their keys, and returns the hashes
 // of those that the statement has extended: they have the expiry that it wrote, or a
 // later one.
 func (b *tableBackend) extendAll(ctx context.Context, ttl time.Duration, holds []backend.Hold, list []int) (backend.Instant, map[string]bool, error) {
+	if len(list) == 0 {
+		return 0, nil, nil
+	}
 	var keys, hashes statement
 	for n, i := range list {
 		if n > 0 {

@@ -18,10 +18,14 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// storm is how long the tests of many goroutines on new keys last.
+// storm is how long the tests of many goroutines on new keys last: longer where
+// LOCK_TEST_LONG is set, and as long as LOCK_TEST_STORM says.
 func storm() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("LOCK_TEST_STORM")); err == nil {
 		return d
+	}
+	if os.Getenv("LOCK_TEST_LONG") != "" {
+		return time.Minute
 	}
 	return 5 * time.Second
 }
@@ -323,4 +327,21 @@ func testReadOnlyServer(t *testing.T, server *servertest.Server) {
 	execOn(t, admin, "SET GLOBAL read_only=0")
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
+}
+
+// A pool that its owner closes renews nothing any more: its holds end at the next
+// renewal, and not only at the deadline.
+func TestClosedPoolEndsItsHolds(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		b := tableOn(t, db, nil)
+		one, _ := granted(t, b, request(uniqueKey(t)))
+		two, _ := granted(t, b, request(uniqueKey(t)))
+		require.NoError(t, db.Close())
+		_, err := b.Renew(t.Context(), one)
+		require.ErrorIs(t, err, backend.ErrSessionLost)
+		for _, r := range b.RenewBatch(t.Context(), []backend.Hold{one, two}) {
+			require.ErrorIs(t, r.Err, backend.ErrSessionLost)
+		}
+	})
 }

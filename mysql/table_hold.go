@@ -8,16 +8,18 @@ import (
 )
 
 // Renew extends the hold in one statement when it is the only one on the key, and in
-// three when its owner has others. While a guarded write is open under the hold,
-// which keeps the row locked, it answers "still held, not extended".
+// three when its owner has others. While a guarded write of this client is open under
+// a hold of the key, which keeps the row locked, it answers "still held, not extended":
+// that lengthens nothing, and nobody can take the key over before the write has ended.
 func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if !b.guards.renew(hold) {
+		return backend.Validity{Sent: b.clock.Now()}, nil
+	}
+	defer b.guards.renewed(hold)
 	for try := 1; try <= repeats; try++ {
-		if b.guards.open(hold.ID) {
-			return backend.Validity{Sent: b.clock.Now()}, nil
-		}
 		a, err := b.change(ctx, b.renew(hold))
 		if err != nil {
-			return backend.Validity{}, keyError(ctx, hold.Key, err)
+			return backend.Validity{}, renewalError(ctx, hold.Key, err)
 		}
 		if a.id == 0 {
 			r, mine, others, err := b.find(ctx, hold)
@@ -26,7 +28,7 @@ func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Va
 			}
 			a, err = b.change(ctx, b.extended(r, others, mine.hash, mine.expires, hold.TTL))
 			if err != nil {
-				return backend.Validity{}, keyError(ctx, hold.Key, err)
+				return backend.Validity{}, renewalError(ctx, hold.Key, err)
 			}
 		}
 		if a.id != 0 {
@@ -42,6 +44,9 @@ func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Va
 // Release ends the hold in one statement when it is the only one on the key, and in
 // three when its owner has others.
 func (b *tableBackend) Release(ctx context.Context, hold backend.Hold) error {
+	if err := b.guards.pass(ctx, hold); err != nil {
+		return keyError(ctx, hold.Key, err)
+	}
 	for try := 1; try <= repeats; try++ {
 		a, err := b.change(ctx, b.release(hold))
 		if err != nil {

@@ -44,6 +44,6 @@ func (r row) record() (backend.Record, error) {
 	}
 	return backend.Record{
 		Key: r.key, Token: uint64(r.token), Holds: len(holds), Waiters: -1,
-		Remaining: r.remaining(), Holder: r.holder(),
+		Remaining: r.remaining(), Holder: r.holder(), Revoked: r.holds == revokedHold,
 	}, nil
 }

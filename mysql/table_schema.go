@@ -14,21 +14,23 @@ import (
 )
 
 // tableColumns are what the statements need. length is the least that a column must
-// hold, or the digits of its seconds.
+// hold, or the digits of its seconds; missing is what it has in the rows of a table to
+// which it is added.
 var tableColumns = []struct {
 	name, kind string
 	length     int
+	missing    string
 	comment    string
 }{
-	{"lock_key", "varbinary", backend.MaxKey, "the key; a name of control characters is a row of the library"},
-	{"owner", "varbinary", hashLength, "hash of the explicit owner, - without one"},
-	{"token", "bigint", 0, "last fencing token"},
-	{"hold_count", "int", 0, "holds, 0 when free"},
-	{"holds", "varbinary", maxHolds, "hashes of acquisition ids, with their expiries when there are several"},
-	{"note", "varbinary", maxNote, "label, host and pid of the last holder, JSON"},
-	{"created", "datetime", 6, "when the last holder got the key, UTC"},
-	{"updated", "datetime", 6, "last change, UTC"},
-	{"expires", "datetime", 6, "free from then on, UTC"},
+	{"lock_key", "varbinary", backend.MaxKey, "", "the key; a name of control characters is a row of the library"},
+	{"owner", "varbinary", hashLength, "'-'", "hash of the explicit owner, - without one"},
+	{"token", "bigint", 0, "0", "last fencing token"},
+	{"hold_count", "int", 0, "0", "holds, 0 when free"},
+	{"holds", "varbinary", maxHolds, "'-'", "hashes of acquisition ids, with their expiries when there are several"},
+	{"note", "varbinary", maxNote, "'{}'", "label, host and pid of the last holder, JSON"},
+	{"created", "datetime", 6, "'1970-01-01 00:00:00'", "when the last holder got the key, UTC"},
+	{"updated", "datetime", 6, "'1970-01-01 00:00:00'", "last change, UTC"},
+	{"expires", "datetime", 6, "'1970-01-01 00:00:00'", "free from then on, UTC"},
 }
 
 // TableDDL returns the statement that creates the lock table, for those whose users
@@ -49,14 +51,18 @@ func tableDDL(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CREATE TABLE IF NOT EXISTS %s (\n", quoted(name))
 	for _, c := range tableColumns {
-		kind := strings.ToUpper(c.kind)
-		if c.length > 0 {
-			kind += "(" + strconv.Itoa(c.length) + ")"
-		}
-		fmt.Fprintf(&b, "  %-10s %-15s NOT NULL COMMENT '%s',\n", c.name, kind, c.comment)
+		fmt.Fprintf(&b, "  %-10s %-15s NOT NULL COMMENT '%s',\n", c.name, columnDDL(c.kind, c.length), c.comment)
 	}
 	b.WriteString("  PRIMARY KEY (lock_key)\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC COMMENT='locks of github.com/mortiselock/lock'")
 	return b.String()
+}
+
+func columnDDL(kind string, length int) string {
+	kind = strings.ToUpper(kind)
+	if length > 0 {
+		kind += "(" + strconv.Itoa(length) + ")"
+	}
+	return kind
 }
 
 // wrongTable is the error about a table that cannot be used, with what to do.
@@ -68,6 +74,7 @@ func (b *tableBackend) wrongTable(format string, args ...any) error {
 // prepare looks at the server's settings, creates the table if it may, and checks
 // table and rights.
 func (b *tableBackend) prepare(ctx context.Context, logger warner, create bool) error {
+	b.mayCreate = create
 	if err := b.checkSettings(ctx, logger); err != nil {
 		return err
 	}
@@ -149,12 +156,15 @@ func (b *tableBackend) checkColumns(ctx context.Context) (missing bool, err erro
 	if !strings.EqualFold(engine, "InnoDB") {
 		return false, b.wrongTable("its engine is %s; the locks need InnoDB (ALTER TABLE %s ENGINE=InnoDB)", engine, b.table)
 	}
-	var wrong []string
+	var wrong, alter []string
 	for _, c := range tableColumns {
+		column := c.name + " " + columnDDL(c.kind, c.length) + " NOT NULL"
 		if kind, ok := kinds[c.name]; !ok {
 			wrong = append(wrong, "column "+c.name+" is missing, or the user may not see it")
+			alter = append(alter, "ADD COLUMN "+column+" DEFAULT "+c.missing)
 		} else if !fits(kind, c.kind, c.length) {
 			wrong = append(wrong, fmt.Sprintf("column %s is %s", c.name, kind))
+			alter = append(alter, "MODIFY COLUMN "+column)
 		}
 	}
 	var primary []string
@@ -166,10 +176,13 @@ func (b *tableBackend) checkColumns(ctx context.Context) (missing bool, err erro
 	if !slices.Equal(primary, []string{"lock_key"}) && len(wrong) == 0 {
 		wrong = append(wrong, "its primary key is not lock_key alone")
 	}
-	if len(wrong) > 0 {
+	switch {
+	case len(wrong) == 0:
+		return false, nil
+	case len(alter) == 0, kinds["lock_key"] == "":
 		return false, b.wrongTable("%s", strings.Join(wrong, "; "))
 	}
-	return false, nil
+	return false, b.wrongTable("%s; this statement puts it right, while nobody holds a key in it:\nALTER TABLE %s %s;\nor name another table", strings.Join(wrong, "; "), b.table, strings.Join(alter, ", "))
 }
 
 var columnType = regexp.MustCompile(`^([a-z]+)(?:\((\d+)\))?(.*)$`)

@@ -117,9 +117,12 @@ func (b *tableBackend) force(key string, token uint64) statement {
 	return b.updates().text(freeing).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
 }
 
-// revoke gives the record with the token to a hold that nobody has.
+// revokedHold is the hold that nobody has, for records that were revoked.
+var revokedHold = hashOf(backend.ID{}.Hex())
+
+// revoke gives the record with the token to it.
 func (b *tableBackend) revoke(key string, token uint64) statement {
-	return b.updates().text(sameToken + ",owner=" + nobody + ",hold_count=1,holds=").bytes(hashOf(backend.NewID().Hex())).
+	return b.updates().text(sameToken + ",owner=" + nobody + ",hold_count=1,holds=").bytes(revokedHold).
 		text(",updated=" + now).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
 }
 
@@ -127,12 +130,17 @@ func (b *tableBackend) revoke(key string, token uint64) statement {
 func (b *tableBackend) list(prefix, after string) statement {
 	s := b.selects().text(" WHERE expires>" + now + " AND lock_key>").bytes(after)
 	if prefix != "" {
-		// The bytes of UTF-8 leave room for one more.
-		end := []byte(prefix)
-		end[len(end)-1]++
-		s = s.text(" AND lock_key>=").bytes(prefix).text(" AND lock_key<").bytes(string(end))
+		s = s.text(" AND ").beginning(prefix)
 	}
 	return s.text(" ORDER BY lock_key LIMIT ").int(listChunk)
+}
+
+// beginning is the condition that the key begins with a prefix, which is not empty.
+func (s statement) beginning(prefix string) statement {
+	// The bytes of UTF-8 leave room for one more.
+	end := []byte(prefix)
+	end[len(end)-1]++
+	return s.text("lock_key>=").bytes(prefix).text(" AND lock_key<").bytes(string(end))
 }
 
 // unchanged is the condition that the row is as it was read.

@@ -82,6 +82,9 @@ func (b *tableBackend) join(ctx context.Context, req backend.Request, r row) (g 
 	case len(holds) >= backend.MaxHolds:
 		return g, true, fmt.Errorf("mysqllock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
 	}
+	if err := b.guards.pass(ctx, backend.HoldOf(req)); err != nil {
+		return g, true, keyError(ctx, req.Key, err)
+	}
 	a, err := b.change(ctx, b.extended(r, others, hash, mine.expires, req.TTL))
 	if err != nil {
 		return g, true, keyError(ctx, req.Key, err)
@@ -95,6 +98,9 @@ func (b *tableBackend) join(ctx context.Context, req backend.Request, r row) (g 
 // HandOver ends the hold and grants the key to the next waiter of this client, in
 // one statement. Whose turn it is has been decided by the lock package.
 func (b *tableBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	if b.guards.others(from) {
+		return backend.Grant{}, hasOthers(from.Key)
+	}
 	a, err := b.change(ctx, b.takeFrom(from, to))
 	if err != nil {
 		return backend.Grant{}, keyError(ctx, from.Key, err)
@@ -126,9 +132,13 @@ func (b *tableBackend) HandOver(ctx context.Context, from backend.Hold, to backe
 		}
 		return g, err
 	case len(others) < len(holds):
-		return backend.Grant{}, fmt.Errorf("mysqllock: key %q: %w: its owner has other holds on it", from.Key, backend.ErrUnsupported)
+		return backend.Grant{}, hasOthers(from.Key)
 	}
 	return backend.Grant{}, notHeld(from.Key)
+}
+
+func hasOthers(key string) error {
+	return fmt.Errorf("mysqllock: key %q: %w: its owner has other holds on it", key, backend.ErrUnsupported)
 }
 
 // outrun is the error of a step that others kept making impossible. Nothing was

@@ -54,6 +54,9 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	}
 	b, err := open(ctx, s)
 	if err != nil {
+		if why := notMySQL(ctx, s.config, err); why != nil {
+			err = why
+		}
 		return nil, fmt.Errorf("%w (%s)", err, u)
 	}
 	return b, nil

@@ -1,0 +1,119 @@
+package mysqllock
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// parameters adds parameters to a URL.
+func parameters(address string, pairs ...string) string {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		q.Set(pairs[i], pairs[i+1])
+	}
+	return address + "?" + q.Encode()
+}
+
+// used requires that a key can be held at this URL, in both forms.
+func used(t *testing.T, address string) {
+	t.Helper()
+	for _, mode := range []string{"table", "row"} {
+		l, err := lock.Open(t.Context(), address+"&mode="+mode)
+		require.NoError(t, err, mode)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t))
+		require.NoError(t, err, mode)
+		require.NoError(t, lease.Renew(t.Context()), mode)
+		require.NoError(t, lease.Release(t.Context()), mode)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	ours, theirs := servertest.NewAuthority(t, "ours"), servertest.NewAuthority(t, "theirs")
+	cert, key := ours.Server("localhost", net.IPv4(127, 0, 0, 1))
+	server := servertest.MariaDB(t, servertest.WithControl(), servertest.WithTLS(servertest.TLSFiles{CA: ours.File(), Cert: cert, Key: key}))
+	good := parameters(server.URL(), "tls", "true", "ca", ours.File())
+	used(t, good)
+
+	u, err := backend.ParseURL(good)
+	require.NoError(t, err)
+	opened, err := Opener(t.Context(), u, backend.OpenConfig{})
+	require.NoError(t, err)
+	b := opened.(*tableBackend)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	var name, cipher string
+	require.NoError(t, b.db.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher))
+	require.NotEmpty(t, cipher, "the connection is encrypted")
+
+	admin := adminOf(t, server)
+	run(t, admin, "ALTER USER mortise REQUIRE X509")
+	clientCert, clientKey := ours.Client("ann")
+	used(t, good+"&"+strings.TrimPrefix(parameters("", "cert", clientCert, "key", clientKey), "?"))
+	_, err = lock.Open(t.Context(), good)
+	require.ErrorIs(t, err, lock.ErrPermanent, "no certificate of the client")
+	run(t, admin, "ALTER USER mortise REQUIRE NONE")
+
+	for _, mode := range []string{"table", "row"} {
+		_, err = lock.Open(t.Context(), parameters(server.URL(), "tls", "true", "ca", theirs.File(), "mode", mode))
+		require.ErrorIs(t, err, lock.ErrPermanent, "another authority")
+		require.ErrorContains(t, err, "unknown authority")
+		require.ErrorContains(t, err, "check ca")
+		_, err = lock.Open(t.Context(), parameters(server.URL(), "tls", "true", "mode", mode))
+		require.ErrorIs(t, err, lock.ErrPermanent, "the authorities of the system")
+		plain := servertest.SharedMariaDB(t)
+		_, err = lock.Open(t.Context(), parameters(plain.URL(), "tls", "true", "ca", ours.File(), "mode", mode))
+		require.ErrorIs(t, err, lock.ErrPermanent, "a server without TLS")
+	}
+
+	// A statement is given up below TLS.
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	server.Freeze(t)
+	begun := time.Now()
+	_, err = b.Renew(short(t, 50*time.Millisecond), hold)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Less(t, time.Since(begun), readTimeout/2, "it was cut, and did not wait for the timeout of the driver")
+	server.Resume(t)
+	require.NoError(t, b.Release(t.Context(), hold))
+}
+
+func TestTLSOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	ours := servertest.NewAuthority(t, "ours")
+	cert, key := ours.Server("elsewhere.example")
+	server := servertest.MariaDB(t, servertest.WithTLS(servertest.TLSFiles{CA: ours.File(), Cert: cert, Key: key}))
+	_, err := lock.Open(t.Context(), parameters(server.URL(), "tls", "true", "ca", ours.File()))
+	require.ErrorIs(t, err, lock.ErrPermanent)
+	require.ErrorContains(t, err, "127.0.0.1")
+}
+
+func TestSocket(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedMariaDB(t)
+	var path string
+	require.NoError(t, adminOf(t, server).QueryRowContext(t.Context(), "SELECT @@socket").Scan(&path))
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("the server is in a container: ", err)
+	}
+	u, err := url.Parse(server.URL())
+	require.NoError(t, err)
+	at := func(path string) string {
+		return parameters((&url.URL{Scheme: "mysql", User: u.User, Path: u.Path}).String(), "socket", path)
+	}
+	used(t, at(path))
+	_, err = lock.Open(t.Context(), at(filepath.Join(t.TempDir(), "nobody")))
+	require.ErrorIs(t, err, lock.ErrUnavailable)
+}
