@@ -54,11 +54,16 @@ type guardedKey struct {
 	holders atomic.Int64
 	grants  atomic.Int64
 	both    atomic.Bool
+	last    atomic.Uint64 // token
+	fell    atomic.Bool   // a token was not larger than the one before
 }
 
 func (g *guardedKey) hold(l lock.Lease, d time.Duration) {
 	if g.holders.Add(1) > 1 {
 		g.both.Store(true)
+	}
+	if g.last.Swap(l.Token()) >= l.Token() {
+		g.fell.Store(true)
 	}
 	g.grants.Add(1)
 	timer := time.NewTimer(d)
@@ -116,12 +121,14 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 			}
 		})
 	}
-	long := lockerOn(t, clientOf(t, members...), 15*time.Second)
+	long := lockerOn(t, clientOf(t, members...), 60*time.Second)
 	kept, err := long.Acquire(t.Context(), "kept")
 	require.NoError(t, err)
+	// A client notices within 13 s that a member stands still; until then each request
+	// that goes there costs half of its time.
 	progress := func(what string) {
 		before := g.grants.Load()
-		eventually(t, what, func() bool { return g.grants.Load() > before+3 })
+		require.Eventually(t, func() bool { return g.grants.Load() > before+3 }, 30*time.Second, 10*time.Millisecond, what)
 	}
 	progress("the lock works")
 
@@ -133,24 +140,67 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 	require.NoError(t, err)
 	progress("after a change of leader")
 
-	lead = leader(t, admin, members)
-	members[lead].Freeze(t)
-	progress("while the former leader stands still")
-	members[lead].Resume(t)
-	progress("after it went on")
+	follower := func() *servertest.Server { return members[(leader(t, admin, members)+1)%3] }
+	for _, victim := range []struct {
+		what string
+		pick func() *servertest.Server
+	}{
+		{"the leader", func() *servertest.Server { return members[leader(t, admin, members)] }},
+		{"a follower", follower},
+	} {
+		m := victim.pick()
+		frozen := time.Now()
+		m.Freeze(t)
+		progress("while " + victim.what + " stands still")
+		t.Logf("%s stood still for %s", victim.what, time.Since(frozen).Round(time.Millisecond))
+		m.Resume(t)
+		progress("after it went on")
 
-	lead = leader(t, admin, members)
-	members[lead].Kill(t)
-	progress("while the former leader is dead")
-	members[lead].Restart(t, true)
-	progress("after it came back")
+		m = victim.pick()
+		m.Kill(t)
+		progress("while what was " + victim.what + " is dead")
+		m.Restart(t, true)
+		progress("after it came back")
+	}
+
+	members[0].Freeze(t)
+	members[1].Freeze(t)
+	time.Sleep(ttl + time.Second)
+	members[0].Resume(t)
+	members[1].Resume(t)
+	progress("after most members stood still for longer than the TTL")
 
 	require.NoError(t, kept.Context().Err(), "a hold with time enough survives all of it")
 	stop()
 	wg.Wait()
 	assert.False(t, g.both.Load(), "two clients held the key at once")
+	assert.False(t, g.fell.Load(), "a token was not larger than the one before")
 	require.NoError(t, kept.Renew(t.Context()))
 	require.NoError(t, kept.Release(t.Context()))
+}
+
+// waitsFor has another Locker wait for the key of the lease. The function that it returns
+// waits until it is granted, and requires that the holder was told of the loss before.
+func waitsFor(t *testing.T, other lock.Locker, held lock.Lease) (granted func()) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	type got struct {
+		lease lock.Lease
+		err   error
+		told  bool
+	}
+	grants := make(chan got, 1)
+	go func() {
+		next, err := other.Acquire(ctx, held.Key())
+		grants <- got{next, err, held.Context().Err() != nil}
+	}()
+	return func() {
+		defer cancel()
+		g := <-grants
+		require.NoError(t, g.err)
+		require.True(t, g.told, "the holder was told before the next one was granted")
+		require.Greater(t, g.lease.Token(), held.Token())
+		require.NoError(t, g.lease.Release(t.Context()))
+	}
 }
 
 // Without a quorum, and so without a leader, calls end with their contexts, a release
@@ -166,6 +216,7 @@ func noQuorum(t *testing.T, members []*servertest.Server) {
 	require.NoError(t, err)
 	released, err := l.Acquire(t.Context(), "b")
 	require.NoError(t, err)
+	takenOver := waitsFor(t, lockerOn(t, clientOf(t, members...), 4*time.Second), lease)
 	waiting := make(chan error, 1)
 	members[0].Kill(t)
 	members[1].Kill(t)
@@ -183,6 +234,7 @@ func noQuorum(t *testing.T, members []*servertest.Server) {
 	lostWithin(t, lease, 8*time.Second, lock.ErrExpired)
 	members[0].Restart(t, true)
 	members[1].Restart(t, true)
+	takenOver()
 	for _, key := range []string{"a", "b"} {
 		next, err := l.Acquire(short(t, 20*time.Second), key)
 		require.NoError(t, err)

@@ -83,6 +83,23 @@ func connectionBroke(err error) bool {
 	return ok && s.Code() == codes.Unavailable && !badCertificate(err)
 }
 
+// mayHaveRun reports whether a transaction that failed may have been carried out. What
+// the server says of it before it proposes it to the others is a refusal.
+func mayHaveRun(err error) bool {
+	if sentinelFor(err) != nil {
+		return false
+	}
+	var server rpctypes.EtcdError
+	if !errors.As(err, &server) {
+		return true
+	}
+	switch server.Code() {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.NotFound:
+		return false
+	}
+	return true
+}
+
 // keyError is the error of a request that may have changed something.
 func keyError(ctx context.Context, key string, err error) error {
 	return fmt.Errorf("etcdlock: key %q: %w", key, describe(ctx, err))

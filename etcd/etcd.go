@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -46,10 +47,12 @@ type Options struct {
 // that does not answer is ErrUnavailable; versions with known faults of leases are
 // logged.
 //
-// The client library logs cancelled requests and watches, which are normal here;
-// give the client a Logger of your choice, such as zap.NewNop(). Set
-// DialKeepAliveTime, so that a member that stands still is noticed when no request
-// waits for it.
+// The client library logs each request that is cancelled, which is normal here, as a
+// warning ("retrying of unary invoker failed") to the logger of the client: standard
+// error unless another one is set. Nothing but the client can prevent that. Give it a
+// Logger that leaves warnings out, in its Config or by its method WithLogger, such as
+// zap.NewNop(). Set DialKeepAliveTime, so that a member that stands still is noticed
+// when no request waits for it.
 func New(ctx context.Context, client *clientv3.Client, opts *Options) (lock.Locker, error) {
 	b, err := NewBackend(ctx, client, opts)
 	if err != nil {
@@ -100,6 +103,7 @@ type etcdBackend struct {
 	prefix     string
 	clock      backend.Clock
 	guarantees backend.Guarantees
+	lastText   atomic.Pointer[recordText]
 
 	life context.Context // of requests that outlive their callers; ends with Close
 	end  context.CancelFunc

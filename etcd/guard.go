@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,8 +21,12 @@ import (
 // If, Then, Else and Commit are those of clientv3.Txn, and the conditions of If
 // decide between Then and Else as usual. When the lease is not held any more,
 // neither is carried out and Commit returns an error matching ErrNotHeld. A lease of
-// another backend is ErrUnsupported. Every other error says, as without a lock, that
-// the transaction may have taken effect.
+// another backend is ErrUnsupported. ErrUnavailable, ErrPermanent and the refusals of
+// the server say that nothing was carried out either; after ErrOutcomeUnknown the
+// transaction may have taken effect.
+//
+// Commit waits for its answer until ctx ends, and for no longer than a second after the
+// lease has ended.
 //
 // The transaction goes through the client of the Locker. It is used by one
 // goroutine.
@@ -47,6 +52,9 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 		}
 		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
 	}
+	if err := g.ctx.Err(); err != nil {
+		return nil, fmt.Errorf("etcdlock: key %q: nothing was sent: %w", hold.Key, err)
+	}
 	e, ok := b.(*etcdBackend)
 	if !ok {
 		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
@@ -62,8 +70,14 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 	if next != nil {
 		held = held[:1] // on its way to another lease
 	}
-	resp, err := e.client.Txn(g.ctx).If(held...).Then(clientv3.OpTxn(g.cmps, g.then, g.els)).Commit()
+	ctx, done := whileHeld(g.ctx, g.lease)
+	defer done()
+	resp, err := e.client.Txn(ctx).If(held...).Then(clientv3.OpTxn(g.cmps, g.then, g.els)).Commit()
 	switch {
+	case err != nil && g.ctx.Err() == nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("etcdlock: key %q: %w: a guarded transaction had no answer, and the lease has ended", hold.Key, backend.ErrOutcomeUnknown)
+	case err != nil && mayHaveRun(err):
+		return nil, fmt.Errorf("etcdlock: key %q: %w: a guarded transaction: %w", hold.Key, backend.ErrOutcomeUnknown, describe(g.ctx, err))
 	case err != nil:
 		return nil, keyError(g.ctx, hold.Key, err)
 	case !resp.Succeeded:
@@ -72,4 +86,22 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 	inner := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())
 	inner.Header = resp.Header
 	return inner, nil
+}
+
+// commitGrace is for how long the answer to a transaction is waited for when its lease
+// has ended.
+const commitGrace = time.Second
+
+// whileHeld returns a context that ends with ctx, or a moment after the lease. done
+// frees what it needs.
+func whileHeld(ctx context.Context, lease lock.Lease) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(lease.Context(), func() {
+		select {
+		case <-time.After(commitGrace):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); cancel() }
 }

@@ -1,16 +1,75 @@
 package etcdlock
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
 	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/internal/servertest"
 )
+
+// TestGuardedWriteEndsWithItsLease: a transaction that gets no answer is not waited for
+// longer than its lease lasts, also when its context has no end.
+func TestGuardedWriteEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	server := servertest.Etcd(t, servertest.WithControl())
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + server.Addr()}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer c.Close()
+	l := lockerOn(t, c, 3*time.Second)
+	lease, err := l.Acquire(t.Context(), uniqueKey(t))
+	require.NoError(t, err)
+	server.Freeze(t)
+	defer server.Resume(t)
+	type result struct {
+		err   error
+		ended bool
+	}
+	committed := make(chan result, 1)
+	go func() {
+		_, err := Txn(context.Background(), lease).Then(clientv3.OpPut("effect", "x")).Commit()
+		committed <- result{err, lease.Context().Err() != nil}
+	}()
+	select {
+	case r := <-committed:
+		require.ErrorIs(t, r.err, lock.ErrOutcomeUnknown)
+		require.ErrorContains(t, r.err, "the lease has ended")
+		for _, sentinel := range []error{lock.ErrNotHeld, lock.ErrUnavailable, context.Canceled} {
+			require.NotErrorIs(t, r.err, sentinel)
+		}
+		require.True(t, r.ended, "the transaction was given up while its lease was held")
+	case <-time.After(30 * time.Second):
+		t.Fatal("the transaction was waited for long after its lease had ended")
+	}
+}
+
+// TestGuardedWriteErrors: an error says whether the transaction may have taken effect.
+func TestGuardedWriteErrors(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.SharedEtcd(t))
+	lease, err := lockerOn(t, c, 5*time.Second).Acquire(t.Context(), uniqueKey(t))
+	require.NoError(t, err)
+	effect := uniqueKey(t)
+	put := clientv3.OpPut(effect, "x")
+	_, err = Txn(t.Context(), lease).Then(put, put).Commit()
+	require.ErrorIs(t, err, rpctypes.ErrDuplicateKey)
+	require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Txn(ended, lease).Then(put).Commit()
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+	resp, err := c.Get(t.Context(), effect)
+	require.NoError(t, err)
+	require.Empty(t, resp.Kvs)
+}
 
 func TestGuardedWrite(t *testing.T) {
 	t.Parallel()

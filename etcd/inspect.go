@@ -36,9 +36,10 @@ func (b *etcdBackend) Inspect(ctx context.Context, key string) (backend.Record, 
 }
 
 func shown(key string, kvs []*mvccpb.KeyValue, remaining time.Duration) backend.Record {
+	r := decodeRecord(kvs[0])
 	return backend.Record{
 		Key: key, Token: uint64(kvs[0].CreateRevision), Holds: 1, Waiters: len(kvs) - 1,
-		Remaining: remaining, Holder: decodeRecord(kvs[0]).Holder,
+		Remaining: remaining, Holder: r.Holder, Revoked: r.Revoked,
 	}
 }
 
@@ -80,16 +81,17 @@ func (b *etcdBackend) Revoke(ctx context.Context, key string, token uint64) erro
 	if err != nil {
 		return err
 	}
-	ttl := max(decodeRecord(kv).ttl(), b.guarantees.MinTTL)
-	s, err := b.ownSession(ctx, ttl)
+	r := decodeRecord(kv)
+	s, err := b.ownSession(ctx, max(r.ttl(), b.guarantees.MinTTL))
 	if err != nil {
 		return err
 	}
+	r.Revoked = true
 	own := string(kv.Key)
 	resp, err := b.client.Txn(ctx).If(
 		clientv3.Compare(clientv3.CreateRevision(own), "=", kv.CreateRevision),
 		clientv3.Compare(clientv3.LeaseValue(own), "=", clientv3.LeaseID(kv.Lease)),
-	).Then(clientv3.OpPut(own, string(kv.Value), clientv3.WithLease(s.id))).Commit()
+	).Then(clientv3.OpPut(own, r.text(), clientv3.WithLease(s.id))).Commit()
 	switch {
 	case err != nil:
 		return keyError(ctx, key, err)

@@ -3,6 +3,8 @@ package etcdlock
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,9 +41,9 @@ func namesOf(prefix, key string) names {
 // request about its key has no answer ends the era, since the request could meet the
 // next user of the name. The backend's mutex guards the slots.
 type slots struct {
-	client uint64
+	client string
 	era    int
-	used   map[string]map[int]bool // slots of this era, by the key of the lock
+	used   map[string][]bool // whether slot number i of this era is in use, by the key of the lock
 }
 
 // slot is a name in use.
@@ -52,20 +54,21 @@ type slot struct {
 	n    int
 }
 
-func newSlots() slots { return slots{client: rand.Uint64(), used: map[string]map[int]bool{}} }
+func newSlots() slots {
+	return slots{client: fmt.Sprintf("%016x", rand.Uint64()), used: map[string][]bool{}}
+}
 
 func (s *slots) take(n names) slot {
 	used := s.used[n.key]
-	if used == nil {
-		used = map[int]bool{}
+	i := slices.Index(used, false)
+	if i < 0 {
+		i = len(used)
+		used = append(used, false)
 		s.used[n.key] = used
 	}
-	i := 0
-	for used[i] {
-		i++
-	}
 	used[i] = true
-	return slot{name: fmt.Sprintf("%s%016x-%d-%d", n.dir, s.client, s.era, i), key: n.key, era: s.era, n: i}
+	name := n.dir + s.client + "-" + strconv.Itoa(s.era) + "-" + strconv.Itoa(i)
+	return slot{name: name, key: n.key, era: s.era, n: i}
 }
 
 // free gives the name back. doubtful: a request about it may still be on its way.
@@ -75,11 +78,12 @@ func (s *slots) free(x slot, doubtful bool) {
 		return
 	case doubtful:
 		s.era++
-		s.used = map[string]map[int]bool{}
+		s.used = map[string][]bool{}
 		return
 	}
-	delete(s.used[x.key], x.n)
-	if len(s.used[x.key]) == 0 {
+	used := s.used[x.key]
+	used[x.n] = false
+	if !slices.Contains(used, true) {
 		delete(s.used, x.key)
 	}
 }

@@ -32,7 +32,7 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 			m, err := b.enlist(t.Context(), n, req)
 			require.NoError(t, err)
 			b.sending(m)
-			late := takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), queue, full)
+			late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), queue, full)
 
 			require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
 			_, err = c.Do(t.Context(), late)
@@ -59,7 +59,7 @@ func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
 	m, err := b.enlist(t.Context(), n, req)
 	require.NoError(t, err)
 	b.sending(m)
-	late := takeTxn(n, req, m.slot.name, m.session, 0, false, true)
+	late := takeTxn(n, req, "{}", m.slot.name, m.session, 0, false, true)
 	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
 	_, err = c.Do(t.Context(), late)
 	require.True(t, leaseNotFound(err), "%v", err)
@@ -80,7 +80,7 @@ func TestRefusedRepeatWithdrawsTheFirstAttempt(t *testing.T) {
 		m, err := b.enlist(t.Context(), n, req)
 		require.NoError(t, err)
 		b.sending(m)
-		late := takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), false, full)
+		late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), false, full)
 
 		_, err = b.Try(t.Context(), req)
 		require.ErrorIs(t, err, backend.ErrHeld)
@@ -218,6 +218,26 @@ func TestIdleLeaseEnds(t *testing.T) {
 	lease, err = l.Acquire(t.Context(), "k")
 	require.NoError(t, err, "the next acquisition has a new one")
 	require.NoError(t, lease.Release(t.Context()))
+}
+
+// The token is the create revision of the key, which grows with every grant, and not
+// the lease, which is shared.
+func TestTokenIsTheCreateRevision(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	key := uniqueKey(t)
+	var last uint64
+	for range 3 {
+		hold, g := granted(t, b, request(key))
+		names := keysOf(t, c, key)
+		require.Len(t, names, 1)
+		resp, err := c.Get(t.Context(), names[0])
+		require.NoError(t, err)
+		require.EqualValues(t, resp.Kvs[0].CreateRevision, g.Token)
+		require.Greater(t, g.Token, last)
+		last = g.Token
+		require.NoError(t, b.Release(t.Context(), hold))
+	}
 }
 
 func TestNamesAreUsedAgain(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -188,6 +189,7 @@ func TestFrozenServer(t *testing.T) {
 	require.NoError(t, err)
 	released, err := l.Acquire(t.Context(), "b")
 	require.NoError(t, err)
+	takenOver := waitsFor(t, lockerOn(t, clientOf(t, server), 3*time.Second), lease)
 	waiting := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -204,6 +206,7 @@ func TestFrozenServer(t *testing.T) {
 	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
 	lostWithin(t, lease, time.Until(deadline)+2*time.Second, lock.ErrExpired)
 	server.Resume(t)
+	takenOver()
 	next, err := l.Acquire(short(t, 10*time.Second), "b")
 	require.NoError(t, err, "the release is repeated when the server is back")
 	require.NoError(t, next.Release(t.Context()))
@@ -247,4 +250,30 @@ func TestRestartWithoutData(t *testing.T) {
 		return errors.Is(err, lock.ErrNotHeld)
 	})
 	lostWithin(t, lease, time.Second, lock.ErrLost)
+}
+
+// TestClosedClientEndsItsHolds: a client that its owner closes renews nothing any more:
+// its holds end at the next renewal, and not only at the deadline, and their release
+// does not hang.
+func TestClosedClientEndsItsHolds(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedEtcd(t)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + server.Addr()}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	l := lockerOn(t, c, 5*time.Second)
+	var leases []lock.Lease
+	for _, opts := range [][]lock.Option{nil, nil, {lock.WithTTL(6 * time.Second)}} {
+		lease, err := l.Acquire(t.Context(), uniqueKey(t), opts...)
+		require.NoError(t, err)
+		leases = append(leases, lease)
+	}
+	require.NoError(t, c.Close())
+	for _, lease := range leases {
+		<-lease.Context().Done()
+		require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrSessionLost)
+		require.ErrorContains(t, context.Cause(lease.Context()), "the client was closed before the Locker")
+		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
+	}
+	_, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	require.ErrorIs(t, err, lock.ErrPermanent)
 }

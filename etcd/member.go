@@ -57,9 +57,17 @@ func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) 
 		return nil, err
 	}
 	b.mu.Lock()
+	now := b.members[req.ID]
+	if now != nil && now != m {
+		b.mu.Unlock() // another request of the same acquisition was quicker
+		if !s.shared {
+			b.revoke(s)
+		}
+		return now, nil
+	}
 	defer b.mu.Unlock()
-	if m != nil {
-		b.slots.free(m.slot, m.doubtful || m.revoked) // on a lease that has ended nothing can be created
+	if now != nil {
+		b.slots.free(now.slot, now.doubtful || now.revoked) // on a lease that has ended nothing can be created
 	}
 	m = &member{holder: req.Holder, slot: b.slots.take(n), session: s}
 	b.members[req.ID] = m

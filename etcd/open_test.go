@@ -51,7 +51,8 @@ func TestURLs(t *testing.T) {
 		check(c, prefix)
 	}
 	for raw, text := range map[string]string{
-		"etcd://h?ca=x.pem":                  `unknown parameter "ca"`,
+		"etcd://h?ca=x.pem":                  "write etcds://",
+		"etcd://h?cert=x.pem&key=y.pem":      "write etcds://",
 		"etcd://h?ttl=3s":                    `unknown parameter "ttl"`,
 		"etcds://h?ca=/does/not/exist":       `parameter "ca"`,
 		"etcds://h?cert=x.pem":               "cert and key are given together",
@@ -59,6 +60,7 @@ func TestURLs(t *testing.T) {
 		"etcd://ann@h":                       "user and password are given together",
 		"etcd://:hunter2@h":                  "user and password are given together",
 		"etcd://h//app":                      "one slash",
+		"etcd:h:2379":                        "two slashes",
 		"etcds://ann:hunter2@h?prefix=/more": `unknown parameter "prefix"`,
 	} {
 		_, _, err := configOf(t, raw)
@@ -229,6 +231,40 @@ func TestUsers(t *testing.T) {
 		assert.NotContains(t, err.Error(), "hunter2")
 		assert.NotContains(t, err.Error(), "pass word")
 	}
+}
+
+// A lease that was granted for an acquisition whose key may not be written is revoked
+// at once, and not left to its TTL.
+func TestLeaseOfAnAcquisitionThatFails(t *testing.T) {
+	t.Parallel()
+	s := users(t)
+	connect := func(user string) *clientv3.Client {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + s.Addr()}, Username: user, Password: "pass word/@", Logger: zap.NewNop()})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
+	}
+	root := connect("root")
+	b := backendOn(t, connect("ann"), &Options{Prefix: "locks"})
+	leases := func() int {
+		resp, err := root.Leases(t.Context())
+		require.NoError(t, err)
+		return len(resp.Leases)
+	}
+	eventually(t, "what opening asked for has ended", func() bool { return leases() == 0 })
+	_, err := root.RoleGrantPermission(t.Context(), "locks", "locks/", clientv3.GetPrefixRangeEnd("locks/"), clientv3.PermissionType(clientv3.PermRead))
+	require.NoError(t, err)
+	for range 10 {
+		req := request(uniqueKey(t))
+		req.Renewed = false
+		_, err = b.Try(t.Context(), req)
+		require.ErrorIs(t, err, backend.ErrPermanent)
+		req.ID = backend.NewID()
+		_, err = b.Enqueue(t.Context(), req)
+		require.ErrorIs(t, err, backend.ErrPermanent)
+	}
+	eventually(t, "no lease is left", func() bool { return leases() == 0 })
+	require.Empty(t, b.members)
 }
 
 func TestFullServer(t *testing.T) {

@@ -2,6 +2,8 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -57,6 +59,13 @@ func (b *etcdBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []ba
 		some := live[:min(len(live), batchSize)]
 		live = live[len(some):]
 		b.seeKeys(ctx, some, sent)
+	}
+	for i, r := range out {
+		if errors.Is(r.Err, errClientClosed) {
+			// No renewal can succeed any more, and the holder should not learn of it at the
+			// deadline only.
+			out[i].Err = fmt.Errorf("%w: %w", backend.ErrSessionLost, r.Err)
+		}
 	}
 	return out
 }

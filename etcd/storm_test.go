@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,19 +15,31 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// TestStorm judges what callers are told while the network between them and two
-// endpoints does what it can, and looks at what is left on the server afterwards.
+// TestStorm judges what callers are told while the network between them and the
+// endpoints does what it can, and looks at what is left on the servers afterwards.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(servertest.TB, ...servertest.Option) *servertest.Server{
-		"etcd": servertest.Etcd, "current": servertest.EtcdCurrent,
+	one := func(start func(servertest.TB, ...servertest.Option) *servertest.Server) func(testing.TB) []*servertest.Server {
+		return func(t testing.TB) []*servertest.Server { s := start(t); return []*servertest.Server{s, s} } // two ways to it
+	}
+	three := func(start func(servertest.TB, int, ...servertest.Option) []*servertest.Server) func(testing.TB) []*servertest.Server {
+		return func(t testing.TB) []*servertest.Server { return start(t, 3) }
+	}
+	for name, start := range map[string]func(testing.TB) []*servertest.Server{
+		"etcd": one(servertest.Etcd), "current": one(servertest.EtcdCurrent),
+		"three members": three(servertest.EtcdCluster), "current, three members": three(servertest.EtcdCurrentCluster),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := start(t)
-			one, two := servertest.Proxy(t, server.Addr()), servertest.Proxy(t, server.Addr())
-			url := "etcd://" + one.Addr() + "," + two.Addr() + "/storm"
-			storm := servertest.NewStorm(t, 400*time.Millisecond, one, two)
+			var proxies []*servertest.TCPProxy
+			var hosts []string
+			servers := start(t)
+			for _, s := range servers {
+				p := servertest.Proxy(t, s.Addr())
+				proxies, hosts = append(proxies, p), append(hosts, p.Addr())
+			}
+			url := "etcd://" + strings.Join(hosts, ",") + "/storm"
+			storm := servertest.NewStorm(t, 400*time.Millisecond, proxies...)
 			conformance.Run(t, conformance.Config{
 				OpenBackend: func(ctx context.Context) (b backend.Backend, err error) {
 					storm.Calm(func() { b, err = backend.DefaultMux.Open(ctx, url, backend.OpenConfig{}) })
@@ -38,7 +51,7 @@ func TestStorm(t *testing.T) {
 				Budget: 20 * time.Second,
 			})
 			storm.End()
-			c := clientOf(t, server)
+			c := clientOf(t, servers...)
 			eventually(t, "no key of a lock is left", func() bool {
 				resp, err := c.Get(t.Context(), "storm/keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 				require.NoError(t, err)

@@ -116,7 +116,7 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			return asked{}, err
 		}
 		full = full || b.isBusy(n.key)
-		resp, err := b.commit(ctx, m, takeTxn(n, req, m.slot.name, s, epoch, queue, full))
+		resp, err := b.commit(ctx, m, takeTxn(n, req, b.granted(req.Holder, req.TTL, time.Now()), m.slot.name, s, epoch, queue, full))
 		if err != nil {
 			return asked{}, err
 		}
@@ -172,10 +172,8 @@ func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (res
 // or in any case when a place in the queue is wanted. Keys without a lease are not
 // ours and don't count. What is sent under an older epoch of a shared session has no
 // effect. Only a full transaction says why it was refused, or takes a place.
-func takeTxn(n names, req backend.Request, own string, s *session, epoch int64, queue, full bool) clientv3.Op {
-	put := func(since time.Time, more ...clientv3.OpOption) clientv3.Op {
-		return clientv3.OpPut(own, encodeRecord(req.Holder, req.TTL, since), append(more, clientv3.WithLease(s.id))...)
-	}
+func takeTxn(n names, req backend.Request, value, own string, s *session, epoch int64, queue, full bool) clientv3.Op {
+	grant := []clientv3.Op{clientv3.OpPut(own, value, clientv3.WithLease(s.id))}
 	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
 	var valid []clientv3.Cmp
 	var fence []clientv3.Op
@@ -184,15 +182,16 @@ func takeTxn(n names, req backend.Request, own string, s *session, epoch int64, 
 		fence = []clientv3.Op{clientv3.OpGet(s.fence)}
 	}
 	if !full {
-		return clientv3.OpTxn(append(valid, free), []clientv3.Op{put(time.Now())}, nil)
+		return clientv3.OpTxn(append(valid, free), grant, nil)
 	}
 	refused := append([]clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}, fence...)
 	if queue {
-		place := []clientv3.Op{put(time.Time{}, clientv3.WithPrevKV()), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
+		waiting := encodeRecord(req.Holder, req.TTL, time.Time{})
+		place := []clientv3.Op{clientv3.OpPut(own, waiting, clientv3.WithPrevKV(), clientv3.WithLease(s.id)), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
 		refused = []clientv3.Op{clientv3.OpTxn(valid, place, fence)}
 	}
-	return clientv3.OpTxn(append(valid, free), []clientv3.Op{put(time.Now())}, refused)
+	return clientv3.OpTxn(append(valid, free), grant, refused)
 }
 
 // readTake reads the answer to takeTxn. It is not valid when the fence has moved,

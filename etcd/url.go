@@ -93,6 +93,9 @@ func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err erro
 		conf.TLS, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
 	if invalid := q.Done(); invalid != nil {
+		if q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" && u.Scheme == "etcd" {
+			invalid = fmt.Errorf("%w; ca, cert and key are for TLS: write etcds:// in place of etcd://", invalid)
+		}
 		return conf, "", fmt.Errorf("etcdlock: %w", invalid)
 	}
 	if err != nil {
@@ -105,6 +108,9 @@ func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err erro
 	switch {
 	case (u.User == "") != (u.Password == ""):
 		err = invalidURL("user and password are given together, as in etcd://user:password@host")
+	case u.Path != "" && u.Path[0] != '/':
+		// It would be a prefix on localhost.
+		err = invalidURL("two slashes come before the host, as in etcd://host:2379/prefix")
 	case strings.HasPrefix(prefix, "/"):
 		err = invalidURL("the prefix begins after one slash, as in etcd://host:2379/prefix")
 	}
