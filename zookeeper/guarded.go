@@ -21,10 +21,14 @@ import (
 // It returns one answer per operation. The error matches [backend.ErrNotHeld] when the
 // hold has ended, and [backend.ErrOutcomeUnknown] when the answer did not arrive; an
 // operation that the server refused returns the error of the client library, such as
-// zk.ErrBadVersion, and then none took effect. ctx bounds the wait for the answer. A
-// lease of another backend is refused with [backend.ErrUnsupported]. It is safe for
-// concurrent use.
+// zk.ErrBadVersion, and then none took effect. ctx bounds the wait for the answer.
+// Operations of other types are refused with [backend.ErrInvalid], and a lease of
+// another backend with [backend.ErrUnsupported], before anything is sent. It is safe
+// for concurrent use.
 func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiResponse, error) {
+	if lease == nil {
+		return nil, fmt.Errorf("zklock: %w: Guarded needs a lease", backend.ErrInvalid)
+	}
 	some, hold, ok := lock.HoldOf(lease)
 	if !ok && lease.Context().Err() != nil {
 		return nil, notHeld(lease.Key())
@@ -32,6 +36,9 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 	b, ours := some.(*zkBackend)
 	if !ours {
 		return nil, fmt.Errorf("zklock: %w: the lease on %q is not one of this backend", backend.ErrUnsupported, lease.Key())
+	}
+	if err := checkOperations(ops); err != nil {
+		return nil, fmt.Errorf("zklock: guarded by %q: %w", lease.Key(), err)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -54,4 +61,25 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 		return nil, notHeld(lease.Key())
 	}
 	return answers[1:], fmt.Errorf("zklock: guarded by %q: %w", lease.Key(), describe(a.err))
+}
+
+// checkOperations refuses what the client library would not send, or panic on.
+func checkOperations(ops []any) error {
+	for i, op := range ops {
+		good := false
+		switch op := op.(type) {
+		case *zk.CreateRequest:
+			good = op != nil
+		case *zk.SetDataRequest:
+			good = op != nil
+		case *zk.DeleteRequest:
+			good = op != nil
+		case *zk.CheckVersionRequest:
+			good = op != nil
+		}
+		if !good {
+			return fmt.Errorf("%w: operation %d is a %T; use a *zk.CreateRequest, *zk.SetDataRequest, *zk.DeleteRequest or *zk.CheckVersionRequest that is not nil", backend.ErrInvalid, i+1, op)
+		}
+	}
+	return nil
 }

@@ -48,6 +48,7 @@ func (s *session) inspect(ctx context.Context, key string) (backend.Record, stri
 		d := decodeHolder(data, stat)
 		return backend.Record{
 			Key: key, Token: uint64(stat.Czxid), Holds: 1, Waiters: n - 1, Remaining: d.ttl(), Holder: d.Holder,
+			Revoked: stat.Version > 0,
 		}, path, nil
 	}
 	return backend.Record{}, "", fmt.Errorf("zklock: key %q: %w: its holders change too fast to be shown", key, backend.ErrUnavailable)

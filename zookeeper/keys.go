@@ -108,25 +108,38 @@ func first(children []string) (p place, n int) {
 	return p, n
 }
 
-// predecessor is the last place before the node with the name, and how many there
-// are. found is false when the node itself is not there.
-func predecessor(children []string, name string) (p place, earlier int, found bool) {
+// ahead is what is before a node: how many places, and the last two of them.
+type ahead struct {
+	n            int
+	last, second place
+}
+
+// aheadOf looks for what is before the node with the name. found is false when the
+// node itself is not there.
+func aheadOf(children []string, name string) (a ahead, found bool) {
 	own, ok := sequenceOf(name)
 	if !ok {
-		return place{}, 0, false
+		return a, false
 	}
 	for _, c := range children {
 		seq, ok := sequenceOf(c)
-		switch {
-		case c == name:
+		if c == name {
 			found = true
-		case ok && before(seq, own):
-			if earlier++; earlier == 1 || before(p.sequence, seq) {
-				p = place{c, seq}
-			}
+			continue
+		}
+		if !ok || !before(seq, own) {
+			continue
+		}
+		a.n++
+		p := place{c, seq}
+		if a.n == 1 || before(a.last.sequence, seq) {
+			a.last, p = p, a.last
+		}
+		if a.n == 2 || a.n > 2 && before(a.second.sequence, p.sequence) {
+			a.second = p
 		}
 	}
-	return p, earlier, found
+	return a, found
 }
 
 // named finds the node of an acquisition by its name without the sequence.

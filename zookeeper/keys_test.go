@@ -31,11 +31,14 @@ func TestOrderOverTheWrapAround(t *testing.T) {
 		assert.Equal(t, 10, n)
 		assert.Equal(t, names[0], p.name, "start %d", start)
 		for i, name := range names {
-			before, earlier, found := predecessor(mixed, name)
+			a, found := aheadOf(mixed, name)
 			require.True(t, found)
-			require.Equal(t, i, earlier)
+			require.Equal(t, i, a.n)
 			if i > 0 {
-				require.Equal(t, names[i-1], before.name, "start %d, place %d", start, i)
+				require.Equal(t, names[i-1], a.last.name, "start %d, place %d", start, i)
+			}
+			if i > 1 {
+				require.Equal(t, names[i-2], a.second.name, "start %d, place %d", start, i)
 			}
 		}
 	}
@@ -43,9 +46,9 @@ func TestOrderOverTheWrapAround(t *testing.T) {
 
 func TestPredecessorNeedsTheNodeItself(t *testing.T) {
 	t.Parallel()
-	_, _, found := predecessor([]string{named32(4), named32(6)}, named32(5))
+	_, found := aheadOf([]string{named32(4), named32(6)}, named32(5))
 	assert.False(t, found)
-	_, _, found = predecessor([]string{"README"}, "README")
+	_, found = aheadOf([]string{"README"}, "README")
 	assert.False(t, found, "not a node of ours")
 }
 

@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -45,11 +46,17 @@ func (s *session) dial(network, address string, timeout time.Duration) (net.Conn
 	}
 	d := net.Dialer{Timeout: min(timeout, max(asked/4, 100*time.Millisecond))}
 	conn, err := d.DialContext(s.life, network, address)
+	patience := max(asked/3, 200*time.Millisecond)
+	if err == nil && s.cfg.tls != nil {
+		limited, cancel := context.WithTimeout(s.life, patience)
+		conn, err = secure(limited, conn, address, s.cfg.tls)
+		cancel()
+	}
 	if err != nil {
 		s.failed(err)
 		return nil, err
 	}
-	l := &link{Conn: conn, patience: max(asked/3, 200*time.Millisecond)}
+	l := &link{Conn: conn, patience: patience}
 	if !s.use(l) {
 		_ = conn.Close()
 		return nil, errors.New("the session has ended")
@@ -70,6 +77,7 @@ type link struct {
 	watches  chan struct{} // closed when the client library has sent its watches again; nil if it has none
 	within   time.Duration // when that should have happened
 	asked    bool          // something else was asked before that
+	refused  error         // what the server has against our certificate, which it says after the handshake of TLS
 	seen     int
 	greeting [40]byte // length, version, timeout, session id, length and text of the password
 }
@@ -88,6 +96,9 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	l.watchesFirst()
 	l.mu.Lock()
+	if badCertificate(err) {
+		l.refused = err
+	}
 	l.seen += copy(l.greeting[min(l.seen, len(l.greeting)):], p[:n])
 	l.mu.Unlock()
 	return n, err
@@ -157,6 +168,12 @@ func (l *link) granted() time.Duration {
 		return 0
 	}
 	return time.Duration(binary.BigEndian.Uint32(l.greeting[8:12])) * time.Millisecond
+}
+
+func (l *link) refusal() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused
 }
 
 func (l *link) setPatience(d time.Duration) {

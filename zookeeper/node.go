@@ -26,6 +26,7 @@ type node struct {
 	// The session's mutex guards the rest.
 	path    string // once it is known to have been created
 	czxid   int64
+	version int32 // of the node of the key, when this one was created; anyVersion if it is not known
 	granted bool
 	busy    chan struct{}   // closed when no request of the client library can create the node any more; nil when none is under way
 	waiting int             // calls of Wait
@@ -49,7 +50,7 @@ func (s *session) record(req backend.Request) (n *node, isNew bool, err error) {
 		return n, false, nil
 	}
 	n = &node{
-		s: s, id: req.ID, key: req.Key, dir: s.cfg.dirOf(req.Key), name: nodeName(req.ID), ttl: req.TTL,
+		s: s, id: req.ID, key: req.Key, dir: s.cfg.dirOf(req.Key), name: nodeName(req.ID), ttl: req.TTL, version: anyVersion,
 		expiry: s.clock.Now().Add(req.TTL),
 	}
 	s.places[req.ID] = n
@@ -143,7 +144,7 @@ func (n *node) createOnce(ctx context.Context, data []byte, version int32) (crea
 		c := creation{path: a.value[0].String, czxid: stat.Mzxid, alone: stat.NumChildren == 1}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		n.path, n.czxid = c.path, c.czxid
+		n.path, n.czxid, n.version = c.path, c.czxid, stat.Version
 		c.Validity = s.proof.wrote(a.sent)
 		return c, nil
 	}
@@ -285,9 +286,13 @@ func (n *node) remove(ctx context.Context) (bool, error) {
 	}
 	err := s.delete(ctx, path)
 	switch {
-	case err == nil, errors.Is(err, zk.ErrNoNode):
+	case err == nil:
+		s.leftFree(n)
 		n.forget()
-		return err == nil, nil
+		return true, nil
+	case errors.Is(err, zk.ErrNoNode):
+		n.forget()
+		return false, nil
 	}
 	return false, err
 }

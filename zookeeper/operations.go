@@ -17,12 +17,28 @@ const tryRounds = 4
 
 // Try looks at the key, and if nobody is there creates a node on the condition that
 // no other was created meanwhile: the version of the key's node grows with each. So a
-// refused request never has a node, and a granted one is the first in the queue.
+// refused request never has a node, and a granted one is the first in the queue. A key
+// that this client has left free needs no look, until others use it too.
+//
+// When the session turns out to have expired, as after a pause of this process, it has
+// taken what was asked in it along, and the next session is asked.
 func (b *zkBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	s, err := b.session()
-	if err != nil {
-		return backend.Grant{}, err
+	for sessions := 1; ; sessions++ {
+		s, err := b.session()
+		if err != nil {
+			return backend.Grant{}, err
+		}
+		g, err := s.try(ctx, req)
+		if !errors.Is(err, errGone) || sessions == trySessions || ctx.Err() != nil {
+			return g, err
+		}
 	}
+}
+
+// trySessions bounds the sessions in a row that end under a Try.
+const trySessions = 3
+
+func (s *session) try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	n, isNew, err := s.record(req)
 	if err != nil {
 		return backend.Grant{}, keyError(req.Key, err)
@@ -89,7 +105,20 @@ func (n *node) forgetUnlessDoomed() {
 
 func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
 	s := n.s
+	if version, ok := s.freeAt(n.key); ok {
+		g, err := n.take(ctx, data, version)
+		switch {
+		case err == nil, errors.Is(err, backend.ErrHeld):
+			return g, err
+		case !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode):
+			return backend.Grant{}, writeError(n.key, err)
+		}
+		s.seen(n.key, anyVersion)
+	}
 	children, stat, err := s.children(ctx, n.dir)
+	if err == nil {
+		s.seen(n.key, stat.Version)
+	}
 	for range tryRounds {
 		if errors.Is(err, zk.ErrNoNode) {
 			if err = s.makeDir(ctx, n.dir); err != nil {
@@ -147,8 +176,8 @@ func (n *node) mustLead(ctx context.Context) error {
 		n.doom()
 		return fmt.Errorf("%w: a look at what is before the node: %w", backend.ErrOutcomeUnknown, unmarked{err})
 	}
-	before, earlier, found := predecessor(children, n.own())
-	if found && earlier == 0 {
+	a, found := aheadOf(children, n.own())
+	if found && a.n == 0 {
 		return nil
 	}
 	if _, err := n.remove(ctx); err != nil {
@@ -157,7 +186,7 @@ func (n *node) mustLead(ctx context.Context) error {
 	if !found {
 		return fmt.Errorf("%w: the node was removed by somebody else", backend.ErrUnavailable)
 	}
-	held, err := n.s.holder(ctx, n.key, before)
+	held, err := n.s.holder(ctx, n.key, a.last)
 	if held == nil && err == nil {
 		held = &backend.HeldError{Key: n.key} // it has gone since
 	}

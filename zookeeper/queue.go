@@ -135,11 +135,12 @@ type view struct {
 	gone   bool // what was before the node is gone already
 	only   bool // there is one node before it
 	before <-chan zk.Event
-	own    <-chan zk.Event
+	own    <-chan zk.Event // if there is one node before it
 }
 
-// look sees who is before the node, unless nobody is, and watches that one and the
-// node itself.
+// look sees who is before the node, unless nobody is, and watches: where there is one,
+// that one and the node itself, so that the event will do; else the last but one, whose
+// end leaves time to look again before the turn comes.
 func (t *ticket) look(ctx context.Context) (v view, err error) {
 	n, s := t.n, t.n.s
 	if t.first {
@@ -149,27 +150,29 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return v, err
 	}
-	before, earlier, found := predecessor(children, n.own())
+	a, found := aheadOf(children, n.own())
 	if !found {
 		n.forget()
 		return v, fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
 	}
-	if earlier == 0 {
+	switch a.n {
+	case 0:
 		t.first = true
 		return v, nil
-	}
-	v.only = earlier == 1
-	for _, w := range []struct {
-		path string
-		to   *<-chan zk.Event
-	}{{n.path, &v.own}, {n.dir + "/" + before.name, &v.before}} {
-		var exists bool
-		if *w.to, exists, err = s.watch(ctx, w.path); err != nil || !exists {
-			v.gone = true
-			return v, err
+	case 1:
+		v.only = true
+		if v.own, v.gone, err = s.watchOrGone(ctx, n.path); err == nil && !v.gone {
+			v.before, v.gone, err = s.watchOrGone(ctx, n.dir+"/"+a.last.name)
 		}
+	default:
+		v.before, v.gone, err = s.watchOrGone(ctx, n.dir+"/"+a.second.name)
 	}
-	return v, nil
+	return v, err
+}
+
+func (s *session) watchOrGone(ctx context.Context, path string) (ch <-chan zk.Event, gone bool, err error) {
+	ch, exists, err := s.watch(ctx, path)
+	return ch, err == nil && !exists, err
 }
 
 func fired(ch <-chan zk.Event) bool {

@@ -49,6 +49,18 @@ func TestNobodyServes(t *testing.T) {
 			require.NoError(t, err)
 			released, err := l.Acquire(t.Context(), "released")
 			require.NoError(t, err)
+			type got struct {
+				lease lock.Lease
+				err   error
+				told  bool // the holder's context had ended
+			}
+			other := lockerOn(t, backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, servers...))
+			grants := make(chan got, 1)
+			wait := short(t, time.Minute)
+			go func() {
+				next, err := other.Acquire(wait, "held")
+				grants <- got{next, err, held.Context().Err() != nil}
+			}()
 			waiting := make(chan error, 1)
 			stop()
 			go func() {
@@ -73,6 +85,11 @@ func TestNobodyServes(t *testing.T) {
 				t.Fatal("the loss was not told")
 			}
 			goOn()
+			g := <-grants
+			require.NoError(t, g.err)
+			require.True(t, g.told, "the holder was told before the next one was granted")
+			require.Greater(t, g.lease.Token(), held.Token())
+			require.NoError(t, g.lease.Release(t.Context()))
 			for _, key := range []string{"released", "held"} {
 				next, err := l.Acquire(short(t, 30*time.Second), key)
 				require.NoError(t, err, "what was left is removed when the servers are back")

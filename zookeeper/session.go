@@ -42,6 +42,7 @@ type session struct {
 	admitted  bool  // the credentials were given
 	proof     proof
 	places    map[backend.ID]*node
+	left      versions
 	watches   map[string]<-chan zk.Event // set on this connection
 	retired   []<-chan zk.Event          // on earlier ones, and still with the client library
 	reaping   bool
@@ -56,7 +57,7 @@ func begin(cfg *config, clock backend.Clock, onExpired func([]backend.ID)) (*ses
 	s := &session{
 		cfg: cfg, clock: clock, timeout: cfg.timeout, onExpired: onExpired,
 		changed: make(chan struct{}), begun: make(chan struct{}), over: make(chan struct{}),
-		places: map[backend.ID]*node{}, watches: map[string]<-chan zk.Event{},
+		places: map[backend.ID]*node{}, left: versions{}, watches: map[string]<-chan zk.Event{},
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.gone = s.life.Done()
@@ -112,7 +113,7 @@ func (s *session) event(e zk.Event) {
 	case zk.StateDisconnected:
 		if s.greeting {
 			s.greeting = false
-			s.failedLocked(errors.New("the server did not answer the handshake, or serves nobody for lack of a quorum"))
+			s.failedLocked(s.whyNotGreeted())
 		}
 		s.attached = false
 		s.change()
@@ -120,6 +121,17 @@ func (s *session) event(e zk.Event) {
 		s.refused = zk.ErrAuthFailed
 		s.change()
 	}
+}
+
+// whyNotGreeted is why a server has ended the connection in answer to the handshake.
+// The mutex is held.
+func (s *session) whyNotGreeted() error {
+	if s.link != nil {
+		if err := s.link.refusal(); err != nil {
+			return err
+		}
+	}
+	return errors.New("the server did not answer the handshake, or serves nobody for lack of a quorum")
 }
 
 // admit gives the credentials, once. The client library repeats them on every
@@ -228,6 +240,9 @@ func (s *session) await(ctx context.Context, hopeless func() bool) error {
 			return nil
 		case hopeless():
 			defer s.mu.Unlock()
+			if badCertificate(s.failure) {
+				return fmt.Errorf("%w: no server can be reached: %w; check ca, cert and key, and the names in the servers' certificates", backend.ErrPermanent, s.failure)
+			}
 			return fmt.Errorf("%w: no server can be reached: %w", backend.ErrUnavailable, s.failure)
 		}
 		failure := s.failure

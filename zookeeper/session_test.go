@@ -92,6 +92,42 @@ func TestExpiredSessionLosesItsHolds(t *testing.T) {
 	require.NoError(t, again.Release(t.Context()))
 }
 
+// A try that is under way when its session expires is not refused for that: nothing of
+// it can take effect any more, and the next session is asked.
+func TestTryGoesOnInTheNextSession(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	proxy := servertest.Proxy(t, server.Addr())
+	b, err := NewBackend(t.Context(), []string{proxy.Addr()}, &Options{Lock: lock.Options{TTL: ttl}})
+	require.NoError(t, err)
+	defer b.Close()
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold))
+	zb := b.(*zkBackend)
+	first, err := zb.session()
+	require.NoError(t, err)
+	proxy.Freeze()
+	type answer struct {
+		g   backend.Grant
+		err error
+	}
+	answers := make(chan answer, 1)
+	limited, cancel := context.WithTimeout(t.Context(), ttl)
+	defer cancel()
+	again := request(hold.Key)
+	go func() {
+		g, err := b.Try(limited, again)
+		answers <- answer{g, err}
+	}()
+	eventually(t, "the try is under way", func() bool { return first.find(again.ID) != nil })
+	first.end(true)
+	proxy.Resume()
+	a := <-answers
+	require.NoError(t, a.err)
+	assert.Greater(t, a.g.Token, hold.Token)
+	require.NoError(t, b.Release(t.Context(), backend.HoldOf(again)))
+}
+
 // Connections break again and again under a waiter, beside other requests. The client
 // library sets its watches anew on each, and the waiter looks for itself.
 func TestReconnectsUnderAWaiter(t *testing.T) {

@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 
 func init() {
 	backend.DefaultMux.Register("zk", Opener)
+	backend.DefaultMux.Register("zks", Opener)
 	backend.DefaultMux.Declare("zk://", guarantees(lock.DefaultTTL))
 }
 
@@ -44,9 +46,15 @@ type Options struct {
 	// other only under the same chroot and prefix. Default: "locks".
 	Prefix string
 
-	// User and Password are given to the servers in the digest scheme. The password
-	// crosses the network as it is. Default: none.
+	// User and Password are given to the servers in the digest scheme. Without TLS the
+	// password crosses the network as it is. Default: none.
 	User, Password string
+
+	// TLS, if it is not nil, secures the connections, which then have to go to the
+	// servers' secure client port (2281 where none is given). A server must show a
+	// certificate for the host by which it is called, or for ServerName if that is set.
+	// It must not be changed any more. Default: no TLS.
+	TLS *tls.Config
 
 	// ACL is put on every node that is created. Default: with a user, everything for
 	// that user only; else everything for everybody. Who may delete below the prefix
@@ -57,6 +65,7 @@ type Options struct {
 const (
 	defaultPrefix = "locks"
 	defaultPort   = "2181"
+	securePort    = "2281"
 )
 
 // New connects to the servers, which are host or host:port, and returns a Locker. It
@@ -64,9 +73,9 @@ const (
 // the Locker. Close closes the session.
 //
 // New is bounded by ctx. When none of the servers serves it returns ErrUnavailable; a
-// chroot that does not exist is ErrInvalid; a prefix that has data of others, and
-// missing permission, which is how ZooKeeper answers a wrong password, are
-// ErrPermanent.
+// chroot that does not exist is ErrInvalid; a prefix that has data of others, missing
+// permission, which is how ZooKeeper answers a wrong password, and a certificate that
+// one side does not accept are ErrPermanent.
 func New(ctx context.Context, servers []string, opts *Options) (lock.Locker, error) {
 	b, err := NewBackend(ctx, servers, opts)
 	if err != nil {
@@ -103,6 +112,7 @@ type config struct {
 	prefix  string
 	auth    []byte
 	acl     []zk.ACL
+	tls     *tls.Config // nil: none
 	timeout time.Duration
 	logger  *slog.Logger
 }
@@ -111,10 +121,14 @@ func (c *config) root() string            { return c.chroot + "/" + c.prefix }
 func (c *config) dirOf(key string) string { return c.root() + "/" + encodeKey(key) }
 
 func newConfig(servers []string, o *Options) (*config, error) {
-	c := &config{chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, timeout: o.Lock.TTL, logger: o.Lock.Logger}
+	c := &config{chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: o.Lock.Logger}
+	port := defaultPort
+	if c.tls != nil {
+		port = securePort
+	}
 	for _, s := range servers {
 		if _, _, err := net.SplitHostPort(s); err != nil {
-			s = net.JoinHostPort(strings.Trim(s, "[]"), defaultPort)
+			s = net.JoinHostPort(strings.Trim(s, "[]"), port)
 		}
 		c.servers = append(c.servers, s)
 	}
