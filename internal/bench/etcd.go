@@ -52,7 +52,7 @@ func (b *bench) etcd() error {
 	}}
 	mutex := &measure.Side{Name: "Mutex, a session per owner", Take: newSessionMutex(client, "mutex")}
 	against := append(to(bare, 0.9), measure.Comparison{To: mutex, By: "the second", Goal: measure.Goal{AtLeast: 2}})
-	return b.pairs(
+	return b.diskPairs(
 		bare,
 		mutex,
 		&measure.Side{Name: "Mutex, one session for all", Take: sessionMutex(kept, "mutex-kept")},

@@ -17,6 +17,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -55,6 +56,18 @@ func (b *bench) redis() *servertest.Server { return servertest.SharedRedis(b.hos
 // pairs compares the sides, one goroutine on a free key, and prints a table.
 func (b *bench) pairs(sides ...*measure.Side) error {
 	if err := measure.SideBySide(b.ctx, b.rounds, measure.Length, sides...); err != nil {
+		return err
+	}
+	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)
+	return nil
+}
+
+// diskLength is how much of a round each side gets whose server writes to a disk.
+const diskLength = 1500 * time.Millisecond
+
+// diskPairs is pairs for servers that write to a disk at each step.
+func (b *bench) diskPairs(sides ...*measure.Side) error {
+	if err := measure.PairByPair(b.ctx, b.rounds, diskLength, sides...); err != nil {
 		return err
 	}
 	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)

@@ -50,9 +50,9 @@ func bareRowClient(ctx context.Context, db *sql.DB, how string) (release func() 
 // mysqlRow compares row locks with bare statements, each with one durable token:
 // acquire and release by one goroutine, and a key for which several clients compete.
 func (b *bench) mysqlRow() error {
-	// Tokens are durable here: the server writes its log to the disk at each commit.
-	dsn := servertest.MySQLDSN(servertest.MariaDB(b.host, servertest.WithPersistence()))
-	admin, err := rowPool(dsn)
+	server := b.durableMariaDB()
+	dsn := servertest.MySQLDSN(server)
+	admin, err := sqlAdmin(server)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,11 @@ func (b *bench) mysqlRow() error {
 		}, nil
 	}
 	ours := func() (rowClient, error) {
-		connector, err := mysql.MySQLDriver{}.OpenConnector(dsn)
+		c, err := mysql.ParseDSN(dsn)
+		if err != nil {
+			return rowClient{}, err
+		}
+		connector, err := mysqllock.NewConnector(c)
 		if err != nil {
 			return rowClient{}, err
 		}
@@ -88,7 +92,7 @@ func (b *bench) mysqlRow() error {
 			close: func() { _ = l.Close() },
 		}, nil
 	}
-	if err := b.mysqlRowUncontended(bare, ours); err != nil {
+	if err := b.mysqlRowUncontended(admin, bare, ours); err != nil {
 		return err
 	}
 	waiting := func(open func() (rowClient, error)) func() (measure.Taker, func(), error) {
@@ -109,7 +113,7 @@ type rowClient struct {
 	close     func()
 }
 
-func (b *bench) mysqlRowUncontended(bare, ours func() (rowClient, error)) error {
+func (b *bench) mysqlRowUncontended(admin *sql.DB, bare, ours func() (rowClient, error)) error {
 	theirs, err := bare()
 	if err != nil {
 		return err
@@ -121,7 +125,7 @@ func (b *bench) mysqlRowUncontended(bare, ours func() (rowClient, error)) error 
 	}
 	defer our.close()
 	base := &measure.Side{Name: "BEGIN, FOR UPDATE NOWAIT, token, ROLLBACK", Take: theirs.try}
-	return b.pairs(
+	return b.sqlPairs(admin,
 		base,
 		&measure.Side{Name: "Locker.TryAcquire + Release", Take: our.try, Against: to(base, 0.85)},
 		&measure.Side{Name: "Locker.Acquire + Release", Take: our.wait, Against: to(base, 0.85)},

@@ -16,10 +16,10 @@ import (
 	mysqllock "github.com/mortiselock/lock/mysql"
 )
 
-// sqlPool is a pool on the MariaDB server of all measurements, which sends the
-// arguments of a statement with it: one round trip for the bare statements too.
-func (b *bench) sqlPool(connect func(*mysql.Config) (driver.Connector, error)) (*sql.DB, error) {
-	c, err := mysql.ParseDSN(servertest.MySQLAdminDSN(servertest.SharedMariaDB(b.host)))
+// tablePool is a pool that sends the arguments of a statement with it: one round trip
+// for the bare statements too.
+func tablePool(s *servertest.Server, connect func(*mysql.Config) (driver.Connector, error)) (*sql.DB, error) {
+	c, err := mysql.ParseDSN(servertest.MySQLDSN(s))
 	if err != nil {
 		return nil, err
 	}
@@ -57,24 +57,30 @@ func bareTry(ctx context.Context, db *sql.DB, id string) (bool, error) {
 // mysqlTable compares the lock table with bare statements: acquire and release by
 // one goroutine, and a key for which several clients compete.
 func (b *bench) mysqlTable() error {
-	db, err := b.sqlPool(mysql.NewConnector)
+	server := b.durableMariaDB()
+	admin, err := sqlAdmin(server)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	for _, s := range []string{bareTable, bareRow} {
+		if _, err := admin.ExecContext(b.ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := b.mysqlTableUncontended(server, admin); err != nil {
+		return err
+	}
+	return b.mysqlTableContended(server, admin)
+}
+
+func (b *bench) mysqlTableUncontended(server *servertest.Server, admin *sql.DB) error {
+	db, err := tablePool(server, mysql.NewConnector)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	for _, s := range []string{bareTable, bareRow} {
-		if _, err := db.ExecContext(b.ctx, s); err != nil {
-			return err
-		}
-	}
-	if err := b.mysqlTableUncontended(db); err != nil {
-		return err
-	}
-	return b.mysqlTableContended(db)
-}
-
-func (b *bench) mysqlTableUncontended(db *sql.DB) error {
-	own, err := b.sqlPool(mysqllock.NewConnector)
+	own, err := tablePool(server, mysqllock.NewConnector)
 	if err != nil {
 		return err
 	}
@@ -97,19 +103,19 @@ func (b *bench) mysqlTableUncontended(db *sql.DB) error {
 		}
 		return func() error { _, err := db.ExecContext(ctx, bareFree, id); return err }, err
 	}}
-	return b.pairs(
+	return b.sqlPairs(admin,
 		bare,
-		&measure.Side{Name: "Locker.TryAcquire + Release", Take: measure.Taking(locker.TryAcquire, "ours"), Against: to(bare, 0.85)},
-		&measure.Side{Name: "Locker.Acquire + Release", Take: measure.Taking(locker.Acquire, "ours"), Against: to(bare, 0.85)},
+		&measure.Side{Name: "Locker.TryAcquire + Release", Take: measure.Taking(locker.TryAcquire, "try"), Against: to(bare, 0.85)},
+		&measure.Side{Name: "Locker.Acquire + Release", Take: measure.Taking(locker.Acquire, "acquire"), Against: to(bare, 0.85)},
 		&measure.Side{Name: "TryAcquire, the driver's own pool", Take: measure.Taking(plain.TryAcquire, "plain")},
 	)
 }
 
 // mysqlTableContended lets 4 clients with 4 goroutines each compete for a key that
 // is held for a millisecond.
-func (b *bench) mysqlTableContended(admin *sql.DB) error {
+func (b *bench) mysqlTableContended(server *servertest.Server, admin *sql.DB) error {
 	bare := &measure.Contender{Name: "look, guarded UPDATE, wait 1 to 3 ms", Open: func() (measure.Taker, func(), error) {
-		db, err := b.sqlPool(mysql.NewConnector)
+		db, err := tablePool(server, mysql.NewConnector)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -133,7 +139,7 @@ func (b *bench) mysqlTableContended(admin *sql.DB) error {
 		}, func() { _ = db.Close() }, nil
 	}}
 	ours := &measure.Contender{Name: "Locker.Acquire + Release", Open: func() (measure.Taker, func(), error) {
-		db, err := b.sqlPool(mysqllock.NewConnector)
+		db, err := tablePool(server, mysqllock.NewConnector)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -146,7 +152,10 @@ func (b *bench) mysqlTableContended(admin *sql.DB) error {
 	}}
 	contest := measure.Contest{
 		Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second,
-		Commands: func(ctx context.Context) (float64, error) { return statementCount(ctx, admin) },
+		Commands: func(ctx context.Context) (float64, error) {
+			n, _, err := sqlCounters(ctx, admin)
+			return n, err
+		},
 	}
 	if err := b.compete(contest, "in use %.2f of the time", measure.Contention.InUse, 0.85, bare, ours); err != nil {
 		return err
@@ -155,12 +164,4 @@ func (b *bench) mysqlTableContended(admin *sql.DB) error {
 	cost.Goal.AtMost = 20
 	measure.Print(os.Stdout, "%6.1f statements per hand-over", bare.Side(measure.Contention.CommandsPerGrant), cost)
 	return nil
-}
-
-// statementCount is how many statements the server has been asked.
-func statementCount(ctx context.Context, db *sql.DB) (float64, error) {
-	var name string
-	var n float64
-	err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n)
-	return n, err
 }

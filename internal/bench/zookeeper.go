@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -18,8 +17,7 @@ import (
 // key, and several sessions with several goroutines each on one key that is held for
 // a millisecond at a time.
 func (b *bench) zookeeper() error {
-	const roundLength = 2 * time.Second
-	contest := measure.Contest{Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: roundLength}
+	contest := measure.Contest{Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second}
 	addr := servertest.SharedZooKeeper(b.host).Addr()
 	library := &measure.Contender{Name: "zk.Lock + Unlock"}
 	ours := &measure.Contender{Name: "Locker.Acquire + Release"}
@@ -52,11 +50,10 @@ func (b *bench) zookeeper() error {
 		{Name: ours.Name, Take: measure.Taking(lockers[0].Acquire, "one"), Against: to(bare, 0.9)},
 		{Name: "Locker.TryAcquire + Release", Take: measure.Taking(lockers[0].TryAcquire, "one"), Against: to(bare, 0.9)},
 	}
-	if err := measure.SideBySide(b.ctx, b.rounds, roundLength, sides...); err != nil {
+	fmt.Println("  one goroutine:")
+	if err := b.diskPairs(sides...); err != nil {
 		return err
 	}
-	fmt.Println("  one goroutine:")
-	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)
 	return b.compete(contest, "%8.0f grants/s", measure.Contention.GrantsPerSecond, 0.9, library, ours)
 }
 

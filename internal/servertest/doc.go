@@ -24,7 +24,8 @@
 //	LOCK_TEST_REQUIRE         all, or kinds with commas (redis,etcd): a missing
 //	                          server is a failure and not a skip; all,-mysql
 //	                          is all but that
-//	LOCK_TEST_SOURCE          env, binary or container: look there only
+//	LOCK_TEST_SOURCE          env, binary or container: look there only, as
+//	                          make test-containers does
 //
 // The first three exist for MARIADB, MYSQL, ETCD and ZOOKEEPER too. A MariaDB or
 // MySQL server from the environment has a database and a user named mortise, who

@@ -26,7 +26,7 @@ type kind struct {
 	program func(f *finder) (path string, err error)
 
 	extraPorts int           // ports beside the one for clients: of peers, for elections, for TLS
-	speaksTLS  bool          // on the last of the extra ports, when asked to
+	speaksTLS  bool          // when asked to: on the last of the extra ports, or where it has none on that for clients
 	password   string        // of servers started here for tests that did not choose one
 	patience   time.Duration // for a started server to answer; 0 stands for readyBound
 
@@ -79,8 +79,14 @@ type ports struct {
 	extra  []int // as many as the kind's extraPorts
 }
 
-// tls is the last of the extra ports, which kinds that speak TLS use for it.
-func (p ports) tls() int { return p.extra[len(p.extra)-1] }
+// tls is the last of the extra ports, which kinds that speak TLS use for it, or that for
+// clients where they choose TLS on the connection.
+func (p ports) tls() int {
+	if len(p.extra) == 0 {
+		return p.client
+	}
+	return p.extra[len(p.extra)-1]
+}
 
 func (k *kind) bound() time.Duration { return cmp.Or(k.patience, readyBound) }
 

@@ -43,6 +43,7 @@ var mariadbKind = register(&kind{
 	containerPort: 3306,
 	containerEnv:  sqlImageEnv,
 	patience:      sqlPatience,
+	speaksTLS:     true,
 	prepare:       prepareMariaDB,
 	command:       mariadbCommand,
 	probe:         probeSQL(isMariaDB),
@@ -91,6 +92,9 @@ func mariadbCommand(l launch) []string {
 		"--init-file=" + filepath.Join(l.dir, sqlInit),
 		"--bind-address=" + l.host,
 		"--port=" + strconv.Itoa(l.port),
+	}
+	if l.tls != nil {
+		args = append(args, "--ssl-ca="+l.tls.CA, "--ssl-cert="+l.tls.Cert, "--ssl-key="+l.tls.Key)
 	}
 	args = append(args, asRoot()...)
 	return append(append(args, common...), l.args...)

@@ -60,8 +60,10 @@ func WithControl() Option {
 }
 
 // WithTLS makes the server serve at TLSAddr too, to those alone who show a
-// certificate that the authority has signed. Only etcd does it, and not in a
-// container, which does not see the files.
+// certificate that the authority has signed. MariaDB does so at its only address, to
+// those who ask for it, and asks for certificates only where the account requires them.
+// Only etcd, ZooKeeper and MariaDB do it, and not in a container, which does not see
+// the files.
 func WithTLS(files TLSFiles) Option {
 	return func(c *config) { c.tls = &files }
 }

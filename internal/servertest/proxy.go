@@ -172,6 +172,13 @@ func (p *TCPProxy) lose(where fate, n int, text string) {
 	p.losses = append(p.losses, &loss{text: []byte(text), left: n, where: where})
 }
 
+// Spare forgets the losses that still wait for their requests.
+func (p *TCPProxy) Spare() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.losses = nil
+}
+
 // Lost returns how many requests and replies were dropped or stalled so far. A
 // stalled reply counts when the server has sent some of it.
 func (p *TCPProxy) Lost() int {

@@ -39,10 +39,13 @@ func (s *Storm) End() {
 	s.wg.Wait()
 }
 
-// Calm runs f while nothing is disturbed.
+// Calm runs f while nothing is disturbed, nor what f asks for is lost on the way.
 func (s *Storm) Calm(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, p := range s.proxies {
+		p.Spare()
+	}
 	f()
 }
 

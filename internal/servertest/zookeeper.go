@@ -77,7 +77,8 @@ var zookeeperKind = register(&kind{
 	ownImage:      "mortise-test/zookeeper:3.9",
 	containerPort: 2181,
 	containerEnv:  zookeeperImageEnv,
-	extraPorts:    2, // for the other members, and for elections
+	extraPorts:    3, // for the other members, for elections, and for TLS
+	speaksTLS:     true,
 	refuse:        refusePassword,
 	prepare:       prepareZooKeeper,
 	command:       zookeeperCommand,
@@ -119,9 +120,38 @@ func prepareZooKeeper(_ context.Context, l launch) error {
 			return err
 		}
 	}
+	if l.tls != nil {
+		secure, err := zookeeperTLS(l)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, secure...)
+	}
 	_, settings := zookeeperArgs(l)
 	lines = append(lines, settings...)
 	return os.WriteFile(filepath.Join(l.dir, zookeeperConfig), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
+}
+
+// zookeeperTLS puts certificate and key into one file, as ZooKeeper wants them, and
+// returns the lines of zoo.cfg about it. Clients must show a certificate, as is its
+// default.
+func zookeeperTLS(l launch) ([]string, error) {
+	var store []byte
+	for _, path := range []string{l.tls.Key, l.tls.Cert} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		store = append(store, text...)
+	}
+	path := filepath.Join(l.dir, "store.pem")
+	return []string{
+		"secureClientPort=" + strconv.Itoa(l.members[l.member].tls()),
+		"secureClientPortAddress=" + l.host,
+		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		"ssl.keyStore.location=" + path,
+		"ssl.trustStore.location=" + l.tls.CA,
+	}, os.WriteFile(path, store, 0o600)
 }
 
 // zookeeperArgs tells flags of the Java machine from lines of zoo.cfg.
@@ -140,8 +170,26 @@ func zookeeperCommand(l launch) []string {
 	if l.binary == "" {
 		return nil
 	}
-	args := []string{
+	args := append([]string{
 		l.binary,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+	}, zookeeperFlags(l.config)...)
+	classes := []string{zookeeperJar, zookeeperLogJar}
+	if l.tls != nil {
+		// The manifest leaves out what Netty needs for TLS.
+		classes = append(classes, "/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar")
+	}
+	return append(args,
+		"-cp", strings.Join(classes, string(os.PathListSeparator)),
+		"org.apache.zookeeper.server.quorum.QuorumPeerMain",
+		filepath.Join(l.dir, zookeeperConfig),
+	)
+}
+
+// zookeeperFlags are those of a Java machine that starts quickly and stays small.
+func zookeeperFlags(c config) []string {
+	all := []string{
 		"-Xmx128m",
 		"-XX:+UseSerialGC",
 		"-XX:TieredStopAtLevel=1",
@@ -150,19 +198,12 @@ func zookeeperCommand(l launch) []string {
 		"-Djava.awt.headless=true",
 		"-Dzookeeper.preAllocSize=1024",
 		"-Dzookeeper.cnxTimeout=1000",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"-Dorg.slf4j.simpleLogger.showDateTime=true",
 	}
-	if !l.persistence {
-		args = append(args, "-Dzookeeper.forceSync=no")
+	if !c.persistence {
+		all = append(all, "-Dzookeeper.forceSync=no")
 	}
-	flags, _ := zookeeperArgs(l)
-	args = append(args, flags...)
-	return append(args,
-		"-cp", zookeeperJar+string(os.PathListSeparator)+zookeeperLogJar,
-		"org.apache.zookeeper.server.quorum.QuorumPeerMain",
-		filepath.Join(l.dir, zookeeperConfig),
-	)
+	flags, _ := zookeeperArgs(launch{config: c})
+	return append(all, flags...)
 }
 
 // zookeeperImageEnv is the environment of the official image.
@@ -177,7 +218,7 @@ func zookeeperImageEnv(c config) []string {
 		"ZOO_4LW_COMMANDS_WHITELIST=srvr,cons,dump,wchs,wchp,wchc,mntr,ruok,conf",
 		"ZOO_ADMINSERVER_ENABLED=false",
 		"ZOO_CFG_EXTRA=" + strings.Join(lines, "\n"),
-		"JVMFLAGS=-Xmx128m",
+		"JVMFLAGS=" + strings.Join(zookeeperFlags(c), " "),
 	}
 }
 

@@ -2,11 +2,13 @@
 // numbers of a shared machine say little, ratios of neighbours say more.
 //
 //	SideBySide   one goroutine, a free key: how many pairs of take and give back a second
+//	PairByPair   the same for sides that write to a disk: the sides alternate with
+//	             every pair, and the median pair counts
 //	Contest      many goroutines, one key: for what part of the time it is in use,
 //	             how long the waits are, what it costs the server
 //	Print        a table with ratios, and with what was aimed at beside them
 //
 // Each comparison takes the median of several rounds. In each round every side has
-// its turn, so that what else the machine does meets all of them; a round before the
-// first warms up and is not counted.
+// its turn, SideBySide many short ones, so that what else the machine does meets all of
+// them; a round before the first warms up and is not counted.
 package measure

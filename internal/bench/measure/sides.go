@@ -3,6 +3,7 @@ package measure
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -94,24 +95,78 @@ func Rounds(rounds int, round func(counted bool) error) error {
 	return nil
 }
 
+// turn is how long a side has its turn before the next one has its own. A disk or a
+// server that is slow for a moment then meets all sides, and not the one whose round
+// it is.
+const turn = 5 * time.Millisecond
+
 // SideBySide lets one goroutine take and give back for a while on each side in every
-// round. The figures are pairs per second.
+// round, in many short turns, in another order in every cycle of them: what a side
+// leaves behind for the client or the server to clean up then slows each of the others.
+// The figures are pairs per second.
 func SideBySide(ctx context.Context, rounds int, length time.Duration, sides ...*Side) error {
 	return Rounds(rounds, func(counted bool) error {
-		for _, s := range sides {
-			n, start := 0, time.Now()
-			for time.Since(start) < length {
-				giveBack, err := s.Take(ctx)
-				if err == nil {
-					err = giveBack()
+		pairs, took := make([]int, len(sides)), make([]time.Duration, len(sides))
+		for left := len(sides); left > 0; {
+			for _, i := range rand.Perm(len(sides)) {
+				if took[i] >= length {
+					continue
 				}
+				n, d, err := sides[i].turn(ctx, min(turn, length-took[i]))
 				if err != nil {
-					return fmt.Errorf("%s: %w", s.Name, err)
+					return fmt.Errorf("%s: %w", sides[i].Name, err)
 				}
-				n++
+				pairs[i] += n
+				if took[i] += d; took[i] >= length {
+					left--
+				}
 			}
-			if counted {
-				s.Figures = append(s.Figures, float64(n)/time.Since(start).Seconds())
+		}
+		if counted {
+			for i, s := range sides {
+				s.Figures = append(s.Figures, float64(pairs[i])/took[i].Seconds())
+			}
+		}
+		return nil
+	})
+}
+
+// turn takes and gives back until the time is over, and returns how often, and for
+// how long.
+func (s *Side) turn(ctx context.Context, length time.Duration) (pairs int, took time.Duration, err error) {
+	for start := time.Now(); took < length; took = time.Since(start) {
+		giveBack, err := s.Take(ctx)
+		if err == nil {
+			err = giveBack()
+		}
+		if err != nil {
+			return pairs, took, err
+		}
+		pairs++
+	}
+	return pairs, took, nil
+}
+
+// PairByPair lets one goroutine take and give back on each side in turn, a pair at a
+// time and in another order each time, for the length of a round times the number of sides. The figures are pairs
+// per second at the pace of the median pair: with a disk behind them, a few pairs take
+// many times as long as the others, whoever is at it.
+func PairByPair(ctx context.Context, rounds int, length time.Duration, sides ...*Side) error {
+	return Rounds(rounds, func(counted bool) error {
+		took := make([][]float64, len(sides))
+		end := time.Now().Add(length * time.Duration(len(sides)))
+		for took[0] == nil || time.Now().Before(end) {
+			for _, i := range rand.Perm(len(sides)) {
+				start := time.Now()
+				if _, _, err := sides[i].turn(ctx, 1); err != nil {
+					return fmt.Errorf("%s: %w", sides[i].Name, err)
+				}
+				took[i] = append(took[i], time.Since(start).Seconds())
+			}
+		}
+		if counted {
+			for i, s := range sides {
+				s.Figures = append(s.Figures, 1/Median(took[i]))
 			}
 		}
 		return nil

@@ -46,6 +46,9 @@ func keys(h *measure.Host, rounds int) error {
 	waiting, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: []string{server.Addr()}, Password: server.Password()},
 		KeyMajority:  1, KeyValidity: keyTTL, NoLoopTracking: true,
+		// A request that is slower makes WithContext wait for a notification, which does
+		// not come for a key of its own.
+		TryNextAfter: time.Second,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,30 @@
+// Package values is how lockctl check gets at the guarded writes of a backend that it
+// has opened by URL. Each backend has a form of its own for them; here they all set a
+// value. It is for this module alone: programs use what the backends' packages export.
+package values
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock"
+)
+
+// Guarded keeps one value for each key in the store of the locks. Its methods are safe
+// for concurrent use.
+type Guarded interface {
+	// Write sets the value of the lease's key while the lease is held. Otherwise it
+	// changes nothing and returns an error that matches lock.ErrNotHeld. It may end the
+	// lease. The lease is one of a Locker on the same store.
+	Write(ctx context.Context, lease lock.Lease, value string) error
+	// Read returns the value of the key, without any lock; empty when there is none.
+	Read(ctx context.Context, key string) (string, error)
+	// Remove removes the values and what was made to keep them.
+	Remove(ctx context.Context) error
+}
+
+// Keeper is a backend that has guarded writes.
+type Keeper interface {
+	// GuardedValues makes a place for values that nobody else uses, with the client of
+	// the backend, which must stay open until they are removed. ctx bounds the making.
+	GuardedValues(ctx context.Context) (Guarded, error)
+}
