@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +13,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/report"
+	"github.com/mortiselock/lock/internal/values"
 )
 
 // checkConfig is what lockctl check was asked to do.
@@ -27,10 +28,16 @@ type checkConfig struct {
 }
 
 var checkFormats = map[string]func(io.Writer, conformance.Report) error{
-	"text":     func(w io.Writer, r conformance.Report) error { _, err := io.WriteString(w, r.String()); return err },
+	"text":     checkText,
 	"json":     func(w io.Writer, r conformance.Report) error { return printJSON(w, r) },
 	"markdown": report.Markdown,
 	"html":     report.HTML,
+}
+
+// checkText prints the report of the suite, and in one sentence what it means.
+func checkText(w io.Writer, r conformance.Report) error {
+	_, err := io.WriteString(w, r.String()+report.Verdict(r)+"\n")
+	return err
 }
 
 func newCheckCommand(p *printer) *cobra.Command {
@@ -42,12 +49,15 @@ func newCheckCommand(p *printer) *cobra.Command {
 release, expiry, renewal, the loss signal, fencing tokens and all that follows, with
 injected faults, and with processes that are killed and stopped.
 
-It uses keys of its own that begin with lockctl-check/, and gives them back. It adds
-load: some thousand requests a second for about the length of --budget.
+It uses keys of its own that begin with lockctl-check/, and gives them back. Guarded
+writes go to values of its own in the same store, which it removes: on MySQL a table
+lock_values_..., for which the user needs CREATE and DROP. It adds load: some thousand
+requests a second for about the length of --budget.
 
 The report goes to the standard output, the progress to standard error. The exit
 status is 0 only when every promise that could be tried was kept, and 1 when a rule
-was broken or nothing could be tried. It is 69 when the backend cannot be reached
+was broken or nothing could be tried. The verdict names the rules that apply and could
+not be tried. It is 69 when the backend cannot be reached
 or stops answering half-way.`,
 		Example: `  lockctl check --url redis://cache:6379
   lockctl check --url redis://cache:6379 --format html --output report.html
@@ -112,30 +122,65 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 		defer file.Close()
 		out = file
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
+	rep, gone, err := prove(ctx, p, cfg, from)
+	if err != nil {
+		return unlessSignalled(ctx, err)
+	}
+	if err := checkFormats[cfg.format](out, rep); err != nil {
+		return outputError(err)
+	}
+	status, signalled := signalStatus(ctx)
+	switch {
+	case gone != nil:
+		return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(gone))
+	case signalled:
+		return exitWith(status, "%v; the check is not complete", context.Cause(ctx))
+	case !rep.OK():
+		return exitWith(exitFree, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
+	}
+	return nil
+}
+
+// prove runs the suite. gone says that the backend stopped answering meanwhile.
+func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep conformance.Report, gone, err error) {
 	first, err := openBackend(ctx, from, p.logger())
 	if err != nil {
-		return err
+		return rep, nil, err
 	}
 	defer first.Close()
-	alive := watchOver(ctx, first)
 	suite := checkOf(from.url)
 	suite.TTL, suite.Budget, suite.Only, suite.Seed = cfg.ttl, cfg.budget, cfg.only, cfg.seed
-	rules := len(conformance.Rules())
-	progress := newProgress(p.w, rules)
+	var written values.Guarded
+	var unwritten error
+	if triesGuardedWrites(first.Guarantees(), cfg.only) {
+		if written, unwritten = openValues(ctx, first); unwritten != nil {
+			p.warn(fmt.Sprintf("guarded writes are not tried: %v", unwritten))
+		}
+	}
+	if written != nil {
+		suite.Guarded = &conformance.GuardedWrite{Write: written.Write, Read: written.Read}
+		defer func() {
+			if left := removeValues(written); left != nil && gone == nil {
+				p.warn(fmt.Sprintf("what the guarded writes of the check have left stays: %s", plain(left)))
+			}
+		}()
+	}
+	alive := watchOver(ctx, first)
+	progress := newProgress(p.w, len(conformance.Rules()))
 	if len(cfg.only) > 0 {
 		progress.total = 0
 	}
 	suite.Progress = func(r conformance.Result) { progress.show(alive.judge(r)) }
-	rep, err := conformance.Check(alive.ctx, suite)
+	rep, err = conformance.Check(alive.ctx, suite)
 	progress.end()
-	gone := alive.end()
+	gone = alive.end()
 	if err != nil {
-		return usageError("%s", plain(err))
+		return rep, nil, usageError("%s", plain(err))
 	}
 	for i, r := range rep.Results {
-		rep.Results[i] = alive.withoutBlame(r)
+		rep.Results[i] = explained(alive.withoutBlame(r), first, unwritten)
 	}
 	switch {
 	case gone != nil:
@@ -143,16 +188,37 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	case ctx.Err() != nil:
 		rep.Incomplete = "the check was interrupted"
 	}
-	if err := checkFormats[cfg.format](out, rep); err != nil {
-		return exitWith(exitInternal, "writing the report: %v", err)
+	return rep, gone, nil
+}
+
+// reasons are why lockctl check does not try a rule, where the words of the suite are for
+// those who write tests.
+var reasons = map[string]string{
+	"Linearizable":            noJudge,
+	"LinearizableUnderFaults": noJudge,
+	"WaiterSessionCheck":      "needs a way to end the session of one waiter alone, as the tests of the backend have",
+	"PoolClean":               "does not apply: it is about a client that a program gives to its lock, and lockctl opens one by URL",
+}
+
+const noJudge = "needs a library for tests, which lockctl does not contain; a test with package conformance/linear tries it"
+
+// explained puts into words for people who have a URL and no test why a rule was not
+// tried.
+func explained(r conformance.Result, b backend.Backend, unwritten error) conformance.Result {
+	const forTests = "needs Config."
+	if r.Verdict == conformance.NotClaimed {
+		r.Evidence, _, _ = strings.Cut(r.Evidence, "; not tried: "+forTests)
+		return r
 	}
-	switch {
-	case gone != nil:
-		return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(gone))
-	case ctx.Err() != nil:
-		return exitWith(exitSignal+2, "interrupted; the check is not complete")
-	case !rep.OK():
-		return exitWith(exitFree, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
+	_, queues := b.(backend.Queuer)
+	switch reason, ok := reasons[r.Rule]; {
+	case r.Verdict != conformance.Skipped || !strings.HasPrefix(r.Evidence, forTests):
+	case r.Rule == "WaiterSessionCheck" && !queues:
+		r.Evidence = "the backend does not implement backend.Queuer"
+	case ok:
+		r.Evidence = reason
+	case unwritten != nil && r.Subject == guardedWrites:
+		r.Evidence = unwritten.Error()
 	}
-	return nil
+	return r
 }

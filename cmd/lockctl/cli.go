@@ -20,7 +20,7 @@ them.
 
 The backend is a URL: file: for the processes of one machine (the default, no
 server needed); for several machines redis://, rediss://, redlock://, mysql://,
-etcd://, etcds:// or zk://. lockctl compare shows what each of them promises.`
+etcd://, etcds://, zk:// or zks://. lockctl compare shows what each of them promises.`
 
 const runHelp = `Run COMMAND while holding KEY, and exit with its status.
 
@@ -50,6 +50,7 @@ var statuses = map[string]string{
 	"run": `  the command's own, and:
    64    wrong usage, key, URL or TTL; nothing was started
    69    the backend cannot be reached, or refuses for good
+   70    the command has ended, and its status cannot be had
    75    somebody else holds the key
    76    the hold was lost: the command was stopped, or was not alone to its end
   126    the command cannot be executed
@@ -62,17 +63,17 @@ var statuses = map[string]string{
     1    nobody holds the key; nothing was changed
    75    somebody else holds it, or the same one anew; nothing was changed` + commonStatuses,
 	"wait": `    0    nobody holds the key
-   75    --timeout has passed, and somebody holds it
-  130    interrupted` + commonStatuses,
+   75    --timeout has passed, and somebody holds it` + commonStatuses,
 	"compare": `    0    the promises were shown` + commonStatuses,
 	"check": `    0    every promise that could be tried was kept
-    1    a rule was broken, or nothing could be tried
-  130    interrupted` + commonStatuses,
+    1    a rule was broken, or nothing could be tried` + commonStatuses,
 }
 
 const commonStatuses = `
    64    wrong usage, key or URL
-   69    the backend cannot be reached, stops answering, or refuses`
+   69    the backend cannot be reached, stops answering, or refuses
+   70    the output cannot be written
+  128+n  signal n ended it: 130 for SIGINT, 143 for SIGTERM`
 
 // addStatuses puts the statuses of a command, and for the tool those of run, at the end
 // of its help.
@@ -99,6 +100,9 @@ func newRootCommand(p *printer) *cobra.Command {
 			return usageError("say what to do, for example lockctl run KEY -- COMMAND; see lockctl --help")
 		},
 	}
+	root.Version = buildVersion()
+	root.SetVersionTemplate("lockctl {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version; lockctl version also prints what it was built from")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.DisableSuggestions = true
 	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -176,6 +177,14 @@ func TestVersion(t *testing.T) {
 	status, out, errs := run(t, "file:", "version")
 	require.Zero(t, status, errs)
 	require.Regexp(t, `^lockctl \S+\ngo +go1\.\S+ \w+/\w+\nrevision \S+`, out)
+	first, _, _ := strings.Cut(out, "\n")
+	status, out, errs = run(t, "file:", "--version")
+	require.Zero(t, status, errs)
+	require.Equal(t, first, strings.TrimSpace(out))
+	require.Equal(t, "(devel)", versionOf(&debug.BuildInfo{}))
+	require.Equal(t, "v1.2.3", versionOf(&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}))
+	status, _, _ = run(t, "file:", "run", "--version")
+	require.Equal(t, exitUsage, status)
 }
 
 func TestHelpShowsExamplesAndStatuses(t *testing.T) {

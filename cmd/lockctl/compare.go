@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/signal"
+	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,8 +23,9 @@ func newCompareCommand(p *printer) *cobra.Command {
 since what they promise can depend on the settings of their servers. Without a URL
 it is what each backend promises when its server is set up as its page says.
 
-Behind each promise stand the rules of the conformance suite that prove it;
-lockctl check runs them.`,
+Behind each promise stand the rules of the conformance suite that prove it, and
+tests of the backend, as package.TestName. lockctl check runs the rules; the verdict of
+its report names those that it cannot try.`,
 		Example: `  lockctl compare
   lockctl compare file: redis://cache:6379
   lockctl compare --format markdown > guarantees.md`,
@@ -37,15 +37,15 @@ lockctl check runs them.`,
 			}
 			found := backend.DefaultMux.Declared()
 			if len(args) > 0 {
-				ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+				ctx, stop := untilSignal()
 				defer stop()
 				var err error
 				if found, err = openAll(ctx, p, args); err != nil {
-					return err
+					return unlessSignalled(ctx, err)
 				}
 			}
 			if err := write(cmd.OutOrStdout(), found); err != nil {
-				return exitWith(exitInternal, "%v", err)
+				return outputError(err)
 			}
 			return nil
 		},
@@ -57,7 +57,31 @@ lockctl check runs them.`,
 var compareFormats = map[string]func(io.Writer, []backend.Declaration) error{
 	"text":     compareText,
 	"markdown": compareMarkdown,
-	"json":     func(w io.Writer, found []backend.Declaration) error { return printJSON(w, found) },
+	"json":     compareJSON,
+}
+
+// compared is what compare prints of a backend as JSON.
+type compared struct {
+	backend.Declaration
+	Promises []comparedPromise `json:"promises"`
+}
+
+type comparedPromise struct {
+	Promise string `json:"promise"`
+	Cell    string `json:"cell"`
+	// ProvenBy are rules of the suite, and tests as package.TestName.
+	ProvenBy []string `json:"proven_by"`
+}
+
+func compareJSON(w io.Writer, found []backend.Declaration) error {
+	out := make([]compared, len(found))
+	for i, d := range found {
+		out[i].Declaration = d
+		for _, p := range promises {
+			out[i].Promises = append(out[i].Promises, comparedPromise{p.title, p.cell(d.Guarantees), append([]string{}, p.provenBy(d.Guarantees)...)})
+		}
+	}
+	return printJSON(w, out)
 }
 
 // openAll asks each backend what it promises.
@@ -86,18 +110,32 @@ func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declarat
 	return found, nil
 }
 
-// compareText prints a block for each promise, with a line for each backend.
+// compareText prints a block for each promise, with a line for each backend. Where the
+// cells are not all proved by the same rules, they are marked with those that do.
 func compareText(w io.Writer, found []backend.Declaration) error {
-	for _, promise := range promises {
-		fmt.Fprintf(w, "%s\n", promise.title)
+	for _, p := range promises {
+		marks, proofs := proofsOf([]promise{p}, found)
+		alike := len(slices.Compact(slices.Sorted(slices.Values(marks[0])))) == 1
+		fmt.Fprintf(w, "%s\n", p.title)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, d := range found {
-			fmt.Fprintf(t, "  %s\t%s\n", d.URL, promise.cell(d.Guarantees))
+		for i, d := range found {
+			mark := ""
+			if n := marks[0][i]; n > 0 && !alike {
+				mark = fmt.Sprintf("\t[%d]", n)
+			}
+			fmt.Fprintf(t, "  %s\t%s%s\n", d.URL, p.cell(d.Guarantees), mark)
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\n\n", indented("  proved by ", promise.proof()))
+		for i, proof := range proofs {
+			begin := "  proved by "
+			if !alike {
+				begin = fmt.Sprintf("  [%d] proved by ", i+1)
+			}
+			fmt.Fprintln(w, indented(begin, proof.rules))
+		}
+		fmt.Fprintln(w)
 	}
 	for _, d := range found {
 		fmt.Fprintf(w, "%s assumes\n", d.URL)
@@ -143,13 +181,19 @@ func compareMarkdown(w io.Writer, found []backend.Declaration) error {
 		fmt.Fprintf(&b, " `%s` |", d.URL)
 	}
 	b.WriteString("\n|---|" + strings.Repeat("---|", len(found)) + "\n")
-	for _, promise := range promises {
+	marks, proofs := proofsOf(promises, found)
+	for row, promise := range promises {
 		fmt.Fprintf(&b, "| **%s** |", promise.title)
-		for _, d := range found {
-			fmt.Fprintf(&b, " %s |", promise.cell(d.Guarantees))
+		for i, d := range found {
+			fmt.Fprintf(&b, " %s", promise.cell(d.Guarantees))
+			if n := marks[row][i]; n > 0 {
+				fmt.Fprintf(&b, " <sup>%d</sup>", n)
+			}
+			b.WriteString(" |")
 		}
 		b.WriteString("\n")
 	}
+	b.WriteString("\nThe numbers stand for the rules that [prove](#what-proves-it) a cell. A cell without one promises nothing.\n")
 	b.WriteString("\n## What has to be true\n\nEach backend keeps its promises as long as this is so:\n")
 	for _, d := range found {
 		fmt.Fprintf(&b, "\n`%s` (%s)\n\n", d.URL, d.Guarantees.Name)
@@ -157,9 +201,9 @@ func compareMarkdown(w io.Writer, found []backend.Declaration) error {
 			fmt.Fprintf(&b, "- %s\n", a)
 		}
 	}
-	b.WriteString("\n" + paused + "\n\n## What proves it\n\n| Promise | Rules of the suite |\n|---|---|\n")
-	for _, promise := range promises {
-		fmt.Fprintf(&b, "| %s | %s |\n", promise.title, promise.proof())
+	b.WriteString("\n" + paused + "\n\n## What proves it\n\n| | Promise | Rules of the suite, and tests of the backend |\n|---|---|---|\n")
+	for i, proof := range proofs {
+		fmt.Fprintf(&b, "| %d | %s | %s |\n", i+1, proof.promise, proof.rules)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

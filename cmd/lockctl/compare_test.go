@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestEverySchemeIsDeclared(t *testing.T) {
 		assert.NotEmpty(t, d.Guarantees.Name, d.URL)
 		assert.NotEmpty(t, d.Guarantees.Assumptions, d.URL)
 	}
-	sameWithTLS := map[string]string{"rediss": "redis", "etcds": "etcd"}
+	sameWithTLS := map[string]string{"rediss": "redis", "etcds": "etcd", "zks": "zk"}
 	for _, scheme := range backend.DefaultMux.Schemes() {
 		if scheme == flawedScheme {
 			continue // of these tests
@@ -79,11 +80,100 @@ func TestPromisesNameRulesThatExist(t *testing.T) {
 		for _, c := range p.claims {
 			assert.True(t, slices.ContainsFunc(claims, func(of string) bool { return strings.Contains(of, c) }), "%s: no rule has the claim %s", p.title, c)
 		}
-		assert.NotEmpty(t, p.proof(), p.title)
+		for name, tests := range p.tests {
+			assert.True(t, slices.ContainsFunc(backend.DefaultMux.Declared(), func(d backend.Declaration) bool { return d.Guarantees.Name == name }), "%s: no backend calls itself %s", p.title, name)
+			for _, test := range tests {
+				requireTest(t, test)
+			}
+		}
 		for _, d := range backend.DefaultMux.Declared() {
 			assert.NotEmpty(t, p.cell(d.Guarantees), "%s: %s", d.URL, p.title)
+			if slices.Contains(nothing, p.cell(d.Guarantees)) {
+				assert.Empty(t, p.provenBy(d.Guarantees), "%s: %s: nothing is promised", d.URL, p.title)
+			} else {
+				assert.NotEmpty(t, p.provenBy(d.Guarantees), "%s: %s", d.URL, p.title)
+			}
 		}
 	}
+}
+
+// requireTest requires that a package, named by its folder, has the test.
+func requireTest(t *testing.T, name string) {
+	t.Helper()
+	folder, function, ok := strings.Cut(name, ".")
+	require.True(t, ok, name)
+	files, err := filepath.Glob(filepath.Join("..", "..", folder, "*_test.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		if bytes.Contains(text, []byte("\nfunc "+function+"(t *testing.T) {")) {
+			return
+		}
+	}
+	t.Errorf("there is no test %s", name)
+}
+
+// What survives something of its server's is proved by a test that does it to the server.
+func TestWhatServersSurviveIsProvedByTests(t *testing.T) {
+	t.Parallel()
+	beyond := func(list []backend.Event) bool { // what the suite does
+		return slices.ContainsFunc(list, func(e backend.Event) bool {
+			return e != backend.EventClientCrash && e != backend.EventRecordRemoved
+		})
+	}
+	for _, d := range backend.DefaultMux.Declared() {
+		g := d.Guarantees
+		assert.Equal(t, beyond(g.HoldsSurvive), len(survivingHolds[g.Name]) > 0, "%s: holds", d.URL)
+		assert.Equal(t, beyond(g.TokenSurvives), len(risingTokens[g.Name]) > 0, "%s: tokens", d.URL)
+	}
+}
+
+// Each cell is marked with the rules that prove it, and with no rule that is about
+// something that its backend does not claim.
+func TestCellsAreMarkedWithTheirRules(t *testing.T) {
+	t.Parallel()
+	rules := map[string]conformance.Rule{}
+	for _, r := range conformance.Rules() {
+		rules[r.Name] = r
+	}
+	plain := backend.Guarantees{
+		Name: "plain", Reach: backend.ReachNetwork, Expiry: backend.ClockServerWall, Token: backend.TokenNone,
+		Reentrancy: backend.ReentrancyNone, Waiting: backend.WaitPoll,
+	}
+	fair := plain
+	fair.Fair, fair.WithoutRenewal, fair.Token, fair.Waiting = true, true, backend.TokenCounter, backend.WaitQueue
+	found := []backend.Declaration{{URL: "a:", Guarantees: fair}, {URL: "b:", Guarantees: plain}}
+	marks, proofs := proofsOf(promises, found)
+	for row, p := range promises {
+		for i, d := range found {
+			n := marks[row][i]
+			if n == 0 {
+				assert.Contains(t, nothing, p.cell(d.Guarantees), "%s: %s", d.URL, p.title)
+				continue
+			}
+			assert.Equal(t, p.title, proofs[n-1].promise)
+			for name := range strings.SplitSeq(proofs[n-1].rules, ", ") {
+				if r, ok := rules[name]; ok {
+					assert.True(t, r.Claimed(d.Guarantees), "%s: %s: %s", d.URL, p.title, name)
+				}
+			}
+		}
+	}
+	order := slices.IndexFunc(promises, func(p promise) bool { return p.title == "first come, first served" })
+	assert.Contains(t, proofs[marks[order][0]-1].rules, "QueueOrder")
+	assert.Equal(t, "WaiterOrderLocal", proofs[marks[order][1]-1].rules)
+
+	var text, page, json bytes.Buffer
+	require.NoError(t, compareText(&text, found))
+	assert.Regexp(t, `first come, first served\n  a: +across clients +\[1\]\n  b: +within a Locker +\[2\]\n  \[1\] proved by .*QueueOrder.*\n  \[2\] proved by WaiterOrderLocal\n`, text.String())
+	assert.Regexp(t, `excludes\n  a: .*\n  b: .*\n  `, text.String())
+	require.NoError(t, compareMarkdown(&page, found))
+	assert.Regexp(t, `\| \*\*first come, first served\*\* \| across clients <sup>\d+</sup> \| within a Locker <sup>\d+</sup> \|`, page.String())
+	assert.Regexp(t, `\| \*\*fencing token\*\* \| a counter of ours <sup>\d+</sup> \| none \|`, page.String())
+	require.NoError(t, compareJSON(&json, found))
+	assert.Contains(t, json.String(), `{"promise":"first come, first served","cell":"within a Locker","proven_by":["WaiterOrderLocal"]}`)
+	assert.Contains(t, json.String(), `{"promise":"manual renewal","cell":"no","proven_by":[]}`)
 }
 
 func TestCompare(t *testing.T) {

@@ -42,6 +42,11 @@ func usageError(format string, args ...any) *exitError {
 	return exitWith(exitUsage, format, args...)
 }
 
+// outputError is about what was to be printed.
+func outputError(err error) *exitError {
+	return exitWith(exitInternal, "the output cannot be written: %v; look at where it goes", cause(err))
+}
+
 // acquireError says why there is no lease: what happened and what to do next.
 // waited is how long the tool was ready to wait; negative means without limit.
 func acquireError(err error, key string, waited time.Duration) *exitError {

@@ -16,6 +16,7 @@ import (
 // server that has gone, and ends the run when it has gone for good.
 type guardian struct {
 	b      backend.Backend
+	keys   string // begins those that it takes
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -44,7 +45,7 @@ const (
 var errGone = errors.New("no answer for " + patience.String())
 
 func watchOver(ctx context.Context, b backend.Backend) *guardian {
-	g := &guardian{b: b, done: make(chan struct{}), cases: map[string]absence{}}
+	g := &guardian{b: b, keys: checkPrefix + "alive/" + backend.NewID().Hex() + "/", done: make(chan struct{}), cases: map[string]absence{}}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
 	go func() {
 		defer close(g.done)
@@ -95,7 +96,7 @@ func (g *guardian) ask() error {
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
-		req := backend.Request{Key: checkPrefix + "alive/" + backend.NewID().Hex(), ID: backend.NewID(), TTL: ttl}
+		req := backend.Request{Key: g.keys + backend.NewID().Hex(), ID: backend.NewID(), TTL: ttl}
 		_, err := g.b.Try(ctx, req)
 		if err == nil {
 			err = g.b.Release(ctx, backend.HoldOf(req))
@@ -107,6 +108,15 @@ func (g *guardian) ask() error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err() // whatever the client library does
+	}
+}
+
+// forget leaves nothing of the keys behind, where something would stay.
+func (g *guardian) forget() {
+	if f, ok := g.b.(backend.Forgetter); ok {
+		ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
+		defer cancel()
+		_ = f.Forget(ctx, g.keys)
 	}
 }
 
@@ -142,6 +152,7 @@ func (g *guardian) withoutBlame(r conformance.Result) conformance.Result {
 func (g *guardian) end() error {
 	g.cancel(nil)
 	<-g.done
+	defer g.forget()
 	if err := context.Cause(g.ctx); errors.Is(err, errGone) {
 		return err
 	}

@@ -99,17 +99,24 @@ func (p *proc) Write(b []byte) (int, error) {
 // start runs lockctl with LOCK_URL set to url.
 func start(t *testing.T, url string, args ...string) *proc {
 	t.Helper()
+	r, w := pipe(t)
+	p := startTo(t, w, url, args...)
+	require.NoError(t, w.Close())
+	p.stdout = lines(r)
+	return p
+}
+
+// startTo is start, with the standard output in a file.
+func startTo(t *testing.T, stdout *os.File, url string, args ...string) *proc {
+	t.Helper()
 	p := &proc{t: t, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LOCK_URL="+url)
 	p.cmd.Stderr = p
 	var err error
 	p.stdin, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
-	r, w := pipe(t)
-	p.cmd.Stdout = w
+	p.cmd.Stdout = stdout
 	require.NoError(t, p.cmd.Start())
-	require.NoError(t, w.Close())
-	p.stdout = lines(r)
 	go func() {
 		defer close(p.done)
 		_ = p.cmd.Wait()
@@ -152,7 +159,8 @@ func (p *proc) errors() string {
 // requireStatus waits for the end, and shows stderr when the status is another.
 func (p *proc) requireStatus(want int) {
 	p.t.Helper()
-	require.Equal(p.t, want, p.status(), "stderr: %s", p.errors())
+	status := p.status()
+	require.Equal(p.t, want, status, "%s; stderr: %s", p.cmd.ProcessState, p.errors())
 }
 
 // run runs lockctl to its end and returns its status, output and messages.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +22,7 @@ const operateLimit = 10 * time.Second
 type operation struct {
 	source
 	json    bool
+	address address
 	printer *printer
 	out     io.Writer
 }
@@ -41,16 +40,24 @@ func operate(p *printer, cmd *cobra.Command, do func(ctx context.Context, o *ope
 		if err != nil {
 			return err
 		}
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		o.address = a
+		ctx, stop := untilSignal()
 		defer stop()
 		b, err := openShared(ctx, p, a)
 		if err != nil {
-			return err
+			return unlessSignalled(ctx, err)
 		}
 		defer b.Close()
-		return do(ctx, o, b, args)
+		return unlessSignalled(ctx, do(ctx, o, b, args))
 	}
 	return cmd
+}
+
+// hint warns that nothing was found where nobody said that one should look.
+func (o *operation) hint() {
+	if here := o.address.here(); here != "" {
+		o.printer.warn("nothing was found" + here)
+	}
 }
 
 // oneKey checks that there is one argument and that it is a key.
@@ -72,7 +79,7 @@ func oneKey(_ *cobra.Command, args []string) error {
 func ability[T any](b backend.Backend, what string) (T, error) {
 	t, ok := b.(T)
 	if !ok {
-		return t, usageError("%s cannot %s", b.Guarantees().Name, what)
+		return t, usageError("%s cannot %s; look at its server with the tools for that", b.Guarantees().Name, what)
 	}
 	return t, nil
 }
@@ -100,11 +107,12 @@ The exit status is 0 when the key is held and 1 when nobody holds it.`,
 		switch {
 		case errors.Is(err, lock.ErrNotHeld) && o.json:
 			if err := printJSON(o.out, shown{Key: args[0]}); err != nil {
-				return exitWith(exitInternal, "%v", err)
+				return outputError(err)
 			}
+			o.hint()
 			return &exitError{code: exitFree}
 		case errors.Is(err, lock.ErrNotHeld):
-			return exitWith(exitFree, "nobody holds %q", args[0])
+			return exitWith(exitFree, "nobody holds %q%s%s", args[0], o.address.at(), o.address.here())
 		case err != nil:
 			return operateError(err, args[0])
 		case o.json:
@@ -113,7 +121,7 @@ The exit status is 0 when the key is held and 1 when nobody holds it.`,
 			err = printRecord(o.out, rec, time.Now())
 		}
 		if err != nil {
-			return exitWith(exitInternal, "%v", err)
+			return outputError(err)
 		}
 		return nil
 	})
@@ -134,7 +142,7 @@ what inspect shows of each. With --json there is one object per line.`,
 			return nil
 		},
 	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
-		l, err := ability[backend.Lister](b, "list keys; inspect shows a single one")
+		l, err := ability[backend.Lister](b, "list keys (inspect shows a single one)")
 		if err != nil {
 			return err
 		}
@@ -147,6 +155,9 @@ what inspect shows of each. With --json there is one object per line.`,
 			return operateError(err, "")
 		}
 		slices.SortFunc(records, func(a, b backend.Record) int { return strings.Compare(a.Key, b.Key) })
+		if len(records) == 0 {
+			o.hint()
+		}
 		now := time.Now()
 		if !o.json {
 			err = printTable(o.out, records, now)
@@ -157,7 +168,7 @@ what inspect shows of each. With --json there is one object per line.`,
 			}
 		}
 		if err != nil {
-			return exitWith(exitInternal, "%v", err)
+			return outputError(err)
 		}
 		return nil
 	})
@@ -202,6 +213,15 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 	return cmd
 }
 
+// unlocked is what unlock prints with --json.
+type unlocked struct {
+	Key   string `json:"key"`
+	Token uint64 `json:"token"`
+	Ended bool   `json:"ended"`
+	// Until is when others get the key at the latest.
+	Until *time.Time `json:"until,omitempty"`
+}
+
 func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, token uint64, now bool) error {
 	var end func(ctx context.Context, key string, token uint64) error
 	if now {
@@ -235,17 +255,11 @@ func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, t
 	case err != nil && looking == nil:
 		return exitWith(exitHeld, "token %d does not hold %q; now it is held by %s with the token %d; nothing was changed", token, key, rec.Holder, rec.Token)
 	case err != nil && errors.Is(looking, lock.ErrNotHeld):
-		return exitWith(exitFree, "nobody holds %q; nothing was changed", key)
+		return exitWith(exitFree, "nobody holds %q%s; nothing was changed%s", key, o.address.at(), o.address.here())
 	case err != nil:
 		return exitWith(exitHeld, "token %d does not hold %q; nothing was changed", token, key)
 	}
-	result := struct {
-		Key   string `json:"key"`
-		Token uint64 `json:"token"`
-		Ended bool   `json:"ended"`
-		// Until is when others get the key at the latest.
-		Until *time.Time `json:"until,omitempty"`
-	}{Key: key, Token: token, Ended: true}
+	result := unlocked{Key: key, Token: token, Ended: true}
 	message := "the hold was ended; others can have the key now"
 	if !now && looking == nil && rec.Token == token {
 		until := time.Now().Add(rec.Remaining).UTC().Truncate(time.Millisecond)
@@ -258,7 +272,7 @@ func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, t
 		_, err = io.WriteString(o.out, message+"\n")
 	}
 	if err != nil {
-		return exitWith(exitInternal, "%v", err)
+		return outputError(err)
 	}
 	return nil
 }

@@ -115,7 +115,14 @@ func TestInspect(t *testing.T) {
 		status, out, errs = operated(t, url, "inspect", "k")
 		assert.Equal(t, exitFree, status)
 		assert.Empty(t, out)
-		assert.True(t, strings.HasSuffix(errs, "lockctl: nobody holds \"k\"\n"), errs)
+		u, err := backend.ParseURL(url)
+		require.NoError(t, err)
+		assert.Contains(t, errs, `lockctl: nobody holds "k" at `+u.String())
+		for _, parameter := range []string{"prefix", "table"} {
+			if value := u.Query.String(parameter, ""); value != "" {
+				assert.Contains(t, errs, parameter+"="+value, "whoever has another %s by mistake does not see it", parameter)
+			}
+		}
 		status, out, _ = operated(t, url, "inspect", "--json", "k")
 		assert.Equal(t, exitFree, status)
 		assert.JSONEq(t, `{"key":"k","held":false,"waiters":null}`, out)
@@ -200,7 +207,7 @@ func TestUnlock(t *testing.T) {
 
 		status, _, errs = operated(t, url, unlockArgs("free", token(lease))...)
 		assert.Equal(t, exitFree, status, errs)
-		assert.Contains(t, errs, `nobody holds "free"; nothing was changed`)
+		assert.Regexp(t, `nobody holds "free" at \S.*; nothing was changed`, errs)
 	})
 }
 
@@ -216,6 +223,11 @@ func TestUnlockOfAHolderThatHangs(t *testing.T) {
 		status, out, errs := operated(t, url, "unlock", "k", "--token", strconv.FormatUint(s.Token, 10))
 		require.Equal(t, exitOK, status, errs)
 		assert.Contains(t, out, "the hold is not renewed any more")
+		assert.True(t, inspected(t, url, "k").Revoked)
+		_, out, errs = operated(t, url, "inspect", "k")
+		assert.Contains(t, out, " at the latest: it was revoked)", errs)
+		_, out, errs = operated(t, url, "ls")
+		assert.Regexp(t, `\nk .*s, revoked `, out, errs)
 		// What was killed stays as a zombie, since its parent is stopped.
 		stat := "/proc/" + strconv.Itoa(command) + "/stat"
 		status, _, errs = operated(t, url, "run", "k", "--", "sh", "-c", "test ! -e "+stat+" || grep -q ') [ZX] ' "+stat)

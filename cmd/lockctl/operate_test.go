@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 )
 
 func TestConfigFile(t *testing.T) {
@@ -30,8 +33,8 @@ func TestConfigFile(t *testing.T) {
 		}
 		var s shown
 		require.NoError(t, json.Unmarshal([]byte(out), &s))
-		assert.Greater(t, s.RemainingMS, int64(4000), "the TTL of the file is not used")
-		assert.LessOrEqual(t, s.RemainingMS, int64(7000))
+		assert.Greater(t, s.Remaining, 4.0, "the TTL of the file is not used")
+		assert.LessOrEqual(t, s.Remaining, 7.0)
 		return s.Key == "k"
 	}, hang, 50*time.Millisecond)
 	_, out, _ := run(t, "file:"+dir, "ls", "--config", file, "--locker", "other", "--json")
@@ -111,6 +114,38 @@ func TestOperatorsErrors(t *testing.T) {
 	}
 }
 
+// An operator who has forgotten the URL is told where the tool has looked.
+func TestOperatorsWithoutURL(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	const here = "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL says otherwise\n"
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"inspect", "k"}, exitFree, `lockctl: nobody holds "k"` + here},
+		{[]string{"inspect", "--json", "k"}, exitFree, "lockctl: warning: nothing was found" + here},
+		{[]string{"ls"}, exitOK, "lockctl: warning: nothing was found" + here},
+		{[]string{"wait", "k"}, exitOK, "lockctl: warning: nothing was found" + here},
+		{[]string{"unlock", "k", "--token", "7"}, exitFree, `lockctl: nobody holds "k"; nothing was changed` + here},
+	} {
+		status, _, errs := run(t, "", c.args...)
+		assert.Equal(t, c.status, status, "%v: %s", c.args, errs)
+		assert.Equal(t, c.says, errs, "%v", c.args)
+		status, _, errs = run(t, "", append(c.args, "--url", "file:")...)
+		assert.Equal(t, c.status, status, "%v: %s", c.args, errs)
+		assert.NotContains(t, errs, "this is about", "%v: it was asked for", c.args)
+	}
+	p := start(t, "", "run", "k", "--", "sh", "-c", "echo up; exec sleep 600")
+	require.Equal(t, "up", p.line())
+	for _, args := range [][]string{{"inspect", "k"}, {"ls"}} {
+		status, out, errs := run(t, "", args...)
+		assert.Equal(t, exitOK, status, errs)
+		assert.Contains(t, out, "k")
+		assert.Empty(t, errs, "something was found")
+	}
+}
+
 func TestRecordsWithoutDetails(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -122,4 +157,67 @@ func TestRecordsWithoutDetails(t *testing.T) {
 	out.Reset()
 	require.NoError(t, printRecord(&out, backend.Record{Key: "k", Holder: backend.Holder{Label: "a\x1b[2Jb"}}, time.Now()))
 	assert.Contains(t, out.String(), "a?[2Jb", "a terminal would obey what somebody else has stored")
+}
+
+// An operator who has ended a hold is not told that it may be renewed.
+func TestRevokedRecords(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC)
+	for revoked, want := range map[bool]string{
+		false: "until    2026-11-20T23:00:12Z (in 12s, unless renewed)\n",
+		true:  "until    2026-11-20T23:00:12Z (in 12s at the latest: it was revoked)\n",
+	} {
+		rec := backend.Record{Key: "k", Token: 7, Remaining: 12 * time.Second, Revoked: revoked}
+		var out strings.Builder
+		require.NoError(t, printRecord(&out, rec, now))
+		assert.Contains(t, out.String(), want)
+		out.Reset()
+		require.NoError(t, printTable(&out, []backend.Record{rec}, now))
+		assert.Equal(t, revoked, strings.Contains(out.String(), " 12s, revoked "), out.String())
+		assert.Equal(t, revoked, show(rec, now).Revoked)
+	}
+}
+
+// What programs read: instants are RFC 3339 in UTC, durations are seconds and say so, and
+// what the server cannot know is missing, or null where a number is expected.
+func TestRecordsAsJSON(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC)
+	for want, rec := range map[string]backend.Record{
+		`{"key":"k","held":true,"token":7,"holds":2,"waiters":3,"label":"l","host":"h","pid":9,
+		  "since":"2026-11-20T22:59:00Z","until":"2026-11-20T23:00:12.5Z","remaining_seconds":12.5,"revoked":true}`: {
+			Key: "k", Token: 7, Holds: 2, Waiters: 3, Remaining: 12*time.Second + 500*time.Millisecond + time.Microsecond, Revoked: true,
+			Holder: backend.Holder{Label: "l", Host: "h", PID: 9, Since: now.Add(-time.Minute).Local()},
+		},
+		`{"key":"k","held":true,"waiters":null}`: {Key: "k", Waiters: -1},
+	} {
+		var out strings.Builder
+		require.NoError(t, printJSON(&out, show(rec, now)))
+		assert.JSONEq(t, want, out.String())
+	}
+}
+
+// Every field that the tool prints as JSON is on its page.
+func TestPageHasTheFieldsOfJSON(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/lockctl.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## JSON\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, of := range []reflect.Type{reflect.TypeFor[shown](), reflect.TypeFor[unlocked](), reflect.TypeFor[comparedPromise](), reflect.TypeFor[conformance.Report](), reflect.TypeFor[conformance.Result]()} {
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			if name != "-" {
+				assert.Contains(t, section, "`"+name+"`", "a field of %s", of)
+			}
+		}
+	}
+	for _, v := range []any{backend.Guarantees{}, conformance.Report{}} {
+		printed, err := json.Marshal(v)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile(`"([a-z_]+_seconds|ok|counts)"`).FindAllStringSubmatch(string(printed), -1) {
+			assert.Contains(t, section, "`"+name[1]+"`")
+		}
+	}
 }

@@ -26,7 +26,7 @@ var pages = map[string][]string{
 	"mysql.md":     {"mysql://h/d"},
 	"mysql-row.md": {"mysql://h/d?mode=row"},
 	"etcd.md":      {"etcd://h", "etcds://h"},
-	"zookeeper.md": {"zk://h"},
+	"zookeeper.md": {"zk://h", "zks://h"},
 }
 
 const backendPages = "../../docs/backends"

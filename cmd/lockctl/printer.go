@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ type printer struct {
 	lines  chan string
 	closed bool
 	hidden []string // pairs of what must not be printed and what is printed instead
+	named  []*regexp.Regexp
 }
 
 func newPrinter(w io.Writer) *printer {
@@ -73,7 +75,8 @@ func (p *printer) close() {
 }
 
 // hide keeps the secrets of a URL out of what is printed: wherever they stand as a
-// password does in a URL, and anywhere when they can be nothing else. That a short
+// password does in a URL or after the word for one, and anywhere when they can be
+// nothing else. That a short
 // secret or a word turns up elsewhere tells nobody anything, and to replace it there
 // would: a password "app" would be read off the gaps in the text. shown is the URL as
 // it may be printed.
@@ -85,6 +88,7 @@ func (p *printer) hide(shown string, secrets ...string) {
 			continue
 		}
 		p.hidden = append(p.hidden, ":"+s+"@", ":"+blank+"@")
+		p.named = append(p.named, regexp.MustCompile(`(?i:(\b(?:auth|password|passwd|pass|pwd|secret)["'\s:=(]+))`+regexp.QuoteMeta(s)+`($|[^\pL\pN])`))
 		if distinctive(s) && !strings.Contains(shown, s) {
 			p.hidden = append(p.hidden, s, blank)
 		}
@@ -105,6 +109,9 @@ func distinctive(s string) bool {
 func (p *printer) line(message string) string {
 	// In one pass, so that what was put in is not looked at again.
 	message = strings.NewReplacer(p.hidden...).Replace(message)
+	for _, n := range p.named {
+		message = n.ReplaceAllString(message, "${1}"+blank+"${2}")
+	}
 	return "lockctl: " + strings.TrimRight(message, "\n") + "\n"
 }
 

@@ -10,40 +10,69 @@ import (
 	"github.com/mortiselock/lock/conformance"
 )
 
+// nothing are the cells that promise nothing, so that there is nothing to prove.
+var nothing = []string{"no", "none", unknown, nothingStopped}
+
+const nothingStopped = "nothing that stops the server"
+
 // promise is a line of the comparison: one thing that locks differ in.
 type promise struct {
 	title string
 	// cell says in a few words what these guarantees promise of it.
 	cell func(g backend.Guarantees) string
-	// subjects and claims name the rules of the suite that prove the cells. Where
-	// neither does, elsewhere says what does.
-	subjects  []string
-	claims    []string
-	rules     []string
-	elsewhere string
+	// subjects, claims and rules name the rules of the suite that prove the cells. tests
+	// are those that prove the rest, as package.Name, by the name of the guarantees.
+	subjects []string
+	claims   []string
+	rules    []string
+	tests    map[string][]string
+}
+
+// survivingHolds are the tests of backends whose servers are killed and start again, or
+// fail over, while a key is held.
+var survivingHolds = map[string][]string{
+	"etcd":        {"etcd.TestRestart", "etcd.TestMemberFaults"},
+	"mysql table": {"mysql.TestServerDies"},
+	"redis":       {"redis.TestBrokenConnectionsOfThePool"},
+	"redis fair":  {"redis.TestBrokenConnectionsOfThePool"},
+	"redlock":     {"redis.TestRedlockRestartedWithData"},
+	"zookeeper":   {"zookeeper.TestRestartKeepsHoldsAndTokens", "zookeeper.TestFailover"},
+}
+
+// risingTokens are the tests of backends whose servers are killed, fail over or lose what
+// they have, between two grants.
+var risingTokens = map[string][]string{
+	"etcd":           {"etcd.TestRestart", "etcd.TestMemberFaults"},
+	"file":           {"backend/file.TestTokensRise", "backend/file.TestReboot"},
+	"mysql row lock": {"mysql.TestRowTokensSurvive", "mysql.TestRowServerFaults"},
+	"mysql table":    {"mysql.TestServerDies", "mysql.TestServerForgetsCommits", "mysql.TestCleanupKeepsTokensRising"},
+	"redis":          {"redis.TestTokensRiseOverEverything"},
+	"redis fair":     {"redis.TestTokensRiseOverEverything"},
+	"redlock":        {"redis.TestRedlockRestartedWithData", "redis.TestRedlockTokensModel"},
+	"zookeeper":      {"zookeeper.TestRestartKeepsHoldsAndTokens", "zookeeper.TestFailover"},
 }
 
 var promises = []promise{
-	{title: "excludes", cell: func(g backend.Guarantees) string { return reaches[g.Reach] }, subjects: []string{"exclusion"}},
-	{title: "a hold that is not renewed ends by", cell: func(g backend.Guarantees) string { return clocks[g.Expiry] }, rules: []string{"CrashFrees", "ServerOutlivesD", "HoldersTTLCounts"}},
-	{title: "TTL", cell: ttlRange, rules: []string{"TTLRange", "TTLGrain"}},
+	{title: "excludes", cell: func(g backend.Guarantees) string { return reaches[g.Reach] }, subjects: []string{"exclusion"}, rules: []string{"ExclusiveAcrossProcesses", "ConcurrentTries", "LinearizableUnderFaults"}},
+	{title: "a hold that is not renewed ends by", cell: func(g backend.Guarantees) string { return clocks[g.Expiry] }, rules: []string{"CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "ExpiryIsPerHold", "WithoutRenewalEnds"}},
+	{title: "TTL", cell: ttlRange, rules: []string{"TTLRange", "TTLGrain", "EveryTTLLasts"}},
 	{title: "takeover after a crash, at most", cell: func(g backend.Guarantees) string {
 		if g.TakeoverLag > 0 {
 			return "TTL + " + duration(g.TakeoverLag)
 		}
 		return "TTL"
-	}, rules: []string{"CrashFrees"}, subjects: []string{"processes"}},
+	}, rules: []string{"CrashFrees"}, subjects: []string{processes}},
 	{title: "loss is signalled", cell: func(g backend.Guarantees) string {
 		return yes(g.LossSignal, "by the deadline; within a third of the TTL when removed by force")
 	}, claims: []string{"LossSignal", "Deadline"}, subjects: []string{"loss"}},
-	{title: "a hold survives", cell: func(g backend.Guarantees) string { return events(g.HoldsSurvive) }, elsewhere: "tests of the backend with servers that are killed"},
+	{title: "a hold survives", cell: func(g backend.Guarantees) string { return events(g.HoldsSurvive) }, tests: survivingHolds},
 	{title: "fencing token", cell: func(g backend.Guarantees) string { return tokens[g.Token] }, claims: []string{"Token"}},
 	{title: "tokens still rise after", cell: func(g backend.Guarantees) string {
 		if g.Token == backend.TokenNone {
 			return unknown
 		}
 		return events(g.TokenSurvives)
-	}, claims: []string{"Token"}, elsewhere: "tests of the backend, for its server"},
+	}, claims: []string{"Token"}, tests: risingTokens},
 	{title: "one owner may hold a key several times", cell: func(g backend.Guarantees) string { return reentrancies[g.Reentrancy] }, claims: []string{"Reentrancy"}},
 	{title: "first come, first served", cell: func(g backend.Guarantees) string {
 		if g.Fair {
@@ -101,7 +130,7 @@ func yes(is bool, text string) string {
 
 func events(list []backend.Event) string {
 	if len(list) == 0 {
-		return "nothing that stops the server"
+		return nothingStopped
 	}
 	out := make([]string, len(list))
 	for i, e := range list {
@@ -144,20 +173,56 @@ func duration(d time.Duration) string {
 	return s
 }
 
-// proof names the rules that prove the promise, in the order of the suite, and
-// what else does.
-func (p promise) proof() string {
+// processes is the subject of the rules that need several processes, which a lock within
+// one of them can't be tried with.
+const processes = "processes"
+
+// provenBy names the rules that prove what these guarantees promise of it, in the order
+// of the suite, and the tests of the backend that do. It is empty where nothing is promised.
+func (p promise) provenBy(g backend.Guarantees) []string {
+	if slices.Contains(nothing, p.cell(g)) {
+		return nil
+	}
 	var names []string
 	for _, r := range conformance.Rules() {
-		claimed := slices.ContainsFunc(p.claims, func(c string) bool { return strings.Contains(r.Claim, c) })
-		if claimed || slices.Contains(p.subjects, r.Subject) || slices.Contains(p.rules, r.Name) {
+		if r.Subject == processes && g.Reach == backend.ReachProcess {
+			continue
+		}
+		claims := slices.ContainsFunc(p.claims, func(c string) bool { return strings.Contains(r.Claim, c) })
+		if (claims || slices.Contains(p.subjects, r.Subject) || slices.Contains(p.rules, r.Name)) && r.Claimed(g) {
 			names = append(names, r.Name)
 		}
 	}
-	if p.elsewhere != "" {
-		names = append(names, p.elsewhere)
+	return append(names, p.tests[g.Name]...)
+}
+
+// proof is what proves some cells of a promise.
+type proof struct {
+	promise string
+	rules   string
+}
+
+// proofsOf numbers the different proofs of the cells, from one. A cell that promises
+// nothing has the number zero.
+func proofsOf(list []promise, found []backend.Declaration) (marks [][]int, proofs []proof) {
+	for _, p := range list {
+		row := make([]int, len(found))
+		for i, d := range found {
+			names := p.provenBy(d.Guarantees)
+			if len(names) == 0 {
+				continue
+			}
+			this := proof{p.title, strings.Join(names, ", ")}
+			at := slices.Index(proofs, this)
+			if at < 0 {
+				at = len(proofs)
+				proofs = append(proofs, this)
+			}
+			row[i] = at + 1
+		}
+		marks = append(marks, row)
 	}
-	return strings.Join(names, ", ")
+	return marks, proofs
 }
 
 func plural(n int, unit string) string {

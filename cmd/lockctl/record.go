@@ -26,14 +26,17 @@ type shown struct {
 	PID     int        `json:"pid,omitempty"`
 	Since   *time.Time `json:"since,omitempty"`
 	// Until is when the hold ends unless it is renewed, by the clock of this machine.
-	Until       *time.Time `json:"until,omitempty"`
-	RemainingMS int64      `json:"remaining_ms,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+	// Remaining is until then, in seconds.
+	Remaining float64 `json:"remaining_seconds,omitempty"`
+	// Revoked: lockctl unlock has ended the hold, so that it is not renewed.
+	Revoked bool `json:"revoked,omitempty"`
 }
 
 func show(r backend.Record, now time.Time) shown {
 	s := shown{
 		Key: r.Key, Held: true, Token: r.Token, Holds: r.Holds,
-		Label: r.Holder.Label, Host: r.Holder.Host, PID: r.Holder.PID,
+		Label: r.Holder.Label, Host: r.Holder.Host, PID: r.Holder.PID, Revoked: r.Revoked,
 	}
 	if r.Waiters >= 0 {
 		s.Waiters = &r.Waiters
@@ -43,7 +46,7 @@ func show(r backend.Record, now time.Time) shown {
 	}
 	if r.Remaining > 0 {
 		until := now.Add(r.Remaining).UTC().Truncate(time.Millisecond)
-		s.Until, s.RemainingMS = &until, r.Remaining.Milliseconds()
+		s.Until, s.Remaining = &until, r.Remaining.Truncate(time.Millisecond).Seconds()
 	}
 	return s
 }
@@ -94,7 +97,11 @@ func printRecord(w io.Writer, r backend.Record, now time.Time) error {
 		since = fmt.Sprintf("%s (%s ago)", s.Since.Format(time.RFC3339), round(max(now.Sub(*s.Since), 0)))
 	}
 	if s.Until != nil {
-		until = fmt.Sprintf("%s (in %s, unless renewed)", s.Until.Format(time.RFC3339), round(r.Remaining))
+		condition := ", unless renewed"
+		if s.Revoked {
+			condition = " at the latest: it was revoked"
+		}
+		until = fmt.Sprintf("%s (in %s%s)", s.Until.Format(time.RFC3339), round(r.Remaining), condition)
 	}
 	token := unknown
 	if s.Token != 0 {
@@ -126,6 +133,9 @@ func printTable(w io.Writer, records []backend.Record, now time.Time) error {
 		}
 		if s.Until != nil {
 			until = round(r.Remaining).String()
+			if s.Revoked {
+				until += ", revoked"
+			}
 		}
 		if s.Token != 0 {
 			token = strconv.FormatUint(s.Token, 10)

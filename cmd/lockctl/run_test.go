@@ -289,22 +289,27 @@ func TestInterruptedWaitLeavesNothing(t *testing.T) {
 }
 
 // waits reports whether the process has begun to talk to the server or to watch
-// the directory, which it does after it has set up its signals.
+// the directory, which it does after it has set up its signals. Other sockets are the C
+// library's, which looks for somebody who knows the user's name.
 func waits(pid int) bool {
 	// The command line is the last thing that execve changes: before, the files of
 	// the old program may still be there.
-	cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	proc := "/proc/" + strconv.Itoa(pid)
+	cmdline, err := os.ReadFile(proc + "/cmdline")
 	if err != nil || !strings.HasPrefix(string(cmdline), binary) {
 		return false
 	}
-	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(proc + "/fd")
 	if err != nil {
 		return false
 	}
+	four, _ := os.ReadFile(proc + "/net/tcp")
+	six, _ := os.ReadFile(proc + "/net/tcp6")
+	connections := strings.Fields(string(four) + string(six))
 	for _, e := range entries {
-		to, _ := os.Readlink(filepath.Join(dir, e.Name()))
-		if strings.HasPrefix(to, "socket:") || strings.Contains(to, "inotify") {
+		to, _ := os.Readlink(proc + "/fd/" + e.Name())
+		inode, isSocket := strings.CutPrefix(strings.TrimSuffix(to, "]"), "socket:[")
+		if isSocket && slices.Contains(connections, inode) || strings.Contains(to, "inotify") {
 			return true
 		}
 	}

@@ -31,6 +31,40 @@ type address struct {
 	url  string
 	ttl  time.Duration // of the file; zero: none is given
 	from string        // the file and the locker; empty: the URL was given as such
+	// guessed: nothing said where the locks are, so it is file:.
+	guessed bool
+}
+
+// here says of an address that was guessed what it is about: an operator who has
+// forgotten the URL must not read that nobody holds a key.
+func (a address) here() string {
+	if !a.guessed {
+		return ""
+	}
+	return "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL says otherwise"
+}
+
+// at says which server and which of its names were looked at, so that a wrong URL is
+// noticed: with the parameters that choose names, and no other, which may be secrets.
+func (a address) at() string {
+	u, err := backend.ParseURL(a.url)
+	if a.guessed || err != nil {
+		return ""
+	}
+	var names []string
+	for _, parameter := range []string{"prefix", "mode", "table"} {
+		if value := u.Query.String(parameter, ""); value != "" {
+			names = append(names, parameter+"="+value)
+		}
+	}
+	at := " at " + u.String()
+	if len(names) > 0 {
+		at += " with " + strings.Join(names, " and ")
+	}
+	if a.from != "" {
+		at += " (" + a.from + ")"
+	}
+	return at
 }
 
 // named puts the file and the locker, if it was those, before what is wrong with their
@@ -82,7 +116,7 @@ func (s *source) resolve(p *printer) (address, error) {
 		a.url = os.Getenv("LOCK_URL")
 	}
 	if a.url == "" {
-		a.url = "file:"
+		a.url, a.guessed = "file:", true
 	}
 	if err := checkURL(p, a.url); err != nil {
 		return a, a.named(err)

@@ -226,6 +226,9 @@ func TestPrinterLeavesWordsAlone(t *testing.T) {
 		"redis://u:hunter2@h":                  {"AUTH u hunter2, hunter2@h", "AUTH u xxxxx, xxxxx@h"},
 		"redis://u:longenoughtobeone@h":        {`"longenoughtobeone"`, `"xxxxx"`},
 		"mysql://u:db-1.prod@db-1.prod/":       {"dial db-1.prod: u:db-1.prod@tcp(db-1.prod)", "dial db-1.prod: u:xxxxx@tcp(db-1.prod)"},
+		"redis://:sesame@h":                    {`AUTH sesame, password="sesame", password: sesame`, `AUTH xxxxx, password="xxxxx", password: xxxxx`},
+		"redis://:word@h":                      {"password wordy, a word", "password wordy, a word"},
+		"redis://:a.*@h":                       {"PASSWORD=a.*; password=abc", "PASSWORD=xxxxx; password=abc"},
 		"redis://h?sentinel_password=s3ntinel": {"AUTH s3ntinel", "AUTH xxxxx"},
 	} {
 		p := newPrinter(io.Discard)

@@ -24,16 +24,30 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
+const unversioned = "(devel)"
+
+// buildVersion is the version of the module, as the go command wrote it into the binary.
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unversioned
+	}
+	return versionOf(info)
+}
+
+func versionOf(info *debug.BuildInfo) string {
+	if info.Main.Version == "" {
+		return unversioned
+	}
+	return info.Main.Version
+}
+
 func printVersion(w io.Writer, info *debug.BuildInfo) {
 	setting := map[string]string{}
 	for _, s := range info.Settings {
 		setting[s.Key] = s.Value
 	}
-	version := info.Main.Version
-	if version == "" {
-		version = "(devel)"
-	}
-	fmt.Fprintf(w, "lockctl %s\n", version)
+	fmt.Fprintf(w, "lockctl %s\n", versionOf(info))
 	fmt.Fprintf(w, "go       %s %s/%s\n", info.GoVersion, setting["GOOS"], setting["GOARCH"])
 	revision := "unknown"
 	if r := setting["vcs.revision"]; r != "" {

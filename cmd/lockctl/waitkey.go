@@ -60,6 +60,9 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		cancel()
 		switch {
 		case errors.Is(err, lock.ErrNotHeld):
+			if last.Key == "" {
+				o.hint()
+			}
 			if o.json {
 				return printJSON(o.out, shown{Key: key})
 			}
@@ -81,9 +84,9 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		case <-ctx.Done():
 		}
 		next.Stop()
-		if err := ctx.Err(); errors.Is(err, context.Canceled) {
-			return exitWith(exitSignal+2, "interrupted while waiting for %q", key)
-		} else if err != nil && last.Key != "" {
+		if status, signalled := signalStatus(ctx); signalled {
+			return exitWith(status, "%v, while waiting for %q", context.Cause(ctx), key)
+		} else if err := ctx.Err(); err != nil && last.Key != "" {
 			if timeout == 0 {
 				return exitWith(exitHeld, "%q is held by %s", key, last.Holder)
 			}
