@@ -10,11 +10,14 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # Every server that the machine can have is required; what it can't have is said.
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1 -parallel 4
 
+# Modules of their own, whose dependencies are not those of the library.
+MODULES = conformance/peers internal/bench/peers internal/etcdserver
+
 .DEFAULT_GOAL := help
-.PHONY: help test test-long test-peers images fuzz lint bench bench-peers
+.PHONY: help test test-long test-peers test-containers images fuzz lint bench bench-peers
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
@@ -29,6 +32,11 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 test-peers: ## Run the suite on locks of others, and hold docs/peers.md against it
 	@scripts/test-servers
 	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 10m ./...
+
+test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
+	@scripts/test-servers containers
+	@CGO_ENABLED=1 $(GO) build -race ./etcd ./zookeeper
+	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(GO) test -race -p 1 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images
@@ -47,6 +55,7 @@ lint: ## Check format, vet on three systems, linters, and go.mod
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
+	@for module in $(MODULES); do echo "$(GO) -C $$module vet ./..."; GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
 	$(GO) mod tidy -diff
 	$(GOLANGCI_LINT) run ./...
 
