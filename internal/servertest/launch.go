@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -177,24 +176,4 @@ func (f *finder) freePorts(n, each int) ([]ports, error) {
 		members = append(members, ports{client: got[0], extra: got[1:]})
 	}
 	return members, nil
-}
-
-// freePort returns a TCP port on which nobody listens. It stays below the
-// ranges from which systems take ports for outgoing connections (32768 up on
-// Linux, 49152 up elsewhere): such a port could be lost to any client while its
-// server is down between Kill and Restart, even to a client that dials that very
-// server and so connects to itself.
-func freePort() (int, error) {
-	const low, high, attempts = 20000, 32000, 100
-	var last error
-	for range attempts {
-		port := low + rand.IntN(high-low)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			last = err
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, fmt.Errorf("no free port: %w", last)
 }

@@ -174,6 +174,8 @@ func zookeeperCommand(l launch) []string {
 		l.binary,
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		// It complains of every probe, and what matters goes under.
+		"-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NIOServerCnxn=error",
 	}, zookeeperFlags(l.config)...)
 	classes := []string{zookeeperJar, zookeeperLogJar}
 	if l.tls != nil {
