@@ -89,8 +89,8 @@ func TestCommandHasAGroupOfItsOwn(t *testing.T) {
 func TestSignalsReachTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	v := supervise(t, long(), `
-		sh -c 'trap "echo inner" USR1; echo ready; while :; do sleep 0.01; done' &
 		trap "echo outer" USR1; trap 'kill -KILL $!; exit 7' TERM
+		sh -c 'trap "echo inner" USR1; echo ready; while :; do sleep 0.01; done' &
 		while :; do sleep 0.01; done`)
 	require.Equal(t, "ready", v.line())
 	v.s.signals <- syscall.SIGUSR1
