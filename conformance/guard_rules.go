@@ -15,6 +15,11 @@ type GuardedWrite struct {
 	// Write sets the value while the lease is held, and otherwise changes nothing
 	// and returns an error that matches lock.ErrNotHeld. It may end the lease.
 	Write func(ctx context.Context, lease lock.Lease, value string) error
+	// Open does what Write does, and calls between after its first step and before its
+	// last one: a transaction has begun, and keeps the key from others, but nothing is
+	// committed. Where a guarded write is one request there is nothing between, and Open
+	// is nil; the rule GuardedWriteHoldsUpNobody is then skipped.
+	Open func(ctx context.Context, lease lock.Lease, value string, between func()) error
 	// Read returns the value of the key, without any lock; empty when there is none.
 	Read func(ctx context.Context, key string) (string, error)
 }
@@ -26,6 +31,8 @@ var guardRules = subject("guarded writes",
 		claims: []claim{claimGuardedWrite}, run: guardedWhileHeld},
 	&rule{Rule: Rule{Name: "GuardedWriteNeverLate", Statement: "However a holder hurries while its lease runs out, none of its guarded writes comes after the next holder's first.", LimitTTLs: 60},
 		claims: []claim{claimGuardedWrite}, run: guardedNeverLate},
+	&rule{Rule: Rule{Name: "GuardedWriteHoldsUpNobody", Statement: "While guarded writes of a client are under way, its other leases are renewed, and none is lost, not even another hold of the writing owner on the same key, if the write takes no longer than half its TTL; other keys can be taken and freed, and nobody else gets those that are written."},
+		claims: []claim{claimGuardedWrite}, run: guardedHoldsUpNobody},
 )
 
 func (e *env) mayGuard() {
@@ -38,8 +45,32 @@ func (e *env) mayGuard() {
 }
 
 func (e *env) guardedWrite(h *hold, value string) error {
-	ev := e.hist.begin(h.c.who, "guarded write of "+value, h.key)
-	err := e.Guarded.Write(e.ctx, h.lease, value)
+	return e.guardedBy(h, "guarded write of "+value, func() error { return e.Guarded.Write(e.ctx, h.lease, value) })
+}
+
+// guardedOpen is guardedWrite with something that happens while it is under way.
+func (e *env) guardedOpen(h *hold, value string, between func()) error {
+	called := false
+	var end any
+	err := e.guardedBy(h, "guarded write of "+value, func() error {
+		return e.Guarded.Open(e.ctx, h.lease, value, func() {
+			called = true
+			e.hist.note(h.c.who, h.key, "the guarded write is under way")
+			end = e.guard(between)
+		})
+	})
+	if end != nil {
+		panic(end)
+	}
+	if err == nil && !called {
+		e.fatalf(h.key, "Config.Guarded.Open wrote without calling what it was to call between")
+	}
+	return err
+}
+
+func (e *env) guardedBy(h *hold, op string, write func() error) error {
+	ev := e.hist.begin(h.c.who, op, h.key)
+	err := write()
 	e.hist.end(ev, outcome(err))
 	if errors.Is(context.Cause(h.lease.Context()), lock.ErrReleased) {
 		h.releasing(ev.from) // the write has ended the lease, as it may
@@ -144,4 +175,143 @@ func guardedNeverLate(e *env) {
 		}
 	})
 	e.notef("%d takeovers", keys*rounds)
+}
+
+// guardedHoldsUpNobody has a client write under several leases at a time, and stay in
+// the middle of it, beside leases of the same client that are renewed meanwhile.
+func guardedHoldsUpNobody(e *env) {
+	switch {
+	case e.Guarded == nil:
+		e.skipf("needs Config.Guarded, with Open")
+	case e.Guarded.Open == nil:
+		e.skipf("does not apply: Config.Guarded has no Open, as where a guarded write is one request")
+	}
+	const bystanders, writers = 2, 12
+	a, b := e.locker(), e.locker()
+	w := &slowWriting{e: e, a: a, b: b, besideOwn: e.guardsBesideOwnHold(a), ttl: e.fit(2 * e.ttl)}
+	var beside, control []*hold
+	for i := range bystanders {
+		beside = append(beside, a.mustTryFor(e.key("beside-%d", i), w.ttl))
+		control = append(control, b.mustTryFor(e.key("control-%d", i), w.ttl))
+	}
+	stop := make(chan struct{})
+	least := [2]time.Duration{w.ttl, w.ttl} // that was left of beside and of control
+	join := e.start(func() {
+		for ; ; e.pause(w.ttl / 100) {
+			for i, holds := range [][]*hold{beside, control} {
+				for _, h := range holds {
+					least[i] = min(least[i], time.Until(h.until()))
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	// All at once, which may take all connections that the client has, and then so that
+	// one or the other is under way all the time.
+	e.each(writers, func(n int) { w.write(fmt.Sprintf("at-once-%d", n), n%2 == 0) })
+	e.each(writers, func(n int) {
+		e.pause(e.randomly(w.ttl))
+		w.write(fmt.Sprintf("staggered-%d", n), n%2 == 0)
+	})
+	close(stop)
+	join()
+	for _, h := range append(beside, control...) {
+		h.mustLive("it is renewed, and only other keys were written")
+	}
+	if least[0] < least[1]-w.ttl/4 {
+		e.latef("", "while guarded writes were under way, the leases of their client on other keys were renewed late: at one time %s of %s were left of one, where no lease of another client had less than %s",
+			least[0].Round(time.Millisecond), w.ttl, least[1].Round(time.Millisecond))
+	}
+	for _, h := range append(beside, control...) {
+		h.mustRelease()
+	}
+	e.notef("%d guarded writes; of leases beside them %s of %s were left at least, of those of another client %s",
+		2*writers, least[0].Round(time.Millisecond), w.ttl, least[1].Round(time.Millisecond))
+}
+
+// guardsBesideOwnHold reports whether an owner can write under one of its holds on a key.
+func (e *env) guardsBesideOwnHold(c *client) bool {
+	if !claimReentrancy.made(e.settings) {
+		return false
+	}
+	key := e.key("own")
+	h := c.mustTry(key, lock.WithOwner(e.owner("A")))
+	err := e.guardedOpen(h, "new", func() {})
+	if err != nil && !errors.Is(err, lock.ErrUnsupported) {
+		e.unexpectedFatal(key, err, "a guarded write under a lease that is held returned %s; expected no error", outcome(err))
+	}
+	if !h.lost() {
+		h.mustRelease()
+	}
+	if err != nil {
+		e.notef("not tried beside another hold of the owner: %s", outcome(err))
+	}
+	return err == nil
+}
+
+// slowWriting is a client that stays in the middle of guarded writes.
+type slowWriting struct {
+	e         *env
+	a, b      *client // who writes, and somebody else
+	besideOwn bool    // an owner can write under one of its holds on a key
+	ttl       time.Duration
+}
+
+// stay is how long a write is under way, well beyond the next renewal of its key. Beside
+// another hold of the owner, which may not be renewed meanwhile, it must end before what
+// that is sure to have.
+func (w *slowWriting) stay(besideOwn bool) time.Duration {
+	if besideOwn {
+		return w.ttl / 2
+	}
+	return w.ttl * 3 / 4
+}
+
+// write writes a key of its own and stays under way, if that can be with a second hold
+// of its owner on the key, and looks at what else its client can do.
+func (w *slowWriting) write(name string, besideOwn bool) {
+	e, a, b := w.e, w.a, w.b
+	key := e.key("written-%s", name)
+	var owner []lock.Option
+	besideOwn = besideOwn && w.besideOwn
+	stay := w.stay(besideOwn)
+	if besideOwn {
+		owner = append(owner, lock.WithOwner(e.owner(name)))
+	}
+	h := a.mustTryFor(key, w.ttl, owner...)
+	var own *hold
+	if besideOwn {
+		own = a.mustTryFor(key, w.ttl, owner...)
+	}
+	err := e.guardedOpen(h, "new", func() {
+		begun := time.Now()
+		b.mustRefuse(key, "a guarded write of its holder is under way")
+		e.pause(stay/2 - time.Since(begun))
+		asked := time.Now()
+		elsewhere := e.key("elsewhere-%s", name)
+		a.mustTry(elsewhere).mustRelease()
+		if took := time.Since(asked); took > e.slack() {
+			e.overduef(elsewhere, "while guarded writes of other keys were under way, taking and freeing a key took %s", took.Round(time.Millisecond))
+		}
+		e.pause(stay - time.Since(begun))
+	})
+	if err != nil {
+		e.unexpectedFatal(key, err, "a guarded write under a lease that is held returned %s; expected no error", outcome(err))
+	}
+	e.requireValue(key, "new", "a guarded write was confirmed")
+	if own != nil {
+		own.mustLive("the guarded write of another hold of its owner ended before it")
+	}
+	if !h.lost() {
+		h.mustRelease()
+	}
+	if own != nil {
+		b.mustRefuse(key, "one hold of its owner is left")
+		own.mustRelease()
+	}
+	b.soon(key, "its holder has written and released it").mustRelease()
 }

@@ -36,7 +36,7 @@ var hooks = []hook{
 	{field: "Child", does: "names the Config for other processes, which the suite starts, kills and stops",
 		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
-	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate"},
+	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody"},
 	{field: "EndSession", does: "ends the session of the last waiter in the server's queue", rules: "WaiterSessionCheck"},
 	{field: "Pool", does: "says what is set on the connections that the lock was given", rules: "PoolClean"},
 	{field: "Tidy", does: "ends, after the run, the leases of clients that died", without: "they end by their TTL"},

@@ -15,6 +15,7 @@ import (
 var (
 	_ values.Keeper = (*tableBackend)(nil)
 	_ values.Keeper = (*rowBackend)(nil)
+	_ values.Opener = (*guardedValues)(nil)
 )
 
 // GuardedValues implements values.Keeper with a table of its own, which Guarded writes.
@@ -80,8 +81,14 @@ func makeValues(ctx context.Context, db *sql.DB, mayCreate bool, beside string) 
 }
 
 func (v *guardedValues) Write(ctx context.Context, lease lock.Lease, value string) error {
+	return v.Open(ctx, lease, value, func() {})
+}
+
+// Open implements values.Opener: the transaction is under way between.
+func (v *guardedValues) Open(ctx context.Context, lease lock.Lease, value string, between func()) error {
 	return v.write(ctx, lease, func(ctx context.Context, tx execer) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, ?) ON DUPLICATE KEY UPDATE v=VALUES(v)", lease.Key(), value)
+		between()
 		return err
 	})
 }

@@ -50,13 +50,18 @@ func rowConfig(url string, db *sql.DB) conformance.Config {
 
 // rowGuarded writes with InTx, which ends the lease.
 func rowGuarded(db *sql.DB) *conformance.GuardedWrite {
+	write := func(ctx context.Context, lease lock.Lease, value string, between func()) error {
+		return InTx(ctx, lease, func(ctx context.Context, tx Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO row_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)", lease.Key(), value)
+			between()
+			return err
+		})
+	}
 	return &conformance.GuardedWrite{
 		Write: func(ctx context.Context, lease lock.Lease, value string) error {
-			return InTx(ctx, lease, func(ctx context.Context, tx Tx) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO row_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v = VALUES(v)", lease.Key(), value)
-				return err
-			})
+			return write(ctx, lease, value, func() {})
 		},
+		Open: write,
 		Read: func(ctx context.Context, key string) (string, error) {
 			var value string
 			err := db.QueryRowContext(ctx, "SELECT v FROM row_values WHERE k = ?", key).Scan(&value)

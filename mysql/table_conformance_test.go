@@ -87,13 +87,18 @@ func tableConfigOfURL(url string) conformance.Config {
 func tableGuarded(t testing.TB, db *sql.DB) *conformance.GuardedWrite {
 	t.Helper()
 	execOn(t, db, "CREATE TABLE IF NOT EXISTS table_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
+	write := func(ctx context.Context, lease lock.Lease, value string, between func()) error {
+		return Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO table_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v=VALUES(v)", lease.Key(), value)
+			between()
+			return err
+		})
+	}
 	return &conformance.GuardedWrite{
 		Write: func(ctx context.Context, lease lock.Lease, value string) error {
-			return Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, "INSERT INTO table_values VALUES (?, ?) ON DUPLICATE KEY UPDATE v=VALUES(v)", lease.Key(), value)
-				return err
-			})
+			return write(ctx, lease, value, func() {})
 		},
+		Open: write,
 		Read: func(ctx context.Context, key string) (value string, err error) {
 			err = db.QueryRowContext(ctx, "SELECT v FROM table_values WHERE k=?", key).Scan(&value)
 			if errors.Is(err, sql.ErrNoRows) {

@@ -161,6 +161,9 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 	}
 	if written != nil {
 		suite.Guarded = &conformance.GuardedWrite{Write: written.Write, Read: written.Read}
+		if several, ok := written.(values.Opener); ok {
+			suite.Guarded.Open = several.Open
+		}
 		defer func() {
 			if left := removeValues(written); left != nil && gone == nil {
 				p.warn(fmt.Sprintf("what the guarded writes of the check have left stays: %s", plain(left)))

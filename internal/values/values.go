@@ -22,6 +22,12 @@ type Guarded interface {
 	Remove(ctx context.Context) error
 }
 
+// Opener is what Guarded has where a guarded write takes more than one step.
+type Opener interface {
+	// Open is Write that calls between after its first step and before its last one.
+	Open(ctx context.Context, lease lock.Lease, value string, between func()) error
+}
+
 // Keeper is a backend that has guarded writes.
 type Keeper interface {
 	// GuardedValues makes a place for values that nobody else uses, with the client of
