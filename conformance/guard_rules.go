@@ -184,7 +184,7 @@ func guardedHoldsUpNobody(e *env) {
 	case e.Guarded == nil:
 		e.skipf("needs Config.Guarded, with Open")
 	case e.Guarded.Open == nil:
-		e.skipf("does not apply: Config.Guarded has no Open, as where a guarded write is one request")
+		e.skipf("does not apply: a guarded write is one request, or there is no way to stay in the middle of it")
 	}
 	const bystanders, writers = 2, 12
 	a, b := e.locker(), e.locker()
