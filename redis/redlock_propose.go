@@ -89,11 +89,13 @@ func (c *call) offer(proposed int64) offer {
 }
 
 // tokens are what the nodes that granted the key say together: whether a majority of
-// all nodes has accepted the one that was proposed; and otherwise which to ask for. An
-// acquisition that asks again, and may have been granted a token before, keeps it,
-// unless the nodes know better.
+// all nodes has accepted the one that was proposed; and otherwise which to ask for, one
+// after the other. An acquisition that asks again, and may have been granted a token
+// before, keeps it, unless the nodes know better: the tokens that were accepted for it
+// come first, the smallest at the head, since a later question that reached a few nodes
+// only has left a larger one there.
 func (r *round) tokens(proposed int64) (agreed bool, next []int64) {
-	var fresh, kept int64
+	var fresh int64
 	accepted := 0
 	for i, v := range r.tally.votes[:r.tally.nodes] {
 		if v != yes {
@@ -103,10 +105,11 @@ func (r *round) tokens(proposed int64) (agreed bool, next []int64) {
 		if g.accepted {
 			accepted++
 		}
-		fresh, kept = max(fresh, g.least), max(kept, g.kept)
+		if g.kept > 0 {
+			next = append(next, g.kept)
+		}
+		fresh = max(fresh, g.least)
 	}
-	if kept > 0 {
-		next = append(next, kept)
-	}
-	return accepted >= r.tally.quorum, append(next, fresh)
+	slices.Sort(next)
+	return accepted >= r.tally.quorum, append(slices.Compact(next), fresh)
 }

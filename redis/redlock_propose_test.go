@@ -165,17 +165,36 @@ func TestRedlockAsksAgain(t *testing.T) {
 	d.nodes[0].down()
 	d.nodes[1].down()
 	req := request("k")
-	_, last := granted(t, d, req)
+	_, first := granted(t, d, req)
 	d.nodes[0].up()
 	d.nodes[1].up()
-	// Those that were down may accept a newer token before they hear of the first one,
-	// and be two of the three that answer first. A token never goes back.
 	eventually(t, "the nodes that were down are asked again", func() bool {
 		_, again := granted(t, d, req)
-		require.GreaterOrEqual(t, again.Token, last.Token)
-		last = again
+		require.Equal(t, first.Token, again.Token)
 		return d.count(t, "k") == 5
 	})
+}
+
+// TestRedlockKeepsTheTokenOfTheMajority: a question that was repeated and reached a few
+// nodes only has left a larger token there. The next answer is still the first token.
+func TestRedlockKeepsTheTokenOfTheMajority(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 5), RedlockOptions{})
+	hold, _ := inOneRound(t, d)
+	require.NoError(t, d.Release(t.Context(), hold))
+	d.nodes[0].down()
+	req := request("k")
+	_, first := granted(t, d, req)
+	eventually(t, "all that are up have answered", func() bool { return d.count(t, "k") == 4 })
+	require.NoError(t, d.clients[0].Set(t.Context(), d.record("k"), recordHead+req.ID.Hex()+"|99|1760000000000|{}", time.Minute).Err())
+	require.NoError(t, d.clients[0].Set(t.Context(), d.accepted("k"), fmt.Sprintf("%d|%s", first.Token+1000, req.ID.Hex()), time.Minute).Err())
+	d.nodes[0].up()
+	for _, slow := range []int{1, 2} { // so that the first three answers have that of node 0
+		goOn := d.nodes[slow].stall()
+		time.AfterFunc(200*time.Millisecond, goOn)
+	}
+	_, again := granted(t, d, req)
+	require.Equal(t, first.Token, again.Token)
 }
 
 // TestRedlockAsksAgainAfterAFailure: what a minority remembers of an attempt that failed
