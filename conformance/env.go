@@ -139,7 +139,7 @@ func (e *env) lockerFrom(open func(context.Context) (lock.Locker, error)) *clien
 	l, err := open(ctx)
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.fatalf("", "a client could not be opened: %v", err)
+		e.unexpectedFatal("", err, "a client could not be opened: %v", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -156,7 +156,7 @@ func (e *env) backend() *seam {
 	b, err := e.openBackend(ctx)
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.fatalf("", "a backend could not be opened: %v", err)
+		e.unexpectedFatal("", err, "a backend could not be opened: %v", err)
 	}
 	s := &seam{e: e, b: b, clock: backend.SystemClock()}
 	if c, ok := b.(backend.Clocked); ok {

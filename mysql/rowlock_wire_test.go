@@ -200,7 +200,7 @@ func TestRowSilenceBeforeCommit(t *testing.T) {
 		admin := adminOf(t, s)
 		table := workTable(t, admin)
 		key := uniqueKey(t)
-		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		begun := time.Now()
 		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
