@@ -29,7 +29,7 @@ type Authority struct {
 // NewAuthority makes an authority and its directory, which goes at the test's cleanup.
 func NewAuthority(t TB, name string) *Authority {
 	t.Helper()
-	dir, err := newTempDir("ca")
+	dir, err := newTempDir("ca", false)
 	if err != nil {
 		t.Fatalf("servertest: %v", err)
 		return nil

@@ -12,7 +12,8 @@
 //
 //  1. an address in the environment (LOCK_TEST_REDIS=host:port);
 //  2. a program on this machine, started as a child of the test binary, on a
-//     port of its own on 127.0.0.1, in a temporary directory of its own;
+//     port of its own on 127.0.0.1, in a temporary directory of its own (TMPDIR,
+//     else in memory where there is enough, else on the disk);
 //  3. a container of the official image, through the Docker engine;
 //  4. otherwise the test is skipped.
 //

@@ -12,6 +12,7 @@ type config struct {
 	password    string
 	persistence bool
 	control     bool
+	disk        bool
 	tls         *TLSFiles
 }
 
@@ -23,7 +24,7 @@ type TLSFiles struct {
 
 // own reports whether only a server started here will do.
 func (c config) own() bool {
-	return len(c.args) > 0 || c.password != "" || c.persistence || c.control || c.tls != nil
+	return len(c.args) > 0 || c.password != "" || c.persistence || c.control || c.disk || c.tls != nil
 }
 
 func newConfig(opts []Option) config {
@@ -52,6 +53,13 @@ func WithPassword(password string) Option {
 // kept brings back all that was confirmed.
 func WithPersistence() Option {
 	return func(c *config) { c.persistence = true }
+}
+
+// WithDataOnDisk keeps the data of a server that is started here out of memory (see
+// the package comment): MariaDB maps a log that is in memory, and then forgets
+// nothing when it is killed.
+func WithDataOnDisk() Option {
+	return func(c *config) { c.disk = true }
 }
 
 // WithControl asks for a server that this test may kill, freeze and restart.

@@ -31,7 +31,7 @@ type process struct {
 }
 
 func newProcess(k *kind, l launch) (*process, error) {
-	temp, err := newTempDir(k.name)
+	temp, err := newTempDir(k.name, l.disk)
 	if err != nil {
 		return nil, err
 	}

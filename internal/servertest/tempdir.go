@@ -22,9 +22,22 @@ type tempDir struct {
 
 var sweepOnce sync.Once
 
-func newTempDir(name string) (*tempDir, error) {
-	sweepOnce.Do(func() { sweepTempDirs(os.TempDir(), time.Minute) })
-	path, err := os.MkdirTemp("", tempPrefix+name+"-")
+func newTempDir(name string, disk bool) (*tempDir, error) {
+	parent := tempParent()
+	sweepOnce.Do(func() {
+		sweepTempDirs(parent, time.Minute)
+		if parent != os.TempDir() {
+			sweepTempDirs(os.TempDir(), time.Minute)
+		}
+	})
+	if disk {
+		parent = os.TempDir()
+	}
+	return makeTempDir(parent, name)
+}
+
+func makeTempDir(parent, name string) (*tempDir, error) {
+	path, err := os.MkdirTemp(parent, tempPrefix+name+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -33,6 +46,17 @@ func newTempDir(name string) (*tempDir, error) {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	return d, nil
+}
+
+// tempParent is where servers keep their data: where TMPDIR says, else in memory where
+// that can be had, else where temporary files are.
+func tempParent() string {
+	if os.Getenv("TMPDIR") == "" {
+		if dir := inMemory(); dir != "" {
+			return dir
+		}
+	}
+	return os.TempDir()
 }
 
 func (d *tempDir) remove() error {

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package servertest
+
+func inMemory() string { return "" }
