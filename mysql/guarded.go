@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -29,7 +30,9 @@ import (
 // closes its rows, and neither commits nor rolls back; statements that commit implicitly, as DDL
 // does, end the protection, which is found before the commit. The protected tables must
 // be transactional. A statement that the server goes on with after the lease has ended
-// keeps the key from others until it is through.
+// keeps the key from others until it is through; a process that is stopped or cut off
+// during fn does so until the server has heard nothing from it for a TTL, in whole seconds
+// (wait_timeout of the session, which is set for the transaction and then set back).
 //
 // The error matches ErrNotHeld when the lease was lost, and ErrOutcomeUnknown when the
 // answer to the commit did not arrive, which is waited for until a second after ctx or the
@@ -132,10 +135,14 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 		return keyError(work, hold.Key, unsent{err})
 	}
 	socket := socketOf(conn)
+	if err := limitSilence(work, conn, hold.TTL); err != nil {
+		giveBack(work, conn)
+		return keyError(work, hold.Key, unsent{err})
+	}
 	// Each statement of fn sees what was committed before it, as it would without us.
 	tx, err := conn.BeginTx(work, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		_ = conn.Close()
+		giveBack(work, conn)
 		return keyError(work, hold.Key, unsent{err})
 	}
 	committed := false
@@ -172,6 +179,26 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 	return keyError(work, hold.Key, fmt.Errorf("%w: commit: %w", backend.ErrOutcomeUnknown, err))
 }
 
+// limitSilence has the server end the connection, and with it the transaction, when it
+// has heard nothing for a TTL: a process that is stopped, or cut off, in the middle of a
+// guarded write would otherwise keep the row, and so the key, for as long as the server
+// lets connections be idle, by default for eight hours.
+func limitSilence(ctx context.Context, conn *sql.Conn, ttl time.Duration) error {
+	_, err := conn.ExecContext(ctx, fmt.Sprintf(
+		"SET @mortise_wait = @@SESSION.wait_timeout, SESSION wait_timeout = CAST(LEAST(@@SESSION.wait_timeout, %d) AS SIGNED)",
+		(ttl+time.Second-1)/time.Second))
+	return err
+}
+
+// giveBack returns a connection to its pool as it was, or has the pool drop it.
+func giveBack(work context.Context, conn *sql.Conn) {
+	_, err := conn.ExecContext(context.WithoutCancel(work), "SET SESSION wait_timeout = @mortise_wait, @mortise_wait = NULL")
+	if err != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = conn.Close()
+}
+
 // guardSavepoint is set when the row is locked, and gone when the transaction that
 // has the lock was ended, whatever has ended it.
 const guardSavepoint = "mortise_guard"
@@ -201,7 +228,7 @@ func endTransaction(work context.Context, conn *sql.Conn, socket net.Conn, end f
 	done := make(chan error, 1)
 	go func() {
 		err := end()
-		_ = conn.Close()
+		giveBack(work, conn)
 		done <- err
 	}()
 	select {

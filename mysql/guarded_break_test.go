@@ -215,7 +215,7 @@ func TestGuardedLeavesTheSessionAlone(t *testing.T) {
 			if isMariaDB(t, g.s) {
 				variable = "tx_isolation"
 			}
-			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', CONNECTION_ID(), @@"+variable+", @@autocommit)").Scan(&text))
+			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONCAT_WS(' ', CONNECTION_ID(), @@"+variable+", @@autocommit, @@SESSION.wait_timeout, @mortise_wait)").Scan(&text))
 			return text
 		}
 		before := state()
@@ -231,6 +231,37 @@ func TestGuardedLeavesTheSessionAlone(t *testing.T) {
 		}
 		require.NoError(t, lease.Release(t.Context()))
 		require.Equal(t, before, state())
+	})
+}
+
+// A holder that is cut off, or stopped, in the middle of a guarded write does not keep
+// the key for as long as the server lets connections be idle.
+func TestGuardedSilence(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		const ttl = 2 * time.Second
+		p, db := proxiedPool(t, s, true)
+		direct := userPool(t, s, "")
+		l, other := lockerOn(t, db, nil), lockerOn(t, direct, nil)
+		table, n := counter(t, direct)
+		key := uniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(ttl))
+		require.NoError(t, err)
+		var next lock.Lease
+		err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+			require.NoError(t, add(table)(ctx, tx))
+			p.Freeze()
+			defer p.Resume()
+			var err error
+			next, err = other.Acquire(short(t, 20*time.Second), key, lock.WithTTL(time.Minute))
+			require.NoError(t, err, "the key was not free within some TTLs")
+			require.Error(t, lease.Context().Err(), "the lease had ended before")
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrNotHeld)
+		require.Zero(t, n(), "nothing was written")
+		require.Greater(t, next.Token(), lease.Token())
+		require.NoError(t, next.Release(t.Context()))
+		require.Error(t, lease.Release(t.Context()))
 	})
 }
 

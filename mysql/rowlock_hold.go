@@ -169,6 +169,10 @@ func lossOf(key string, err error) error {
 // errRevoked is what a heartbeat finds after [rowBackend.Revoke].
 var errRevoked = errors.New("the hold was revoked")
 
+// errEndedByWork is what the end of [InTx] and its heartbeats find when the savepoint
+// is gone.
+var errEndedByWork = errors.New("the work has ended the transaction itself, with a statement that commits implicitly, as DDL does, or by an error of the server that it passed over: some of it may have taken effect; look at what it did before you repeat it")
+
 // lossLimit bounds the look for the reason of a loss, which holds the news of it up.
 const lossLimit = 500 * time.Millisecond
 
@@ -176,6 +180,9 @@ const lossLimit = 500 * time.Millisecond
 // ended by [rowBackend.ForceRelease], whose transaction is waited for. The turn is
 // taken.
 func (b *rowBackend) lossOf(ctx context.Context, h *rowHold, err error) error {
+	if h.tx != nil && codeOf(err) == codeNoSavepoint {
+		return fmt.Errorf("mysqllock: key %q: %w: %w", h.key, backend.ErrSessionLost, errEndedByWork)
+	}
 	if sessionEnded(err) {
 		ctx, cancel := context.WithTimeout(ctx, lossLimit)
 		defer cancel()

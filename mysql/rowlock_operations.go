@@ -294,7 +294,7 @@ func (b *rowBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Vali
 		case err == nil:
 		case sessionEnded(err), transactionEnded(err), errors.Is(err, errRevoked):
 			cause := b.lossOf(life, h, err)
-			if b.clock.Now() >= h.until && !errors.Is(cause, backend.ErrTakenOver) {
+			if b.clock.Now() >= h.until && !errors.Is(cause, backend.ErrTakenOver) && !errors.Is(cause, errEndedByWork) {
 				cause = backend.ErrExpired
 			}
 			b.lose(h, cause)

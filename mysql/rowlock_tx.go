@@ -40,12 +40,15 @@ type Tx interface {
 // heartbeats between the statements; a statement that takes longer than the TTL is a
 // loss of the lease, and the server is told to end the connection. Isolation is READ
 // COMMITTED. Statements that begin or end a transaction, or commit implicitly, are
-// refused with ErrInvalid; what is hidden in a stored procedure is found before the
-// commit, and by the next heartbeat, as a loss. Don't set session variables that
-// concern transactions, and don't release named locks that you have not taken.
+// refused with ErrInvalid; what is hidden in a stored procedure, in a statement built
+// by PREPARE or behind a version comment is found at the end, or by a heartbeat before,
+// as a loss. What such a statement has committed stays, and the error says that the
+// work has ended the transaction itself; it can't be found when the connection is lost
+// after it. Don't set session variables that concern transactions, and don't release
+// named locks that you have not taken.
 //
 // InTx returns fn's error; an error matching ErrLost when the lease was lost, and
-// nothing was committed; and one matching ErrOutcomeUnknown when the answer to the
+// InTx has committed nothing; and one matching ErrOutcomeUnknown when the answer to the
 // commit was lost. The lease must be one of a Locker of [NewRow] or of a mode=row URL
 // (otherwise ErrUnsupported), without lock.WithOwner, since other leases of the owner
 // would end with it.
@@ -116,7 +119,7 @@ type rowTx struct {
 	// The hold's turn guards the rest.
 	done    bool
 	outcome txOutcome
-	cause   error // why nothing was committed that should have been
+	cause   error // why nothing was committed that should have been, or something was that should not
 }
 
 type txOutcome uint8
@@ -161,12 +164,17 @@ func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error
 	t.h.turn <- struct{}{}
 	t.done = true
 	outcome, cause := t.outcome, t.cause
+	if cause == nil {
+		cause = t.h.cause // found by a heartbeat
+	}
 	t.h.leave()
 	switch {
 	case outcome == txCommitted:
 		return nil
 	case outcome == txUnknown:
 		return fmt.Errorf("mysqllock: key %q: %w: the answer to the commit was lost; the transaction may have been committed, and the lease has ended", t.h.key, backend.ErrOutcomeUnknown)
+	case errors.Is(cause, errEndedByWork):
+		return cause
 	case commit && err == nil: // a release of somebody else's was under way
 		return fmt.Errorf("mysqllock: key %q: %w: the transaction was rolled back", t.h.key, backend.ErrNotHeld)
 	case commit && errors.Is(err, backend.ErrLost):
@@ -202,7 +210,13 @@ func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
 			t.cause = err
 		}
 	} else if h.life.Err() == nil {
-		err = h.s.exec(ctx, "ROLLBACK")
+		// A rollback succeeds after an implicit commit too, and would hide it.
+		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); codeOf(err) == codeNoSavepoint {
+			err = b.lossOf(ctx, h, err)
+			t.cause = err
+		} else {
+			err = h.s.exec(ctx, "ROLLBACK")
+		}
 	}
 	b.closing(h)
 	if t.outcome == txUnknown {

@@ -301,6 +301,72 @@ func TestInTxHiddenCommit(t *testing.T) {
 	})
 }
 
+// Whatever fn returns, the error says that the work has ended the transaction itself, and
+// never that it was rolled back: what came before is committed.
+func TestInTxSaysThatTheWorkHasCommitted(t *testing.T) {
+	onBothInTx(t, func(t *testing.T, x *inTx) {
+		procedure := x.table + "_commits"
+		run(t, x.admin, "CREATE PROCEDURE "+procedure+"() COMMIT")
+		t.Cleanup(func() { _, _ = x.admin.ExecContext(context.Background(), "DROP PROCEDURE "+procedure) })
+		prepared := []string{"PREPARE hidden FROM 'commit'", "EXECUTE hidden"}
+		failure := errors.New("failed")
+		for name, c := range map[string]struct {
+			statements []string
+			heartbeat  bool // finds it
+			err        error
+		}{
+			"prepared":                   {prepared, false, nil},
+			"procedure":                  {[]string{"CALL " + procedure + "()"}, false, nil},
+			"heartbeat":                  {prepared, true, nil},
+			"prepared, and an error":     {prepared, false, failure},
+			"procedure, and an error":    {[]string{"CALL " + procedure + "()"}, false, failure},
+			"heartbeat, and an error":    {prepared, true, failure},
+			"prepared, and its context":  {prepared, false, context.Canceled},
+			"heartbeat, and its context": {prepared, true, context.Canceled},
+		} {
+			before := x.n()
+			ttl := 30 * time.Second
+			if c.heartbeat {
+				ttl = time.Second
+			}
+			lease := x.lease(ttl)
+			ctx, cancel := context.WithCancel(t.Context())
+			err := InTx(ctx, lease, func(ctx context.Context, tx Tx) error {
+				require.NoError(t, x.add(ctx, tx))
+				for _, q := range c.statements {
+					_, err := tx.ExecContext(ctx, q)
+					require.NoError(t, err, q)
+				}
+				if c.heartbeat {
+					select {
+					case <-ctx.Done():
+					case <-time.After(5 * time.Second):
+						assert.Fail(t, "not noticed", name)
+					}
+				} else {
+					require.NoError(t, x.add(ctx, tx)) // rolled back
+				}
+				if c.err == context.Canceled {
+					cancel()
+					return nil
+				}
+				return c.err
+			})
+			cancel()
+			require.ErrorIs(t, err, lock.ErrLost, name)
+			require.ErrorIs(t, err, lock.ErrSessionLost, name)
+			if c.err != nil {
+				require.ErrorIs(t, err, c.err, name)
+			}
+			require.ErrorContains(t, err, "the work has ended the transaction itself", name)
+			require.ErrorContains(t, err, "may have taken effect", name)
+			require.NotContains(t, err.Error(), "rolled back", name)
+			require.Equal(t, before+1, x.n(), name)
+			x.over(lease)
+		}
+	})
+}
+
 // The connection is ended while a statement is under way, and just before the commit.
 func TestInTxKilledDuringAStatement(t *testing.T) {
 	onBothInTx(t, func(t *testing.T, x *inTx) {
@@ -349,6 +415,7 @@ func TestInTxDeadlock(t *testing.T) {
 			return nil
 		})
 		require.ErrorIs(t, err, lock.ErrLost)
+		require.ErrorContains(t, err, "the transaction was rolled back")
 		require.NoError(t, other.Commit())
 		x.over(lease)
 		assert.Equal(t, 5, x.n())

@@ -295,7 +295,7 @@ func TestServerForgetsCommits(t *testing.T) {
 			}
 		}
 		require.True(t, forgotten, "the server has kept every commit, so that this proves nothing")
-	}, servertest.WithControl(), servertest.WithArgs("--innodb-flush-log-at-trx-commit=0"))
+	}, servertest.WithControl(), servertest.WithDataOnDisk(), servertest.WithArgs("--innodb-flush-log-at-trx-commit=0"))
 }
 
 // A read-only server is no place for locks, and one that becomes read-only ends no
