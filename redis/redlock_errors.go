@@ -12,30 +12,37 @@ import (
 )
 
 // failure is the error of a request to which too few nodes gave an answer that
-// counts. It is never a refusal. If a node may carry the request out later, the
-// outcome is unknown too, so that the clean-up goes on until a majority confirms it.
+// counts. It is never a refusal. If a node that failed may carry the request out later,
+// the outcome is unknown too, so that the clean-up goes on until a majority confirms it.
+// Nodes that were not waited for have not failed: no answer of theirs would have made
+// a difference.
 func (b *redlockBackend) failure(ctx context.Context, r *round, key string) error {
 	var texts []string
-	permanent, unknown := true, false
+	failures, permanent, unknown := 0, true, false
 	for i, n := range b.nodes {
 		var p problem
 		switch r.tally.votes[i] {
 		case failed:
 			p = b.problemOf(&r.calls[i], key)
 		case pending:
-			p = problem{text: "no answer within " + b.nodeTimeout.String(), unknown: true}
+			if r.silence == 0 {
+				texts = append(texts, n.name+": not waited for")
+				continue
+			}
+			p = problem{text: "no answer within " + r.silence.String(), unknown: true}
 		default:
 			continue
 		}
+		failures++
 		texts = append(texts, n.name+": "+p.text)
 		permanent = permanent && p.permanent
 		unknown = unknown || p.unknown
 	}
 	sentinel := backend.ErrUnavailable
-	if permanent && len(texts) > 0 {
+	if permanent && failures > 0 {
 		sentinel = backend.ErrPermanent
 	}
-	err := fmt.Errorf("%w: %d of %d nodes failed, and %d are needed: %s", sentinel, len(texts), len(b.nodes), b.quorum, strings.Join(texts, "; "))
+	err := fmt.Errorf("%w: %d of %d nodes failed, and %d are needed: %s", sentinel, failures, len(b.nodes), b.quorum, strings.Join(texts, "; "))
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("redislock: key %q: %w: %w", key, cause, unmarked{err})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"strings"
 	"testing"
 	"time"
 
@@ -288,4 +289,72 @@ func TestRedlockSplitVotes(t *testing.T) {
 		}
 		require.Equal(t, 1, won)
 	}
+}
+
+// TestRedlockNotWaitedFor: when so many nodes have failed that the others make no
+// difference, those are not said to have failed, and don't change what the error matches.
+func TestRedlockNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 5)
+	begin := func(t *testing.T, opts RedlockOptions) (*double, backend.Hold) {
+		d := doubleOn(t, clients, opts)
+		hold, _ := granted(t, d, request("k"))
+		eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
+		return d, hold
+	}
+	stall := func(t *testing.T, nodes ...*flaky) {
+		for _, node := range nodes {
+			t.Cleanup(node.stall())
+		}
+	}
+	decided := func(t *testing.T, err error, failed, notWaitedFor int) {
+		t.Helper()
+		require.ErrorContains(t, err, fmt.Sprintf("%d of 5 nodes failed, and 3 are needed: ", failed))
+		require.Equal(t, notWaitedFor, strings.Count(err.Error(), ": not waited for"), "%v", err)
+		require.NotContains(t, err.Error(), "no answer within")
+		require.NotErrorIs(t, err, backend.ErrOutcomeUnknown)
+	}
+	t.Run("a majority is down", func(t *testing.T) {
+		d, hold := begin(t, RedlockOptions{})
+		for _, node := range d.nodes[:3] {
+			node.down()
+		}
+		stall(t, d.nodes[3:]...)
+		_, err := d.Renew(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		decided(t, err, 3, 2)
+		err = d.Release(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		decided(t, err, 3, 2)
+	})
+	t.Run("a majority has foreign data", func(t *testing.T) {
+		d, hold := begin(t, RedlockOptions{})
+		for _, c := range clients[:3] {
+			require.NoError(t, c.Set(t.Context(), d.record("k"), "foreign", time.Minute).Err())
+		}
+		stall(t, d.nodes[3:]...)
+		_, err := d.Renew(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrPermanent)
+		require.NotErrorIs(t, err, backend.ErrUnavailable)
+		decided(t, err, 3, 2)
+	})
+	t.Run("the caller gives up", func(t *testing.T) {
+		d, hold := begin(t, RedlockOptions{})
+		stall(t, d.nodes...)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := d.Renew(ctx, hold)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		decided(t, err, 0, 5)
+	})
+	t.Run("their time runs out", func(t *testing.T) {
+		d, hold := begin(t, RedlockOptions{})
+		stall(t, d.nodes[:3]...)
+		hold.TTL = 600 * time.Millisecond
+		_, err := d.Renew(t.Context(), hold)
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		require.ErrorIs(t, err, backend.ErrOutcomeUnknown, "they may carry it out later")
+		require.ErrorContains(t, err, "3 of 5 nodes failed")
+		require.Equal(t, 3, strings.Count(err.Error(), "no answer within 200ms"), "%v", err)
+	})
 }

@@ -120,7 +120,8 @@ type round struct {
 	tally   tally
 	calls   [maxNodes]call
 	verdict verdict
-	over    bool // nobody waits any more
+	over    bool          // nobody waits any more
+	silence time.Duration // for how long nodes did not answer, if their time ran out before the verdict
 	// after is told about every answer that comes when nobody waits any more, with
 	// the mutex free.
 	after func(*call, vote)
@@ -177,11 +178,13 @@ func (r *round) wait(ctx context.Context, limit time.Duration) verdict {
 	r.mu.Lock()
 	known := r.verdict != open
 	r.mu.Unlock()
+	var silence time.Duration
 	if !known {
 		timer := time.NewTimer(limit - r.b.clock.Now().Sub(r.sent))
 		select {
 		case <-r.done:
 		case <-timer.C:
+			silence = limit
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -190,6 +193,7 @@ func (r *round) wait(ctx context.Context, limit time.Duration) verdict {
 	defer r.mu.Unlock()
 	r.over = true
 	if r.verdict == open {
+		r.silence = silence
 		t := r.tally
 		for i := range t.votes[:t.nodes] {
 			if t.votes[i] == pending {
