@@ -47,8 +47,10 @@ func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) err
 	if err := b.checkPermission(ctx); err != nil {
 		return b.openError(ctx, err)
 	}
+	told := map[string]bool{} // by members of the same version
 	for _, v := range <-versions {
-		if forgetsRevocations(v) {
+		if forgetsRevocations(v) && !told[v] {
+			told[v] = true
 			logger.WarnContext(ctx, "etcdlock: this release of etcd may confirm the renewal of a lease that it has revoked, when its leader stalls, so that two holders are possible; upgrade to 3.5.23, 3.6.5 or later",
 				"version", v)
 		}
