@@ -38,7 +38,7 @@ func runs(t *testing.T, n int) {
 // events at random times, whole TTLs apart at times, and compares it with the
 // model after every step.
 func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
-	runs(t, 20_000) // of a hundred steps each: two millions
+	runs(t, 40_000) // of some fifty steps each: two millions
 	rapid.Check(t, func(t *rapid.T) {
 		ttl := time.Duration(rapid.Int64Range(int64(10*time.Millisecond), int64(time.Hour)).Draw(t, "ttl"))
 		now := backend.Instant(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, "start"))

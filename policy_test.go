@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/backend/memory"
 )
 
@@ -311,6 +312,34 @@ func TestSessionLossIsToldAtOnce(t *testing.T) {
 			assert.ErrorIs(t, cause(lease), lock.ErrSessionLost)
 		}
 		assert.Zero(t, time.Since(start))
+	})
+}
+
+// A waiter that lost its place once, and got another, is told that the key is held, and
+// not that the server can't be reached.
+func TestAPlaceThatWasLostIsForgottenWithTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		faults := faultlock.New(b, nil)
+		l, err := lock.New(faults.Backend(), nil)
+		require.NoError(t, err)
+		defer l.Close()
+		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
+		require.NoError(t, err)
+		defer other.Close()
+		lease, err := other.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+
+		faults.Next(1, faultlock.FailBefore(), faultlock.OpWait)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = l.Acquire(ctx, "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, lock.ErrHeld)
+		require.NotErrorIs(t, err, lock.ErrUnavailable)
+		require.NoError(t, lease.Release(t.Context()))
 	})
 }
 

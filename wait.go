@@ -368,6 +368,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	if a.refusal == nil {
 		a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
 	}
+	a.trouble = nil // the server is there
 	placed := c.clock.Now()
 	g, err := queueCall(ctx, c, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
