@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,8 +58,8 @@ requests a second for about the length of --budget.
 The report goes to the standard output, the progress to standard error. The exit
 status is 0 only when every promise that could be tried was kept, and 1 when a rule
 was broken or nothing could be tried. The verdict names the rules that apply and could
-not be tried. It is 69 when the backend cannot be reached
-or stops answering half-way.`,
+not be tried. It is 69 when the backend cannot be reached,
+stops answering half-way, or has no connection left.`,
 		Example: `  lockctl check --url redis://cache:6379
   lockctl check --url redis://cache:6379 --format html --output report.html
   lockctl check --config locks.yaml --locker jobs --only exclusion,FencedRegister`,
@@ -133,7 +134,9 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	}
 	status, signalled := signalStatus(ctx)
 	switch {
-	case gone != nil:
+	case errors.Is(gone, errFull) && rep.Counts().Fail == 0:
+		return exitWith(exitUnavailable, "%v during the check; what was not tried says nothing; raise max_connections (a check of MySQL with mode=row needs about 200 connections), or try fewer rules at a time with --only, and start again", gone)
+	case gone != nil && !errors.Is(gone, errFull):
 		return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(gone))
 	case signalled:
 		return exitWith(status, "%v; the check is not complete", context.Cause(ctx))
@@ -143,7 +146,8 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	return nil
 }
 
-// prove runs the suite. gone says that the backend stopped answering meanwhile.
+// prove runs the suite. gone says that the backend stopped answering meanwhile, or is
+// errFull.
 func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep conformance.Report, gone, err error) {
 	first, err := openBackend(ctx, from, p.logger())
 	if err != nil {
@@ -165,7 +169,7 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 			suite.Guarded.Open = several.Open
 		}
 		defer func() {
-			if left := removeValues(written); left != nil && gone == nil {
+			if left := removeValues(written); left != nil && (gone == nil || errors.Is(gone, errFull)) {
 				p.warn(fmt.Sprintf("what the guarded writes of the check have left stays: %s", plain(left)))
 			}
 		}()
@@ -186,6 +190,8 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 		rep.Results[i] = explained(alive.withoutBlame(r), first, unwritten)
 	}
 	switch {
+	case errors.Is(gone, errFull):
+		rep.Incomplete = gone.Error()
 	case gone != nil:
 		rep.Incomplete = "the server stopped answering"
 	case ctx.Err() != nil:

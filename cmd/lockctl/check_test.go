@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +77,34 @@ func TestCheckOfAFlawedLock(t *testing.T) {
 			assert.Contains(t, strings.ToLower(out.String()), "fail")
 		})
 	}
+}
+
+// crowdedScheme is a lock on a server that soon has no connection left.
+const crowdedScheme = "crowded"
+
+func init() {
+	store := memlock.NewStore(nil)
+	var opened atomic.Int32
+	backend.DefaultMux.Register(crowdedScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
+		if opened.Add(1) > 2 {
+			return nil, fmt.Errorf("mysqllock: open: %w: Error 1040 (08004): Too many connections", backend.ErrUnavailable)
+		}
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		return careless{b}, err
+	})
+}
+
+// A server without a connection left breaks no rule, and proves none.
+func TestCheckOfAFullServer(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	status := execute([]string{"check", "--url", crowdedScheme + ":", "--only", "HandsOut,ReleaseFrees", "--budget", "3s"}, &out, &errs)
+	assert.Equal(t, exitUnavailable, status, errs.String())
+	assert.NotContains(t, errs.String(), "broken:")
+	assert.Contains(t, errs.String(), "raise max_connections")
+	assert.True(t, strings.HasPrefix(out.String(), "Incomplete: the server had no connection left\n"), out.String())
+	assert.Contains(t, out.String(), " 0 fail, ")
+	assert.Contains(t, out.String(), "the server had no connection left while the rule was tried")
 }
 
 func TestCheckRefuses(t *testing.T) {

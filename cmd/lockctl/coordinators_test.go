@@ -43,6 +43,10 @@ func TestRunOnCoordinators(t *testing.T) {
 			status, _, errs := run(t, url, "run", "--no-wait", "held", "--", "true")
 			require.Equal(t, exitHeld, status)
 			require.Contains(t, errs, "the nightly job")
+			status, _, errs = run(t, url, "run", "--wait", "300ms", "held", "--", "true")
+			require.Equal(t, exitHeld, status)
+			require.Contains(t, errs, "the nightly job", "a waiter is told who holds the key, too")
+			require.Contains(t, errs, "gave up after 300ms")
 			waiter := start(t, url, "run", "--ttl", "4s", "held", "--", "echo", "got it")
 			holder.signal(syscall.SIGKILL) // and nobody tells the server
 			require.Equal(t, "got it", waiter.line())

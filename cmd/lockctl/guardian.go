@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type guardian struct {
 	away  []absence
 	cases map[string]absence // when each rule began and ended
 	last  error              // of the last look
+	full  bool               // the server has refused a connection
 }
 
 // absence is a time during which the backend did not answer, or during which a rule
@@ -43,6 +45,16 @@ const (
 
 // errGone is why a check was given up.
 var errGone = errors.New("no answer for " + patience.String())
+
+// errFull is why rules could not be tried on a server that answers.
+var errFull = errors.New("the server had no connection left")
+
+// refusals are how MySQL and MariaDB say that they, or the account, have no connection
+// left. A check needs many; that there are too few is no fault of the lock.
+var refusals = regexp.MustCompile(`Error 1040\b|Error 1203\b|Error 1226\b.*max_user_connections`)
+
+// isFull reports whether an error, or the evidence of a rule, tells of such a refusal.
+func isFull(text string) bool { return refusals.MatchString(text) }
 
 func watchOver(ctx context.Context, b backend.Backend) *guardian {
 	g := &guardian{b: b, keys: checkPrefix + "alive/" + backend.NewID().Hex() + "/", done: make(chan struct{}), cases: map[string]absence{}}
@@ -72,6 +84,7 @@ func (g *guardian) look() {
 	n := len(g.away)
 	open := n > 0 && g.last != nil
 	g.last = err
+	g.full = g.full || err != nil && isFull(err.Error())
 	switch {
 	case err == nil:
 		return
@@ -142,13 +155,18 @@ func (g *guardian) withoutBlame(r conformance.Result) conformance.Result {
 	if g.last != nil {
 		g.away[len(g.away)-1].to = time.Now()
 	}
+	if r.Verdict == conformance.Fail && isFull(r.Evidence) {
+		g.full = true
+		r.Verdict, r.Evidence = conformance.Skipped, errFull.Error()+" while the rule was tried"
+	}
 	if r.Verdict == conformance.Fail && slices.ContainsFunc(g.away, g.cases[r.Rule].meets) {
 		r.Verdict, r.Evidence = conformance.Skipped, "the backend did not answer while the rule was tried"
 	}
 	return r
 }
 
-// end stops looking. Its error says that the backend was away during the run.
+// end stops looking. Its error says that the backend was away during the run, or had no
+// connection left.
 func (g *guardian) end() error {
 	g.cancel(nil)
 	<-g.done
@@ -159,7 +177,10 @@ func (g *guardian) end() error {
 	g.look()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.last != nil {
+	switch {
+	case g.full:
+		return errFull
+	case g.last != nil:
 		return g.last
 	}
 	var all time.Duration

@@ -224,18 +224,21 @@ type unlocked struct {
 
 func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, token uint64, now bool) error {
 	var end func(ctx context.Context, key string, token uint64) error
-	if now {
-		f, err := ability[backend.ForceReleaser](b, "end the hold of somebody else")
+	if r, ok := b.(backend.Revoker); ok && !now {
+		end = r.Revoke
+	} else {
+		what := "end the hold of somebody else"
+		if b.Guarantees().Token == backend.TokenNone {
+			what += " without fencing tokens"
+		}
+		f, err := ability[backend.ForceReleaser](b, what)
 		if err != nil {
 			return err
 		}
-		end = f.ForceRelease
-	} else {
-		r, ok := b.(backend.Revoker)
-		if !ok {
+		if !now {
 			return usageError("%s can end the hold of somebody else at once only; make sure that the holder is dead, and add --now", b.Guarantees().Name)
 		}
-		end = r.Revoke
+		end = f.ForceRelease
 	}
 	ctx, cancel := context.WithTimeout(ctx, operateLimit)
 	defer cancel()

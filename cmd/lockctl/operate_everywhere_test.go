@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // takenTTL is one that every backend keeps.
@@ -209,6 +210,18 @@ func TestUnlock(t *testing.T) {
 		assert.Equal(t, exitFree, status, errs)
 		assert.Regexp(t, `nobody holds "free" at \S.*; nothing was changed`, errs)
 	})
+}
+
+// Where no hold can be ended, --now is not recommended.
+func TestUnlockWithoutTokens(t *testing.T) {
+	t.Parallel()
+	url := usedRedlock(t, []string{servertest.SharedRedis(t).Addr()}) + "?tokens=off"
+	for _, args := range [][]string{unlockArgs("k", "0"), unlockArgs("--now", "k", "0")} {
+		status, _, errs := operated(t, url, args...)
+		assert.Equal(t, exitUsage, status)
+		assert.Contains(t, errs, "redlock cannot end the hold of somebody else without fencing tokens")
+		assert.NotContains(t, errs, "add --now")
+	}
 }
 
 // A holder that is stopped renews nothing and is told nothing: its hold, once revoked,

@@ -225,6 +225,15 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 		h.lease, err = locker.TryAcquire(once, cfg.key, lock.WithLabel(cfg.label))
 	} else {
 		h.lease, err = locker.Acquire(wait, cfg.key, lock.WithLabel(cfg.label))
+		if ctx.Err() == nil && errors.Is(err, lock.ErrHeld) && !errors.As(err, new(*lock.HeldError)) {
+			// A queue tells a waiter its place, and not who holds the key: a try does, or gets it.
+			once, cancelOnce := context.WithTimeout(ctx, whoLimit)
+			defer cancelOnce()
+			lease, refusal := locker.TryAcquire(once, cfg.key, lock.WithLabel(cfg.label))
+			if refusal == nil || errors.Is(refusal, lock.ErrHeld) {
+				h.lease, err = lease, refusal
+			}
+		}
 	}
 	if err != nil {
 		_ = locker.Close()
@@ -232,6 +241,9 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 	}
 	return h, nil
 }
+
+// whoLimit bounds the last question of a wait that has ended: who holds the key.
+const whoLimit = 2 * time.Second
 
 // effectiveTTL is the TTL that the Locker uses when none was asked for: the
 // default, or the nearest that the backend accepts.
