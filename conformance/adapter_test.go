@@ -173,3 +173,57 @@ func (k *killable) Release(ctx context.Context, h backend.Hold) error {
 	}
 	return k.Backend.Release(ctx, h)
 }
+
+// counting is an adapter that counts the deadlines of its leases itself, from before
+// the request or from the answer. Its server takes a moment.
+type counting struct {
+	lock.Locker
+	fromAnswer bool
+}
+
+type counted struct {
+	lock.Lease
+	deadline time.Time
+}
+
+func (c counted) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func (c counting) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	set, err := lock.ResolveOptions(opts...)
+	if err != nil {
+		return nil, err
+	}
+	from := time.Now()
+	time.Sleep(time.Millisecond)
+	l, err := c.Locker.TryAcquire(ctx, key, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if c.fromAnswer {
+		from = time.Now()
+	}
+	return counted{l, from.Add(set.TTL)}, nil
+}
+
+// A deadline that counts from inside the call, before the request, is not too late; one
+// that counts from the answer is, also where nobody can delay the answers.
+func TestDeadlinesOfAnAdapter(t *testing.T) {
+	t.Parallel()
+	b, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	g := b.Guarantees()
+	require.NoError(t, b.Close())
+	for fromAnswer, want := range map[bool]conformance.Verdict{false: conformance.Pass, true: conformance.Fail} {
+		open := openPlain(memlock.NewStore(nil), lock.Options{})
+		rep, err := conformance.Check(t.Context(), conformance.Config{
+			Open: func(ctx context.Context) (lock.Locker, error) {
+				l, err := open(ctx)
+				return counting{l, fromAnswer}, err
+			},
+			Guarantees: &g, TTL: 300 * time.Millisecond, Budget: 5 * time.Second, Only: []string{"DeadlineFromSend"},
+		})
+		require.NoError(t, err)
+		res, _ := rep.Result("DeadlineFromSend")
+		assert.Equal(t, want, res.Verdict, "from the answer: %t; %s", fromAnswer, res.Evidence)
+	}
+}

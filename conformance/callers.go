@@ -2,19 +2,30 @@ package conformance
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"time"
+
+	"github.com/mortiselock/lock"
 )
 
 // cancelHarmsNobody has callers of one Locker use it side by side, each on keys of
-// its own, so that nothing but the Locker and its connections is between them. The
-// contexts of half of them end at any moment.
+// its own, so that nothing but the Locker and its connections is between them; now and
+// then two meet at one key. The contexts of half of them end at any moment.
 func cancelHarmsNobody(e *env) {
 	c := e.locker()
-	n := e.rounds(100*time.Millisecond, 20, 40)
+	// On a fast lock it takes many tries until two callers meet at the wrong moment.
+	least, most := e.rounds(100*time.Millisecond, 20, 40), 1000
+	end := time.Now().Add(e.window())
+	var tries atomic.Int64
 	over := make(chan struct{})
 	patient := func(i int) func() {
 		return func() {
-			for j := range n {
+			for j := 0; j < least || j < most && time.Now().Before(end); j++ {
+				tries.Add(1)
+				if j%4 == 3 && !e.meet(c, e.key("shared-%d-%d", i, j)) {
+					return
+				}
 				key := e.key("patient-%d-%d", i, j)
 				h, err := c.try(key)
 				if err != nil {
@@ -47,7 +58,24 @@ func cancelHarmsNobody(e *env) {
 	wait := e.start(others...)
 	defer func() { close(over); wait() }()
 	e.together(patients...)
-	e.notef("%d acquisitions beside callers whose contexts ended", len(patients)*n)
+	e.notef("%d acquisitions beside callers whose contexts ended", tries.Load())
+}
+
+// meet has two callers try one key at the same time, one of whom leaves: the other is
+// granted the key or refused it.
+func (e *env) meet(c *client, key string) bool {
+	ok := true
+	e.together(func() { e.leaveEarly(c, key, true) }, func() {
+		h, err := c.try(key)
+		switch {
+		case err == nil:
+			_ = h.release(e.ctx)
+		case !errors.Is(err, lock.ErrHeld):
+			e.unexpected(key, err, "TryAcquire, on a context that goes on, returned %s while the context of another caller for the key ended; expected a lease or ErrHeld", outcome(err))
+			ok = false
+		}
+	})
+	return ok
 }
 
 // leaveEarly makes an acquisition whose context ends soon, by a deadline or by a

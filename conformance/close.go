@@ -133,7 +133,7 @@ func closeTwice(e *env) {
 // noLeak repeats a cycle of everything that a Locker does. What a cycle leaves
 // behind adds up; what a client library keeps for its caller's pool does not.
 func noLeak(e *env) {
-	const cycles = 8
+	cycles := e.rounds(400*time.Millisecond, 8, 40)
 	label := fmt.Sprintf("%s%d", e.keys, time.Now().UnixNano())
 	e.noLeakCycle(0) // what the process starts once is started here
 	e.labelled(label, func() {

@@ -77,7 +77,7 @@ func (e *env) faultyAt(via seamKind, opts *faultlock.Options) (*client, *faultlo
 		if i.Landed {
 			what += ", applied now"
 		}
-		e.hist.disturb(who, i.Key, string(i.Op), what)
+		e.hist.disturb(who, i.Key, i.Op, what)
 	}
 	c := e.lockerFrom(func(ctx context.Context) (lock.Locker, error) {
 		b, err := e.openBackend(ctx)

@@ -53,7 +53,7 @@ func errorsAreTyped(e *env) {
 	_, err := b.try(key)
 	e.only(key, "TryAcquire on a held key", err, lock.ErrHeld)
 	for what, cancelled := range map[string]bool{"Acquire whose context ran out": false, "Acquire whose context was cancelled": true} {
-		ctxErr, err := b.givesUp(key, cancelled)
+		ctxErr, err := b.givesUp(key, cancelled, new(lateness))
 		e.is(key, err, what, ctxErr, lock.ErrHeld)
 		// A request that was under way when the context ended may add that its
 		// outcome is unknown.

@@ -236,6 +236,7 @@ func progress(e *env) {
 	const contenders, lockers, each = 8, 4, 4
 	key := e.key("contended")
 	clients := e.lockers(lockers)
+	begun := time.Now()
 	e.each(contenders, func(i int) {
 		for n := range each {
 			h, err := clients[i%lockers].acquire(e.ctx, key)
@@ -246,6 +247,10 @@ func progress(e *env) {
 			h.mustRelease()
 		}
 	})
+	const grants = contenders * each
+	if took := time.Since(begun); took > grants*e.wakeBound() {
+		e.latef(key, "%d grants of a contended key took %s; expected at most %s for each", grants, took.Round(time.Millisecond), e.wakeBound())
+	}
 }
 
 func heldDetails(e *env) {

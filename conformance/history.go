@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
 // history keeps the calls of one case: who called what, when, and what came
@@ -20,6 +21,7 @@ type history struct {
 	events  []*event          // the last maxEvents, in the order of their ends
 	last    map[string]*event // the last of each key
 	pending map[*event]struct{}
+	unheard map[asker]time.Duration // when a client last lost the answer to a request for a key
 	dropped int
 	longest time.Duration // that a call without waiting took
 	used    *usedKeys     // nil: nobody wants to know
@@ -40,8 +42,13 @@ type event struct {
 	count        int  // of refusals, or of faults
 }
 
+// asker is a client that asks for a key.
+type asker struct{ who, key string }
+
 func newHistory(base time.Time) *history {
-	return &history{base: base, last: map[string]*event{}, pending: map[*event]struct{}{}}
+	return &history{
+		base: base, last: map[string]*event{}, pending: map[*event]struct{}{}, unheard: map[asker]time.Duration{},
+	}
 }
 
 // now is the time since the case began.
@@ -96,10 +103,16 @@ var faultWords = strings.NewReplacer(
 )
 
 // disturb records that a request met a fault.
-func (h *history) disturb(who, key string, op, fault string) {
+func (h *history) disturb(who, key string, op faultlock.Op, fault string) {
 	now := h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if fault == faultlock.FailAfter().String() {
+		switch op {
+		case faultlock.OpTry, faultlock.OpEnqueue, faultlock.OpWait, faultlock.OpHandOver:
+			h.unheard[asker{who, key}] = now
+		}
+	}
 	ev := &event{who: "network", op: fmt.Sprintf("the %s of %s: %s", op, who, faultWords.Replace(fault)), key: key, from: now, to: now, disturbed: true}
 	if last := h.last[key]; last != nil && last.disturbed && last.op == ev.op {
 		last.to = now
@@ -107,6 +120,15 @@ func (h *history) disturb(who, key string, op, fault string) {
 		return
 	}
 	h.add(ev)
+}
+
+// lostAnswer reports whether the client has lost the answer to a request for the key
+// since then: it may have been granted without anybody knowing.
+func (h *history) lostAnswer(who, key string, since time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, lost := h.unheard[asker{who, key}]
+	return lost && at >= since
 }
 
 func (h *history) add(ev *event) {

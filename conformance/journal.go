@@ -109,6 +109,21 @@ func (j *journal) open(op Operation, from time.Duration) {
 	j.put(op)
 }
 
+// granted adds an acquisition that was called at call and is granted now. Where the
+// answer to a request of its client was lost meanwhile, it may have been granted once
+// before: it has started over, and its owner keeps the key by that grant until the
+// clean-up has ended it.
+func (j *journal) granted(op Operation, call time.Duration) {
+	j.add(op, call)
+	if op.Owner == "" || !j.e.hist.lostAnswer(op.Who, j.key, call) {
+		return // without an owner, the next grant needs the end of the first
+	}
+	before := Operation{Client: op.Client, Who: op.Who, Kind: MayGrant, Hold: j.newHold(), Owner: op.Owner}
+	j.open(before, call)
+	before.Kind, before.Owner = MayEnd, ""
+	j.open(before, call)
+}
+
 func (j *journal) put(op Operation) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -7,7 +7,52 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 )
+
+// An acquisition that was granted in the end may have left its owner with a grant of
+// its own before, where an answer was lost to its client meanwhile, and only there.
+func TestGrantsBeforeTheGrant(t *testing.T) {
+	t.Parallel()
+	const lost, late = "fail after", "delay after (1ms)"
+	for name, c := range map[string]struct {
+		op              faultlock.Op
+		owner, who, key string
+		fault           string
+		before          bool // the fault came before the call
+		more            bool
+	}{
+		"the answer to a try":             {faultlock.OpTry, "A", "client 1", "k", lost, false, true},
+		"the answer of a queue":           {faultlock.OpWait, "A", "client 1", "k", lost, false, true},
+		"an answer before the call":       {faultlock.OpTry, "A", "client 1", "k", lost, true, false},
+		"an answer that came late":        {faultlock.OpTry, "A", "client 1", "k", late, false, false},
+		"the answer to a release":         {faultlock.OpRelease, "A", "client 1", "k", lost, false, false},
+		"the answer to another client":    {faultlock.OpTry, "A", "client 2", "k", lost, false, false},
+		"the answer about another key":    {faultlock.OpTry, "A", "client 1", "l", lost, false, false},
+		"a hold that can't be re-entered": {faultlock.OpTry, "", "client 1", "k", lost, false, false},
+	} {
+		h := newHistory(time.Now())
+		j := &journal{e: &env{hist: h}, key: "k", faults: true, holds: 1}
+		if c.before {
+			h.disturb(c.who, c.key, c.op, c.fault)
+			for begun := h.now(); h.now() == begun; { // the clock goes on
+			}
+		}
+		call := h.now()
+		if !c.before {
+			h.disturb(c.who, c.key, c.op, c.fault)
+		}
+		j.granted(Operation{Who: "client 1", Kind: Granted, Hold: 1, Owner: c.owner, Token: 7}, call)
+		if !c.more {
+			assert.Len(t, j.ops, 1, name)
+			continue
+		}
+		if assert.Len(t, j.ops, 3, name) {
+			assert.Equal(t, Operation{Who: "client 1", Kind: MayGrant, Hold: 2, Owner: "A", Call: call, Return: Never}, j.ops[1], name)
+			assert.Equal(t, Operation{Who: "client 1", Kind: MayEnd, Hold: 2, Call: call, Return: Never}, j.ops[2], name)
+		}
+	}
+}
 
 // A refusal counts against the lock unless something that was under way at the same
 // time explains it.

@@ -184,7 +184,7 @@ func (w *caller) get(owner string, try bool, patience time.Duration, more ...loc
 	switch {
 	case err == nil:
 		op.Token = h.token
-		w.add(op, call)
+		w.granted(op, call)
 		w.holds = append(w.holds, &listed{h, op.Hold})
 		return
 	case e.ctx.Err() != nil:

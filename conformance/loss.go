@@ -27,6 +27,10 @@ var lossRules = subject("loss",
 
 func lostByDeadline(e *env) {
 	a := e.locker()
+	var late lateness
+	defer func() {
+		late.judge(e, "", 100*time.Millisecond, "leases were not renewed, and their contexts ended")
+	}()
 	e.each(4, func(i int) {
 		key := e.key("%d", i)
 		h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
@@ -34,6 +38,7 @@ func lostByDeadline(e *env) {
 		if !e.within(time.Until(deadline)+e.slack(), h.lease.Context().Done()) {
 			e.overdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.slack())
 		}
+		late.add(time.Since(deadline))
 		if now := time.Now(); now.Before(deadline.Add(-e.ttl / 3)) {
 			e.failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), outcome(h.cause()))
 		}
@@ -97,13 +102,14 @@ func lostOnRemoval(e *env) {
 
 func releaseIsNoLoss(e *env) {
 	a := e.locker()
-	n := e.rounds(100*time.Millisecond, 20, 500)
+	const least, most = 20, 2500
+	end := time.Now().Add(e.Budget / 5)
 	short := e.ttl
 	e.each(4, func(i int) {
 		key := e.key("%d", i)
-		for round := range n {
+		for round := 0; round < most && (round < least || time.Now().Before(end)); round++ {
 			h := a.mustTryFor(key, short)
-			if round%10 == 9 {
+			if round%10 == 9 && round < 20*least {
 				e.pause(e.randomly(e.ttl / 20))
 			}
 			if err := h.release(e.ctx); err != nil {

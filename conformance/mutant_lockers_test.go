@@ -73,6 +73,25 @@ func rewritten(opts []lock.Option, change func(*lock.Settings)) []lock.Option {
 	return append(append([]lock.Option(nil), opts...), change)
 }
 
+// asksAgain waits by asking again after a pause, which grows by the factor.
+func asksAgain(pause time.Duration, factor int) func(*lockerMutant) {
+	return func(m *lockerMutant) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			for wait := pause; ; wait *= time.Duration(factor) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if !errors.Is(err, lock.ErrHeld) {
+					return l, err
+				}
+				select {
+				case <-ctx.Done():
+					return nil, errors.Join(err, ctx.Err())
+				case <-time.After(wait):
+				}
+			}
+		}
+	}
+}
+
 func TestMutantLockers(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -290,19 +309,73 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
-		"sleeps through the release": {"WaiterWakes", func(m *lockerMutant) {
+		"sleeps through the release": {"WaiterWakes", asksAgain(20*time.Second, 1)},
+		"polls every two seconds":    {"WaiterWakes", asksAgain(2*time.Second, 1)},
+		"a cancelled wait ends a second later": {"WaiterGivesUp CancelDuring", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				for {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
-					if !errors.Is(err, lock.ErrHeld) {
-						return l, err
-					}
-					select {
-					case <-ctx.Done():
-						return nil, ctx.Err()
-					case <-time.After(20 * time.Second):
-					}
+				l, err := m.Locker.Acquire(ctx, key, opts...)
+				if err != nil && ctx.Err() != nil {
+					time.Sleep(time.Second)
 				}
+				return l, err
+			}
+		}},
+		"gives up by itself": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+				defer cancel()
+				return m.Locker.Acquire(ctx, key, opts...)
+			}
+		}},
+		"asks less and less often": {"WaitOutlastsTTL", asksAgain(50*time.Millisecond, 2)},
+		"a try is slow beside waiters": {"TryBesideWaiters", func(m *lockerMutant) {
+			var waiting atomic.Int64
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				waiting.Add(1)
+				defer waiting.Add(-1)
+				return m.Locker.Acquire(ctx, key, opts...)
+			}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if waiting.Load() > 0 {
+					time.Sleep(time.Second)
+				}
+				return m.Locker.TryAcquire(ctx, key, opts...)
+			}
+		}},
+		"tries of one key end together": {"CancelHarmsNobody", func(m *lockerMutant) {
+			var mu sync.Mutex
+			first := map[string]context.Context{}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				mu.Lock()
+				of, joined := first[key]
+				if !joined {
+					of = ctx
+					first[key] = ctx
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond) // the way to the server
+				if !joined {
+					mu.Lock()
+					delete(first, key)
+					mu.Unlock()
+				}
+				if err := of.Err(); err != nil {
+					return nil, err
+				}
+				return m.Locker.TryAcquire(ctx, key, opts...)
+			}
+		}},
+		"the loss is told late": {"LostByDeadline", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				inner := l.Lease.Context()
+				context.AfterFunc(inner, func() {
+					if errors.Is(context.Cause(inner), lock.ErrLost) {
+						time.Sleep(300 * time.Millisecond)
+					}
+					cancel(context.Cause(inner))
+				})
+				l.ctx = ctx
 			}
 		}},
 		"a try waits": {"TryIsImmediate", func(m *lockerMutant) {
@@ -312,6 +385,27 @@ func TestMutantLockers(t *testing.T) {
 					time.Sleep(3 * time.Second)
 				}
 				return l, err
+			}
+		}},
+		"a try waits with the waiters of its Locker": {"TryBesideWaiters", func(m *lockerMutant) {
+			turn := make(chan struct{}, 1)
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				select {
+				case turn <- struct{}{}:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+				defer func() { <-turn }()
+				return m.Locker.Acquire(ctx, key, opts...)
+			}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				select {
+				case turn <- struct{}{}:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+				defer func() { <-turn }()
+				return m.Locker.TryAcquire(ctx, key, opts...)
 			}
 		}},
 		"anything is a key": {"KeysRefused", func(m *lockerMutant) {

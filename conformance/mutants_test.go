@@ -105,6 +105,32 @@ func mutate(change func(m *mutant)) Config {
 	return cfg
 }
 
+// grantsFor has the server keep a grant for another time than its holder is told.
+func grantsFor(change func(ttl time.Duration) time.Duration) func(*mutant) {
+	return func(m *mutant) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			ttl := req.TTL
+			req.TTL = change(ttl)
+			g, err := m.Backend.Try(ctx, req)
+			g.For = backend.ValidFor(ttl)
+			return g, err
+		}
+	}
+}
+
+// renewsFor is grantsFor for renewals.
+func renewsFor(change func(ttl time.Duration) time.Duration) func(*mutant) {
+	return func(m *mutant) {
+		m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			ttl := h.TTL
+			h.TTL = change(ttl)
+			v, err := m.Backend.Renew(ctx, h)
+			v.For = backend.ValidFor(ttl)
+			return v, err
+		}
+	}
+}
+
 // force removes the record of a key, whoever's it is.
 func (m *mutant) force(ctx context.Context, key string) error {
 	rec, err := m.Inspect(ctx, key)
@@ -211,31 +237,21 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Renew(ctx, h)
 			}
 		}},
-		"never expires": {"CrashFrees RenewNeverResurrects RenewBounded HoldersTTLCounts ExclusiveAcrossTakeover", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				ttl := req.TTL
-				req.TTL = time.Hour
-				g, err := m.Backend.Try(ctx, req)
-				g.For = backend.ValidFor(ttl)
-				return g, err
-			}
-		}},
-		"expires early": {"ServerOutlivesD LostBeforeTakeover", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				ttl := req.TTL
-				req.TTL = ttl * 9 / 10
-				g, err := m.Backend.Try(ctx, req)
-				g.For = backend.ValidFor(ttl)
-				return g, err
-			}
-		}},
-		"cuts the TTL to whole steps": {"EveryTTLLasts", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				ttl := req.TTL
-				req.TTL = ttl.Truncate(300 * time.Millisecond)
-				g, err := m.Backend.Try(ctx, req)
-				g.For = backend.ValidFor(ttl)
-				return g, err
+		"never expires":                        {"CrashFrees RenewNeverResurrects RenewBounded HoldersTTLCounts ExclusiveAcrossTakeover", grantsFor(func(time.Duration) time.Duration { return time.Hour })},
+		"expires early":                        {"ServerOutlivesD LostBeforeTakeover", grantsFor(func(ttl time.Duration) time.Duration { return ttl * 9 / 10 })},
+		"cuts the TTL to whole steps":          {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return ttl.Truncate(300 * time.Millisecond) })},
+		"cuts a long TTL":                      {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return min(ttl, 2*time.Second) })},
+		"records outlive their leases":         {"CrashFrees", grantsFor(func(ttl time.Duration) time.Duration { return ttl + time.Second })},
+		"renews to a short TTL":                {"EveryTTLLasts", renewsFor(func(ttl time.Duration) time.Duration { return min(ttl, time.Second) })},
+		"renewed records outlive their leases": {"RenewBounded", renewsFor(func(ttl time.Duration) time.Duration { return ttl + time.Second })},
+		"a renewal may be a little late":       {"RenewNeverResurrects", grantsFor(func(ttl time.Duration) time.Duration { return ttl + 60*time.Millisecond })},
+		"anybody's id releases at times": {"ReleaseByID", func(m *mutant) {
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				err := m.Backend.Release(ctx, h)
+				if err != nil && m.shared.next()%20 == 0 {
+					return m.Backend.Release(ctx, m.shared.lastOf(h.Key))
+				}
+				return err
 			}
 		}},
 		"refusals lengthen the lease": {"CrashFrees HoldersTTLCounts", func(m *mutant) {

@@ -33,7 +33,7 @@ var properties = []property{
 	{"Keys are independent", "Holding a key neither blocks nor delays another; every byte of a key counts.",
 		"IndependentKeys KeysAccepted KeysRefused", "backend: FuzzValidateKey; backend/file: FuzzPlaceOf; redis: FuzzNames; zookeeper: FuzzKeys"},
 	{"A try is immediate", "A try on a held key is refused within a round trip, tells of the holder, and leaves nothing behind.",
-		"TryIsImmediate RefusalLeavesNothing HeldDetails", ""},
+		"TryIsImmediate TryBesideWaiters RefusalLeavesNothing HeldDetails", ""},
 	{"A grant is of use", "What is returned is valid, with a good part of its TTL left.",
 		"GrantWithinValidity GrantIsUsable", ".: TestGrantThatComesTooLateIsNotReturned"},
 	{"Deadline from the sending", "A deadline counts from before the request, for grants and renewals, however late the answer comes.",

@@ -344,5 +344,6 @@ func reentrantModel(e *env) {
 		if e.failed() {
 			return
 		}
+		clients[run%2].mustTry(key).mustRelease() // all have been given back
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
@@ -28,7 +29,7 @@ var waitingRules = subject("waiting",
 		claims: []claim{claimLocalOrder}, run: waiterOrderLocal},
 	&rule{Rule: Rule{Name: "FairOrder", Statement: "Waiters of different clients are served in the order of their arrival."},
 		claims: []claim{claimFair}, run: fairOrder},
-	&rule{Rule: Rule{Name: "TryBesideWaiters", Statement: "A try may overtake waiters and never breaks the lock or the waiters: everyone is served in the end."},
+	&rule{Rule: Rule{Name: "TryBesideWaiters", Statement: "A try may overtake waiters, never waits with them, and never breaks the lock or the waiters: everyone is served in the end."},
 		run: tryBesideWaiters},
 	&rule{Rule: Rule{Name: "ManyWaiters", Statement: "A crowd that waits for one key is served to the last, one at a time."},
 		run: manyWaiters},
@@ -80,9 +81,18 @@ func (e *env) settle() { e.pause(40 * time.Millisecond) }
 // interval, and slack.
 func (e *env) waitBound() time.Duration { return 4*time.Second + e.slack() }
 
+// wakeBound is waitBound for the fastest of several. A lock that polls has its interval.
+func (e *env) wakeBound() time.Duration {
+	if (e.says || e.Guarantees != nil) && e.g.Waiting != "" && e.g.Waiting != backend.WaitPoll {
+		return e.prompt()
+	}
+	return time.Second + e.prompt()
+}
+
 func waiterWakes(e *env) {
 	a, b := e.locker(), e.locker()
 	for name, c := range map[string]*client{"same Locker": a, "another Locker": b} {
+		var late lateness
 		for range 3 {
 			key := e.key("%s", name)
 			h := a.mustTry(key)
@@ -94,15 +104,19 @@ func waiterWakes(e *env) {
 			default:
 			}
 			h.mustRelease()
-			w.mustGet(e, key, e.waitBound(), "the key was released").mustRelease()
+			released := time.Now()
+			got := w.mustGet(e, key, e.waitBound(), "the key was released")
+			late.add(time.Since(released))
+			got.mustRelease()
 		}
+		late.judge(e, "", e.wakeBound(), "a waiter through %s was granted the key after its release", name)
 	}
 }
 
 // givesUp calls Acquire on a held key with a context that ends after a while. On
 // a busy machine it may end before the lock has even asked, so that the error
 // cannot tell of a holder; then the wait is repeated with more time.
-func (c *client) givesUp(key string, cancelled bool) (ctxErr, err error) {
+func (c *client) givesUp(key string, cancelled bool, late *lateness) (ctxErr, err error) {
 	e := c.e
 	for _, d := range []time.Duration{60 * time.Millisecond, 400 * time.Millisecond, 2 * time.Second} {
 		ctx, cancel := context.WithTimeout(e.ctx, d)
@@ -120,6 +134,7 @@ func (c *client) givesUp(key string, cancelled bool) (ctxErr, err error) {
 			_ = got.release(e.ctx)
 			e.fatalf(key, "Acquire was granted a key that was held")
 		}
+		late.add(took - d)
 		if took > d+e.slack() {
 			e.overduef(key, "Acquire returned %s after the call; its context had ended after %s", took.Round(time.Millisecond), d)
 		}
@@ -132,19 +147,21 @@ func (c *client) givesUp(key string, cancelled bool) (ctxErr, err error) {
 
 func waiterGivesUp(e *env) {
 	a, b, c := e.locker(), e.locker(), e.locker()
-	for name, cancelled := range map[string]bool{"cancelled": true, "timed out": false} {
+	for name, cancelled := range map[string]bool{"was cancelled": true, "timed out": false} {
+		var late lateness
 		for _, waiter := range []*client{a, b} {
 			key := e.key("%s-%s", name, waiter.who)
 			h := a.mustTry(key)
-			ctxErr, err := waiter.givesUp(key, cancelled)
-			e.is(key, err, "Acquire whose context was "+name, ctxErr, lock.ErrHeld)
-			e.not(key, err, "Acquire whose context was "+name, lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed)
+			ctxErr, err := waiter.givesUp(key, cancelled, &late)
+			e.is(key, err, "Acquire whose context "+name, ctxErr, lock.ErrHeld)
+			e.not(key, err, "Acquire whose context "+name, lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed)
 			h.mustLive("somebody who waited for it gave up")
 			w := c.acquiring(key)
 			h.mustRelease()
 			w.mustGet(e, key, e.waitBound(), "the key was released, and the waiter before it had given up").mustRelease()
 			a.soon(key, "it was released, and the waiter before had given up").mustRelease()
 		}
+		late.judge(e, "", e.prompt(), "Acquire whose context %s returned", name)
 	}
 }
 
@@ -196,7 +213,12 @@ func cancelDuring(e *env) {
 	n := e.rounds(40*time.Millisecond, 20, 300)
 	e.each(3, func(i int) {
 		key := e.key("%d", i)
+		var late lateness
+		defer func() { late.judge(e, key, e.prompt(), "a call returned after its context was cancelled") }()
 		for round := range n {
+			if late.hopeless(e.prompt()) {
+				return
+			}
 			c := []*client{a, b}[round%2]
 			var blocker *hold
 			if i == 2 && round%4 == 0 {
@@ -223,8 +245,12 @@ func cancelDuring(e *env) {
 				cancel()
 			} else {
 				<-done
-				if late := returned.Sub(cancelled); late > e.slack() {
-					e.overduef(key, "the call returned %s after its context was cancelled", late.Round(time.Millisecond))
+				after := returned.Sub(cancelled)
+				if err != nil {
+					late.add(after)
+				}
+				if after > e.slack() {
+					e.overduef(key, "the call returned %s after its context was cancelled", after.Round(time.Millisecond))
 				}
 			}
 			switch {
@@ -367,7 +393,30 @@ func tryBesideWaiters(e *env) {
 	wait := e.start(fs...)
 	go func() { served.Wait(); close(stop) }()
 	e.settle()
+	var late lateness
+	for i := range 2 * len(clients) {
+		clients[i/2].mustAnswerTry(key, &late, "while the key was held and others waited for it through the same Locker; a try does not wait with them")
+	}
+	late.judge(e, key, e.prompt(), "TryAcquire of a key that was held, and that others waited for through the same Locker, returned")
 	h.mustRelease()
+	wait()
+}
+
+// mustAnswerTry tries a key that is not released before the answer is there.
+func (c *client) mustAnswerTry(key string, late *lateness, when string) {
+	e := c.e
+	answered := make(chan struct{})
+	begun := time.Now()
+	wait := e.start(func() {
+		defer close(answered)
+		if got, err := c.try(key); err == nil {
+			got.mustRelease()
+		}
+	})
+	if d := e.waitBound(); !e.within(d, answered) {
+		e.overdueFatalf(key, "TryAcquire had not returned after %s, %s", d, when)
+	}
+	late.add(time.Since(begun))
 	wait()
 }
 

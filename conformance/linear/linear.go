@@ -20,7 +20,8 @@
 // hold to be there; one that was told "not held" needs it to have ended.
 //
 // What callers don't know, the model leaves open. An acquisition that returned an
-// error may have held the key for a while, once, at any time after its call. A hold
+// error may have held the key for a while, once, at any time after its call; so may one
+// that was granted after an answer to it was lost, since it may have started over. A hold
 // may have ended by itself when its release got no answer, or its lease was left to
 // run out. These are not steps of their own, which would multiply the orders to be
 // tried: a step that would make no sense otherwise takes them for granted, as far as

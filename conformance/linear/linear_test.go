@@ -95,6 +95,14 @@ func TestModel(t *testing.T) {
 			owned(first, "A"), owned(by(8, mayGrant, 2, 3*ms, never), "A"), by(9, mayEnd, 2, 3*ms, never), gone,
 			granted(2, 3, 8, 12*ms, 13*ms), by(2, released, 3, 14*ms, 15*ms), owned(granted(1, 4, 7, 16*ms, 17*ms), "A"),
 		}},
+		"an answer was lost, and the acquisition started over": {true, []conformance.Operation{
+			owned(first, "A"), owned(granted(1, 3, 9, 5*ms, 30*ms), "A"), owned(by(8, mayGrant, 2, 5*ms, never), "A"), by(9, mayEnd, 2, 5*ms, never), gone,
+			owned(granted(2, 4, 7, 12*ms, 13*ms), "A"), by(2, released, 4, 14*ms, 15*ms),
+		}},
+		"a waiting acquisition keeps no token": {false, []conformance.Operation{
+			owned(first, "A"), owned(granted(1, 3, 9, 5*ms, 30*ms), "A"), gone,
+			owned(granted(2, 4, 7, 12*ms, 13*ms), "A"), by(2, released, 4, 14*ms, 15*ms),
+		}},
 		"an answer was lost, not in the way": {true, []conformance.Operation{by(8, mayGrant, 1, 1*ms, never), by(9, mayEnd, 1, 1*ms, never), granted(1, 2, 5, 6*ms, 7*ms)}},
 		"a lost answer frees nobody else":    {false, []conformance.Operation{first, by(8, mayGrant, 2, 3*ms, never), by(9, mayEnd, 2, 3*ms, never), granted(1, 3, 8, 6*ms, 7*ms), gone}},
 		"entering what was not answered": {true, []conformance.Operation{

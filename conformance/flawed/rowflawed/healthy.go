@@ -182,6 +182,9 @@ func (r *rows) try(ctx context.Context, req backend.Request, do rowSteps) (backe
 	if err == nil {
 		err = exec(ctx, conn, "SAVEPOINT held")
 	}
+	if err == nil {
+		err = ctx.Err() // that ended with the answer may have closed the connection
+	}
 	if err != nil {
 		discard(conn)
 		return backend.Grant{}, err
