@@ -98,7 +98,9 @@ func TestHealthy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			examine(t, connect(t, shared(t)), Healthy(), "healthy", 5*time.Second).RequireHealthy(t)
+			s := shared(t)
+			servertest.LogSlowSQL(t, s)
+			examine(t, connect(t, s), Healthy(), "healthy", 5*time.Second).RequireHealthy(t)
 		})
 	}
 }

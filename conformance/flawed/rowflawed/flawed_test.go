@@ -56,6 +56,7 @@ func TestPage(t *testing.T) { t.Parallel(); collection.CheckPage(t) }
 
 func examine(t *testing.T, l Lock, s *servertest.Server, only ...string) *flawedtest.Finding {
 	t.Helper()
+	servertest.LogSlowSQL(t, s)
 	cfg, err := l.Config(t.Context(), connect(t, s))
 	require.NoError(t, err)
 	cfg.Budget, cfg.Only = budget, only

@@ -70,6 +70,11 @@ func removeRow(ctx context.Context, db *sql.DB, key string) error {
 // making lets one at a time make new rows: inserts that meet lock each other's rows.
 var making sync.Mutex
 
+// maker is how long a new row may take. It is not the caller's context that ends an
+// insert: the server would carry it out all the same, and whoever inserts the same row
+// meanwhile would wait for its next holder, with all who make rows behind it.
+const maker = 2 * time.Second
+
 func (r *rows) makeRow(ctx context.Context, key string) error {
 	if there, err := r.rowExists(ctx, key); there || err != nil {
 		return err
@@ -79,6 +84,8 @@ func (r *rows) makeRow(ctx context.Context, key string) error {
 	if there, err := r.rowExists(ctx, key); there || err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maker)
+	defer cancel()
 	for _, q := range []string{"INSERT IGNORE INTO flawed_tokens VALUES (?, 0, 0)", "INSERT IGNORE INTO flawed_rows VALUES (?)"} {
 		if _, err := r.db.ExecContext(ctx, q, key); err != nil {
 			return err
