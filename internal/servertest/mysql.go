@@ -78,7 +78,7 @@ func prepareMySQL(ctx context.Context, l launch) error {
 		"--no-defaults",
 		"--initialize-insecure",
 		"--datadir="+l.dir,
-		"--innodb-redo-log-capacity=8M",
+		"--innodb-redo-log-capacity=64M",
 	)
 	cmd.Args = append(cmd.Args, asRoot()...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -95,7 +95,7 @@ func mysqlCommand(l launch) []string {
 		"--performance-schema=OFF",
 		"--max-connections=1000",
 		"--innodb-buffer-pool-size=32M",
-		"--innodb-redo-log-capacity=8M",
+		"--innodb-redo-log-capacity=64M",
 		"--innodb-flush-log-at-trx-commit=" + flushAtCommit(l),
 	}
 	if l.binary == "" {
