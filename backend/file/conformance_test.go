@@ -10,12 +10,13 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // TestConformance runs the whole suite. Each client has open file descriptions of
 // its own, as if it were another process; where it matters, it is one.
 func TestConformance(t *testing.T) {
-	cfg := conformanceOf(t.TempDir())
+	cfg := conformanceOf(servertest.TempDir(t))
 	cfg.Judge = linear.Judge(t)
 	conformance.Run(t, cfg)
 }

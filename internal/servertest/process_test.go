@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -105,6 +106,16 @@ func TestServerOutlivesTheCallersThread(t *testing.T) {
 		require.Equal(t, pid, s.Pid(), "the server died")
 	}
 	require.NoError(t, client(t, s).Ping(t.Context()).Err())
+}
+
+func TestTempDir(t *testing.T) {
+	t.Parallel()
+	var path string
+	attempt(func(rec TB) {
+		path = TempDir(rec)
+		assert.NoError(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
+	})
+	require.NoDirExists(t, filepath.Dir(path))
 }
 
 func TestSweepTempDirs(t *testing.T) {

@@ -20,6 +20,28 @@ type tempDir struct {
 	lock *flock.Flock
 }
 
+// TempDir returns a directory for the test's files, which goes at its cleanup. It is
+// where servers keep their data (see the package comment), so that the times of the test
+// do not depend on a disk that others write to.
+func TempDir(t TB) string {
+	t.Helper()
+	d, err := newTempDir("dir", false)
+	if err != nil {
+		t.Fatalf("servertest: %v", err)
+		return ""
+	}
+	t.Cleanup(func() {
+		if err := d.remove(); err != nil {
+			t.Logf("servertest: %v", err)
+		}
+	})
+	path := filepath.Join(d.path, "files")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatalf("servertest: %v", err)
+	}
+	return path
+}
+
 var sweepOnce sync.Once
 
 func newTempDir(name string, disk bool) (*tempDir, error) {
