@@ -56,6 +56,7 @@ func (p *place) withdraw(e *env) {
 
 func (p *place) mustGet(e *env, why string) {
 	if !e.within(e.waitBound(), p.done) {
+		e.look(p.req.Key)
 		e.overdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.waitBound(), why)
 	}
 	if p.err != nil {
@@ -143,6 +144,7 @@ func queueAbandoned(e *env) {
 	e.settle() // it waits by what it knows of the hold, and is to learn of the place
 	_ = h.release(e.ctx)
 	if !e.within(e.takeover(e.ttl)+e.waitBound(), next.done) {
+		e.look(key)
 		e.overdueFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
 	}
 	if next.err != nil {

@@ -133,19 +133,27 @@ func (e *env) lockers(n int) []*client {
 }
 
 func (e *env) lockerFrom(open func(context.Context) (lock.Locker, error)) *client {
+	c, err := e.open(open)
+	if err != nil {
+		e.unexpectedFatal("", err, "a client could not be opened: %v", err)
+	}
+	return c
+}
+
+func (e *env) open(open func(context.Context) (lock.Locker, error)) (*client, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, openLimit)
 	defer cancel()
 	ev := e.hist.begin("suite", "Open", "")
 	l, err := open(ctx)
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.unexpectedFatal("", err, "a client could not be opened: %v", err)
+		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := &client{e: e, l: l, who: fmt.Sprintf("client %d", len(e.clients)+1), closed: -1}
 	e.clients = append(e.clients, c)
-	return c
+	return c, nil
 }
 
 // backend opens a new client of the store at the seam.

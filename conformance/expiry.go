@@ -69,6 +69,7 @@ func crashFrees(e *env) {
 				_ = h.release(e.ctx)
 			})
 			if !e.within(wait, done) {
+				e.look(key)
 				e.overdueFatalf(key, "a waiter had not been granted the key after %s; its holder died, and its TTL was %s", wait, e.ttl)
 			}
 			join()

@@ -29,6 +29,7 @@ func fencedWrites(e *env, ps *processes) {
 			})
 		} else {
 			if !e.within(e.takeover(e.ttl), stopped) {
+				e.look(f.key)
 				e.overdueFatalf(f.key, "a process had not been granted a free key")
 			}
 			f.write(p, nil)
@@ -107,6 +108,7 @@ func (f *fencing) awaitNewer(h *farHold) {
 			return
 		}
 		if !f.e.within(time.Until(control), changed) {
+			f.e.look(f.key)
 			f.e.overdueFatalf(f.key, "no waiting process had been granted the key %s after its holder stood still; its TTL is %s", limit, f.e.ttl)
 		}
 	}

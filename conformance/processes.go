@@ -171,6 +171,7 @@ func waiterKilledHarmless(e *env, ps *processes) {
 			w, ok := receive(e, limit, served[k])
 			switch {
 			case !ok:
+				e.look(keys[k])
 				e.overdueFatalf(keys[k], "%d waiting processes had not been granted the key %s after the last holder had let it go; one that waited with them was killed, and the TTL is %s", left, limit, e.ttl)
 			case errors.Is(w.err, errKilled):
 			case w.err != nil:

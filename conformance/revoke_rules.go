@@ -194,6 +194,7 @@ func (c *revocation) locker() {
 		}
 	}
 	if !e.within(e.takeover(e.ttl)+e.waitBound(), w.done) {
+		e.look(key)
 		e.overdueFatalf(key, "a waiter had not been granted the key %s after the hold was revoked; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
 	}
 	c.notBefore(key, until, "a caller who waited in Acquire before the revocation")

@@ -66,12 +66,31 @@ func (c *client) acquiring(key string, more ...lock.Option) *acquiring {
 // mustGet waits for the grant, by a control timer.
 func (a *acquiring) mustGet(e *env, key string, d time.Duration, why string) *hold {
 	if !e.within(d, a.done) {
+		e.look(key)
 		e.overdueFatalf(key, "a waiter had not been granted the key after %s; %s", d, why)
 	}
 	if a.err != nil {
 		e.fatalf(key, "a waiter's Acquire returned %s; expected a lease: %s", outcome(a.err), why)
 	}
 	return a.h
+}
+
+// lookLimit is how long a look may take.
+const lookLimit = 2 * time.Second
+
+// look has a client of its own try a key that a waiter was not granted in time. The
+// calls that are shown with the failure then tell whether the key was free, whose it
+// was, or that the server did not answer.
+func (e *env) look(key string) {
+	c, err := e.open(e.openLocker)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, lookLimit)
+	defer cancel()
+	if h, err := c.tryFor(ctx, key, e.ttl); err == nil {
+		_ = h.release(ctx)
+	}
 }
 
 // settle gives the waiters a moment to reach the server. No rule depends on it.
