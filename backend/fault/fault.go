@@ -68,11 +68,10 @@ func DelayBefore(d time.Duration) Fault { return Fault{kind: delayBefore, delay:
 // context ends earlier, the answer is lost.
 func DelayAfter(d time.Duration) Fault { return Fault{kind: delayAfter, delay: d} }
 
-// Duplicate applies the request twice, as a proxy or a client library does that
-// repeats it. The answer is the first one. What is not a request that can be
-// repeated (OpEnqueue, OpWait, OpWatch, OpInspect) passes. A try that was refused,
-// and whose copy is granted a moment later, keeps the key until its TTL ends: its
-// caller knows of the refusal only.
+// Duplicate applies the request twice, as a client library does that repeats it. The
+// answer is the first one, unless that is an error and the second one is not: a try that
+// was refused, and whose copy is granted a moment later, is granted. What is not a
+// request that can be repeated (OpEnqueue, OpWait, OpWatch, OpInspect) passes.
 func Duplicate() Fault { return Fault{kind: duplicate} }
 
 // ApplyLate loses the answer at once, and applies the request after d: a packet

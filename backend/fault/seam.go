@@ -135,7 +135,9 @@ func meeting[T any](ctx context.Context, s *seam, d decision, orphan func(T), do
 		return none, d.failure(d.op, d.key)
 	case duplicate:
 		v, err = do(ctx)
-		_, _ = do(ctx)
+		if again, e := do(ctx); err != nil && e == nil {
+			return again, nil
+		}
 		return v, err
 	case delayBefore, hangBefore:
 		if err := s.f.pause(ctx, d); err != nil {

@@ -182,6 +182,38 @@ func TestDuplicateGivesTheFirstAnswer(t *testing.T) {
 	assert.Equal(t, []int{2, 2, 2}, []int{c.tries, c.renewals, c.releases})
 }
 
+// freesAfterRefusal frees the key right after a try was refused.
+type freesAfterRefusal struct {
+	backend.Backend
+	free func()
+}
+
+func (b *freesAfterRefusal) Try(ctx context.Context, r backend.Request) (backend.Grant, error) {
+	g, err := b.Backend.Try(ctx, r)
+	if err != nil {
+		b.free()
+	}
+	return g, err
+}
+
+// The copy of a refused try may find the key free; its caller must then know of the
+// grant, since nobody else could give it back.
+func TestDuplicateTellsOfTheGrantAfterARefusal(t *testing.T) {
+	inner, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+	require.NoError(t, err)
+	first, second := request("k"), request("k")
+	_, err = inner.Try(t.Context(), first)
+	require.NoError(t, err)
+	f := faultlock.New(&freesAfterRefusal{inner, func() {
+		assert.NoError(t, inner.Release(t.Context(), backend.HoldOf(first)))
+	}}, nil)
+	f.All(faultlock.Duplicate(), faultlock.OpTry)
+	g, err := f.Backend().Try(t.Context(), second)
+	require.NoError(t, err)
+	assert.Equal(t, 1, g.Holds)
+	require.NoError(t, inner.Release(t.Context(), backend.HoldOf(second)))
+}
+
 func TestHealLetsGo(t *testing.T) {
 	inBubble(t, false, nil, func(t *testing.T, x *bench) {
 		x.faults.All(faultlock.HangBefore())
