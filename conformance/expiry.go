@@ -320,7 +320,9 @@ func (e *env) judgeTTL(h *hold, b *client) {
 	}
 	if !e.g.WithoutRenewal || time.Until(deadline) > 3*time.Second {
 		b.mustRefuse(key, "its holder's TTL is "+ttl.String())
-		h.mustRelease()
+		if err := h.release(e.ctx); err != nil && (!errors.Is(err, lock.ErrExpired) || time.Now().Before(deadline)) {
+			e.unexpectedFatal(key, err, "Release of a lease with a TTL of %s returned %s; expected no error, or after its deadline ErrExpired", ttl, outcome(err))
+		}
 		return
 	}
 	next := e.takeOver(b, key, e.long, e.takeover(ttl), 5*time.Millisecond, "its holder's TTL was "+ttl.String())

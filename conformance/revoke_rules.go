@@ -40,16 +40,24 @@ func (c *revocation) revoke(key string, token uint64) error {
 }
 
 // mustRevoke revokes the hold, and looks whether those who ask are told so.
-func (c *revocation) mustRevoke(key string, token uint64) {
-	c.shows(key, token, false)
-	if err := c.revoke(key, token); err != nil {
+func (c *revocation) mustRevoke(key string, h grip) {
+	c.shows(key, h, false)
+	if err := c.revoke(key, h.fence()); err != nil {
+		c.inTime(key, h, err)
 		c.e.unexpectedFatal(key, err, "Revoke with the token of the holder returned %s; expected no error", outcome(err))
 	}
-	c.shows(key, token, true)
+	c.shows(key, h, true)
+}
+
+// inTime ends a case in which the hold has run out before it was revoked.
+func (c *revocation) inTime(key string, h grip, err error) {
+	if errors.Is(err, backend.ErrNotHeld) && !time.Now().Before(h.until()) {
+		c.e.lateFatalf(key, "the hold had run out before it was revoked; expected the server to be faster than its TTL of %s", c.e.ttl)
+	}
 }
 
 // shows has the operator look at the key. A revoked hold may have ended by then.
-func (c *revocation) shows(key string, token uint64, revoked bool) {
+func (c *revocation) shows(key string, h grip, revoked bool) {
 	in, ok := c.b.b.(backend.Inspector)
 	if !ok {
 		return
@@ -60,8 +68,9 @@ func (c *revocation) shows(key string, token uint64, revoked bool) {
 	switch {
 	case err != nil && revoked && errors.Is(err, backend.ErrNotHeld):
 	case err != nil:
+		c.inTime(key, h, err)
 		c.e.unexpected(key, err, "Inspect of a held key returned %s; expected its record", outcome(err))
-	case rec.Token != token:
+	case rec.Token != h.fence():
 	case rec.Revoked && !revoked:
 		c.e.failf(key, "Inspect says of a hold that nobody has revoked that it was")
 	case !rec.Revoked && revoked:
@@ -122,7 +131,7 @@ func (c *revocation) alive(renewed bool) {
 			e.latef(key, "Renew after revocations with other tokens returned %s; expected no error", outcome(err))
 		}
 	}
-	c.mustRevoke(key, h.token)
+	c.mustRevoke(key, h)
 	b.mustRefuse(key, "it was revoked, and has not expired")
 	until := c.tell(h)
 	next := e.takeOver(b, key, e.long, e.takeover(e.ttl), e.ttl/25, "its hold was revoked")
@@ -130,7 +139,7 @@ func (c *revocation) alive(renewed bool) {
 	if next.fence() <= h.token {
 		e.failf(key, "the token after a revoked hold is %d; expected more than %d", next.fence(), h.token)
 	}
-	c.shows(key, next.fence(), false)
+	c.shows(key, next, false)
 	e.is(key, c.revoke(key, h.token), "Revoke with the token of the earlier holder", backend.ErrNotHeld)
 	e.mustGiveBack(next, key, "the earlier holder's token was revoked")
 	if again, err := a.try(c.request(key, "", renewed)); err != nil {
@@ -151,7 +160,7 @@ func (c *revocation) queued(renewed bool) {
 	h := a.mustTry(c.request(key, "", renewed))
 	p := e.enqueue(b, key, e.long).waiting(e)
 	e.settle()
-	c.mustRevoke(key, h.token)
+	c.mustRevoke(key, h)
 	e.pause(e.ttl / 20)
 	if h.until().After(time.Now()) {
 		p.mustWait(e, "the hold before it was revoked, and has not expired")
@@ -181,7 +190,7 @@ func (c *revocation) locker() {
 	h := holder.mustTryFor(key, e.ttl)
 	w := other.acquiring(key)
 	e.settle()
-	c.mustRevoke(key, h.token)
+	c.mustRevoke(key, h)
 	until := h.until()
 	if !c.keeps {
 		h.releasing(e.hist.now())
@@ -209,7 +218,7 @@ func (c *revocation) gone() {
 	}
 	key := e.key("gone")
 	h := c.a.mustTry(c.request(key, "", false))
-	c.mustRevoke(key, h.token)
+	c.mustRevoke(key, h)
 	deadline := h.until()
 	next := e.takeOver(c.b, key, e.long, e.takeover(e.ttl), 2*time.Millisecond, "its hold was revoked and not renewed")
 	if now := time.Now(); now.Before(deadline) {
@@ -226,7 +235,7 @@ func (c *revocation) owner() {
 	}
 	key, owner := e.key("owner"), e.owner("o")
 	h := c.a.mustTry(c.request(key, owner, false))
-	c.mustRevoke(key, h.token)
+	c.mustRevoke(key, h)
 	if again, err := c.a.try(c.request(key, owner, false)); err == nil && again.token == h.token {
 		e.failf(key, "the owner entered its revoked hold again")
 	}
