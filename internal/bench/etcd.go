@@ -15,7 +15,7 @@ import (
 
 func (b *bench) etcdClient() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
-		Endpoints: []string{"http://" + servertest.SharedEtcd(b.host).Addr()}, Logger: zap.NewNop(),
+		Endpoints: []string{"http://" + servertest.Etcd(b.host, servertest.WithDataOnDisk()).Addr()}, Logger: zap.NewNop(),
 	})
 }
 
@@ -33,7 +33,7 @@ func (b *bench) etcd() error {
 		return err
 	}
 	defer locker.Close()
-	lease, err := client.Grant(b.ctx, 60)
+	lease, err := client.Grant(b.ctx, 3600) // for longer than any run
 	if err != nil {
 		return err
 	}

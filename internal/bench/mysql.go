@@ -15,7 +15,7 @@ import (
 // as servers do where nothing else is said. The log and the pool have the sizes that
 // MariaDB gives them: a small log makes the server stop for all, now and then.
 func (b *bench) durableMariaDB() *servertest.Server {
-	return servertest.MariaDB(b.host, servertest.WithPersistence(),
+	return servertest.MariaDB(b.host, servertest.WithPersistence(), servertest.WithDataOnDisk(),
 		servertest.WithArgs("--innodb-log-file-size=96M", "--innodb-buffer-pool-size=128M"))
 }
 
