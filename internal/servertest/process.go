@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 )
@@ -159,7 +160,7 @@ func (p *process) remove() error {
 
 // log returns the end of what the server wrote since its last start.
 func (p *process) log() string {
-	const most = 4 << 10
+	const most, read = 4 << 10, 64 << 10
 	f, err := os.Open(p.logPath)
 	if err != nil {
 		return err.Error()
@@ -170,14 +171,27 @@ func (p *process) log() string {
 		return err.Error()
 	}
 	p.mu.Lock()
-	from := max(p.logStart, info.Size()-most)
+	from := max(p.logStart, info.Size()-read)
 	p.mu.Unlock()
 	text := make([]byte, max(0, info.Size()-from))
 	n, err := f.ReadAt(text, from)
 	if n == 0 {
 		return fmt.Sprintf("(it wrote nothing: %v)", err)
 	}
-	return string(text[:n])
+	kept := withoutStacks(string(text[:n]))
+	return kept[max(0, len(kept)-most):]
+}
+
+// withoutStacks leaves out the frames of Java's stack traces, of which one about a
+// member that is down is as long as everything else.
+func withoutStacks(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.HasPrefix(line, "\tat ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 func (p *process) String() string {

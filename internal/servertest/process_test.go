@@ -108,6 +108,12 @@ func TestServerOutlivesTheCallersThread(t *testing.T) {
 	require.NoError(t, client(t, s).Ping(t.Context()).Err())
 }
 
+func TestLogIsWithoutStacks(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "WARN cannot open\njava.net.ConnectException: refused\nINFO leading\n",
+		withoutStacks("WARN cannot open\njava.net.ConnectException: refused\n\tat a.b(C.java:1)\n\tat d.e(F.java:2)\nINFO leading\n"))
+}
+
 func TestTempDir(t *testing.T) {
 	t.Parallel()
 	var path string
