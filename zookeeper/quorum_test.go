@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,9 +35,11 @@ func TestNobodyServes(t *testing.T) {
 						m.Kill(t)
 					}
 				}, func() {
+					var starting sync.WaitGroup
 					for _, m := range down {
-						m.Restart(t, true)
+						starting.Go(func() { m.Restart(t, true) })
 					}
+					starting.Wait()
 				}
 		},
 	} {
