@@ -389,24 +389,18 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a try waits with the waiters of its Locker": {"TryBesideWaiters", func(m *lockerMutant) {
 			turn := make(chan struct{}, 1)
-			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				select {
-				case turn <- struct{}{}:
-				case <-ctx.Done():
-					return nil, ctx.Err()
+			inTurn := func(get func(context.Context, string, ...lock.Option) (lock.Lease, error)) func(context.Context, string, ...lock.Option) (lock.Lease, error) {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					select {
+					case turn <- struct{}{}:
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					defer func() { <-turn }()
+					return get(ctx, key, opts...)
 				}
-				defer func() { <-turn }()
-				return m.Locker.Acquire(ctx, key, opts...)
 			}
-			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				select {
-				case turn <- struct{}{}:
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				}
-				defer func() { <-turn }()
-				return m.Locker.TryAcquire(ctx, key, opts...)
-			}
+			m.acquire, m.try = inTurn(m.Locker.Acquire), inTurn(m.Locker.TryAcquire)
 		}},
 		"anything is a key": {"KeysRefused", func(m *lockerMutant) {
 			m.both(func(get getter) getter {
