@@ -122,7 +122,7 @@ func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, err
 	if cause := c.notices.admit(l); cause != nil {
 		l.step(func(h *hold, now backend.Instant) action { return h.gone(now, cause) })
 	}
-	if l.ctx.Err() != nil {
+	if l.ctx.Context.Err() != nil {
 		c.notices.forget(l.hold.ID) // it may have ended before it was registered
 	}
 	return l, nil
