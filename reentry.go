@@ -35,9 +35,10 @@ type ownerHolds struct {
 	refs int // guarded by reentry.mu; the entry goes when it is zero and subs is empty
 
 	// Guarded by reentry.mu.
-	server backend.Hold // the hold that the server knows; its ID is zero when there is none
-	until  backend.Validity
-	subs   map[backend.ID]sub
+	renewals []*renewing  // that wait for the turn
+	server   backend.Hold // the hold that the server knows; its ID is zero when there is none
+	until    backend.Validity
+	subs     map[backend.ID]sub
 
 	// ending is set when a release of the server's hold is sent. That hold is not
 	// entered again: a release that seemed to fail may reach the server later.
@@ -135,16 +136,22 @@ func (o *ownerHolds) beside(hold backend.Hold) (longest, patience time.Duration)
 	return longest, patience
 }
 
-// enter takes the owner's turn. Without an error the caller owes a leave.
-func (r *reentry) enter(ctx context.Context, k laneKey) (*ownerHolds, error) {
+// refer returns the owner's holds, which stay until drop.
+func (r *reentry) refer(k laneKey) *ownerHolds {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	o := r.owners[k]
 	if o == nil {
 		o = &ownerHolds{turn: make(chan struct{}, 1)}
 		r.owners[k] = o
 	}
 	o.refs++
-	r.mu.Unlock()
+	return o
+}
+
+// enter takes the owner's turn. Without an error the caller owes a leave.
+func (r *reentry) enter(ctx context.Context, k laneKey) (*ownerHolds, error) {
+	o := r.refer(k)
 	select {
 	case o.turn <- struct{}{}:
 		return o, nil
@@ -221,9 +228,20 @@ func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 	r.tell(ids, ErrTakenOver)
 }
 
-// add renews the server's hold and records the hold beside it, which is a new one
-// or one that is renewed.
+// add renews the server's hold and records a new hold beside it.
 func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.Hold) (backend.Grant, error) {
+	v, err := r.renewBeside(ctx, o, &server, hold)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return o.extended(server, v, hold)
+}
+
+// renewBeside renews the server's hold on behalf of one beside it, for long enough
+// for all of them: that is its TTL from then on.
+func (r *reentry) renewBeside(ctx context.Context, o *ownerHolds, server *backend.Hold, hold backend.Hold) (backend.Validity, error) {
 	r.mu.Lock()
 	var patience time.Duration
 	server.TTL, patience = o.beside(hold)
@@ -233,12 +251,12 @@ func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.H
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	v, err := r.renewServer(ctx, o, server)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	return r.renewServer(ctx, o, *server)
+}
+
+// extended records that the hold lives on the server's, which was renewed. The mutex is
+// held.
+func (o *ownerHolds) extended(server backend.Hold, v backend.Validity, hold backend.Hold) (backend.Grant, error) {
 	if o.server.ID != server.ID {
 		return backend.Grant{}, ErrSessionLost // noticed meanwhile
 	}
@@ -268,30 +286,6 @@ func (r *reentry) renewServer(ctx context.Context, o *ownerHolds, server backend
 		return v, err
 	}
 	return v, err
-}
-
-// Renew implements primitives.
-func (r *reentry) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	if hold.Owner == "" {
-		return r.Backend.Renew(ctx, hold)
-	}
-	k := laneKey{hold.Key, hold.Owner}
-	o, err := r.enter(ctx, k)
-	if err != nil {
-		return backend.Validity{}, err
-	}
-	defer r.leave(k, o)
-	r.mu.Lock()
-	o.prune(r.clock.Now())
-	_, ok := o.subs[hold.ID]
-	server := o.server
-	ok = ok && !o.ending
-	r.mu.Unlock()
-	if !ok {
-		return backend.Validity{}, ErrNotHeld
-	}
-	g, err := r.add(ctx, o, server, hold)
-	return g.Validity, err
 }
 
 // Release implements primitives. The server is told when the last hold ends. A hold
