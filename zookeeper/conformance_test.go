@@ -44,23 +44,14 @@ func TestConformanceOfCluster(t *testing.T) {
 // conformanceTTL is four ticks of the test servers.
 const conformanceTTL = 2 * time.Second
 
-// ttlOn is twice that for several members: on one machine they answer slowly, and the
-// suite has an owner with 64 holds.
-func ttlOn(url string) time.Duration {
-	if strings.Contains(url, ",") {
-		return 2 * conformanceTTL
-	}
-	return conformanceTTL
-}
-
 // conformanceOfURL also makes the Configs in the processes that the suite starts.
 func conformanceOfURL(url string) conformance.Config {
 	return conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: ttlOn(url)})
+			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: conformanceTTL})
 		},
 		Child:  url,
-		TTL:    ttlOn(url),
+		TTL:    conformanceTTL,
 		Budget: 15 * time.Second,
 	}
 }
