@@ -39,9 +39,22 @@ type recipe struct {
 }
 
 type hold struct {
-	path   string
-	token  uint64
+	path  string
+	token uint64
+
+	mu     sync.Mutex // held from the stop of the timer to its start: renewals may meet
 	expiry *time.Timer
+}
+
+// extend puts the end of the hold off, and reports whether it had not come yet.
+func (h *hold) extend(ttl time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.expiry.Stop() {
+		return false
+	}
+	h.expiry.Reset(ttl)
+	return true
 }
 
 func connect(addr string, timeout time.Duration) (*recipe, error) {
@@ -180,10 +193,9 @@ func (r *recipe) Renew(ctx context.Context, of backend.Hold) (backend.Validity, 
 	} else if err != nil {
 		return backend.Validity{}, err
 	}
-	if !h.expiry.Stop() {
+	if !h.extend(of.TTL) {
 		return backend.Validity{}, backend.ErrExpired
 	}
-	h.expiry.Reset(of.TTL)
 	return validity(sent, of.TTL), nil
 }
 

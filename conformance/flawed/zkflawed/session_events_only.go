@@ -50,9 +50,8 @@ func (s sessionEventsOnly) Renew(ctx context.Context, of backend.Hold) (backend.
 	if s.conn.State() != zk.StateHasSession {
 		return backend.Validity{}, backend.ErrUnavailable
 	}
-	if !h.expiry.Stop() {
+	if !h.extend(of.TTL) {
 		return backend.Validity{}, backend.ErrExpired
 	}
-	h.expiry.Reset(of.TTL)
 	return validity(sent, of.TTL), nil
 }
