@@ -126,7 +126,19 @@ func leaseConcurrent(e *env) {
 	a, b := e.locker(), e.locker()
 	for round := range e.rounds(200*time.Millisecond, 3, 30) {
 		key := e.key("%d", round)
-		h := a.mustTryFor(key, e.ttl)
+		h := a.mustTry(key)
+		if e.g.ManualRenewal {
+			before := h.until()
+			e.each(16, func(int) {
+				switch err := h.renew(); {
+				case err == nil:
+				case time.Now().After(before):
+					e.latef(key, "the case was too slow: the lease ran out")
+				default:
+					e.unexpected(key, err, "Renew beside other renewals of the lease returned %s; expected no error", outcome(err))
+				}
+			})
+		}
 		var released atomic.Int64
 		e.each(16, func(i int) {
 			for n := range 20 {

@@ -262,8 +262,10 @@ func heldDetails(e *env) {
 	if err != nil {
 		e.unexpectedFatal(key, err, "TryAcquire with a label returned %s; expected a lease", outcome(err))
 	}
-	check := func(op string, err error) {
+	check := func(op string, until time.Time, err error) {
 		var held *lock.HeldError
+		// The holder relies on it until then, so the server keeps it for no less.
+		least := time.Until(until) - max(e.g.TTLGrain, time.Millisecond) - ttl/20
 		switch known := errors.As(err, &held); {
 		case !known && op == "TryAcquire":
 			e.unexpected(key, err, "%s on a held key returned %s; expected a *lock.HeldError in it", op, outcome(err))
@@ -274,14 +276,18 @@ func heldDetails(e *env) {
 			e.failf(key, "the refusal names the holder %q; expected its label %q", held.Holder.Label, label)
 		case held.Remaining <= 0 || held.Remaining > ttl+max(e.g.TTLGrain, e.g.TakeoverLag)+time.Millisecond:
 			e.failf(key, "the refusal says that the lease lasts for another %s; expected more than 0 and at most its TTL of %s", held.Remaining, ttl)
+		case held.Remaining < least:
+			e.failf(key, "the refusal says that the lease lasts for another %s; expected at least the %s for which its holder relies on it",
+				held.Remaining, least)
 		}
 	}
+	until := h.until()
 	_, err = b.try(key)
-	check("TryAcquire", err)
+	check("TryAcquire", until, err)
 	ctx, cancel := context.WithTimeout(e.ctx, 200*time.Millisecond)
 	defer cancel()
 	_, err = b.acquire(ctx, key)
-	check("Acquire whose context ended", err)
+	check("Acquire whose context ended", until, err)
 	h.mustLive("its TTL is long")
 	h.mustRelease()
 }

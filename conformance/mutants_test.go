@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,6 +149,17 @@ func TestMutantBackends(t *testing.T) {
 		change func(m *mutant)
 	}{
 		"none": {"", func(*mutant) {}},
+		"a renewal that meets another finds its timer stopped": {"LeaseConcurrent", func(m *mutant) {
+			var mu sync.Mutex
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				if !mu.TryLock() {
+					return backend.Validity{}, backend.ErrExpired
+				}
+				defer mu.Unlock()
+				time.Sleep(time.Millisecond)
+				return m.Backend.Renew(ctx, h)
+			}
+		}},
 		"grants everything": {"Exclusive ExclusiveWithinLocker TryIsImmediate ConcurrentTries ErrorsAreTyped ReentrantExplicit ReentrantModel ManyWaiters", func(m *mutant) {
 			m.try = func(_ context.Context, req backend.Request) (backend.Grant, error) {
 				return backend.Grant{Token: uint64(m.shared.next()), Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: req.TTL}}, nil
@@ -442,6 +454,18 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"a refusal that says that the lease is about to end": {"HeldDetails", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				var held *backend.HeldError
+				if errors.As(err, &held) {
+					soon := *held
+					soon.Remaining = min(held.Remaining, time.Second)
+					err = &soon
+				}
+				return g, err
+			}
+		}},
 		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
 				g.Name += fmt.Sprint(m.shared.next())
@@ -513,4 +537,33 @@ func checkCalmly(ctx context.Context, cfg Config, n int) (Report, error) {
 		defer calm.Unlock()
 	}
 	return Check(ctx, cfg)
+}
+
+// TestCallersWhoLeaveFloodNoServer: while a patient caller waits for a server that
+// stands still, those who leave don't go on making requests.
+func TestCallersWhoLeaveFloodNoServer(t *testing.T) {
+	t.Parallel()
+	var hasty, during atomic.Int64
+	var once sync.Once
+	cfg := mutate(func(m *mutant) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			if strings.Contains(req.Key, "/hasty-") {
+				hasty.Add(1)
+			} else {
+				once.Do(func() {
+					before := hasty.Load()
+					time.Sleep(300 * time.Millisecond)
+					during.Store(hasty.Load() - before)
+				})
+			}
+			return m.Backend.Try(ctx, req)
+		}
+	})
+	cfg.Only = []string{"CancelHarmsNobody"}
+	report, err := Check(t.Context(), cfg)
+	require.NoError(t, err)
+	require.True(t, report.OK(), report)
+	require.Positive(t, hasty.Load())
+	// Each of the two patient callers is good for a hundred.
+	require.LessOrEqual(t, during.Load(), int64(202))
 }
