@@ -110,6 +110,9 @@ func (b *rowBackend) drop(h *rowHold) {
 // lose ends a hold whose session is no longer good, and tells the lock package. The
 // end on the server is confirmed by Release. The turn is taken.
 func (b *rowBackend) lose(h *rowHold, cause error) {
+	if h.tx != nil {
+		h.tx.end.CompareAndSwap(nil, &txEnd{cause: cause})
+	}
 	b.sessions.discard(h.s)
 	h.phase, h.cause = rowClosing, cause
 	h.stop()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -44,7 +45,7 @@ type Tx interface {
 // by PREPARE or behind a version comment is found at the end, or by a heartbeat before,
 // as a loss. What such a statement has committed stays, and the error says that the
 // work has ended the transaction itself; it can't be found when the connection is lost
-// after it. Don't set session variables that concern transactions, and don't release
+// after it, or the server is silent. Don't set session variables that concern transactions, and don't release
 // named locks that you have not taken.
 //
 // InTx returns fn's error; an error matching ErrLost when the lease was lost, and
@@ -114,10 +115,13 @@ type rowTx struct {
 	h   *rowHold
 	ctx context.Context // of the work
 
-	open atomic.Pointer[Rows] // not closed yet; its statement has the turn
+	open atomic.Pointer[Rows]  // not closed yet; its statement has the turn
+	done atomic.Bool           // no statement is sent any more
+	end  atomic.Pointer[txEnd] // nil until it is decided; unknown while the commit is under way
+}
 
-	// The hold's turn guards the rest.
-	done    bool
+// txEnd is how the transaction ended.
+type txEnd struct {
 	outcome txOutcome
 	cause   error // why nothing was committed that should have been, or something was that should not
 }
@@ -150,6 +154,10 @@ func (t *rowTx) begin(ctx context.Context) error {
 	return nil
 }
 
+// drainLimit is for how long the end of InTx reads what is left of rows that the work
+// has not closed. Then the connection is given up.
+const drainLimit = 5 * time.Second
+
 // finish releases the lease, which commits or rolls back. Release keeps the order
 // that every lease has: its context ends first.
 func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error {
@@ -158,24 +166,25 @@ func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error
 		mark = txCommitted
 	}
 	if r := t.open.Load(); r != nil {
+		limit := time.AfterFunc(drainLimit, r.cut)
 		_ = r.Close()
+		limit.Stop()
 	}
 	err := lease.Release(context.WithValue(context.WithoutCancel(ctx), endOf{t.h}, mark))
-	t.h.turn <- struct{}{}
-	t.done = true
-	outcome, cause := t.outcome, t.cause
-	if cause == nil {
-		cause = t.h.cause // found by a heartbeat
-	}
-	t.h.leave()
+	t.done.Store(true)
+	// The turn is not waited for: on a server that is silent, the clean-up after the
+	// release has it for long. What is not decided by now is never committed.
+	t.end.CompareAndSwap(nil, &txEnd{})
+	end := t.end.Load()
+	cause := end.cause
 	switch {
-	case outcome == txCommitted:
+	case end.outcome == txCommitted:
 		return nil
-	case outcome == txUnknown:
+	case end.outcome == txUnknown:
 		return fmt.Errorf("mysqllock: key %q: %w: the answer to the commit was lost; the transaction may have been committed, and the lease has ended", t.h.key, backend.ErrOutcomeUnknown)
 	case errors.Is(cause, errEndedByWork):
 		return cause
-	case commit && err == nil: // a release of somebody else's was under way
+	case commit && err == nil && cause == nil: // a release of somebody else's was under way
 		return fmt.Errorf("mysqllock: key %q: %w: the transaction was rolled back", t.h.key, backend.ErrNotHeld)
 	case commit && errors.Is(err, backend.ErrLost):
 		return fmt.Errorf("mysqllock: key %q: the transaction was rolled back: %w", t.h.key, err)
@@ -193,33 +202,34 @@ func (t *rowTx) finish(ctx context.Context, lease lock.Lease, commit bool) error
 // knows what the work has set on it. The turn is taken.
 func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
 	t := h.tx
-	t.done = true
+	t.done.Store(true)
 	outcome, own := ctx.Value(endOf{h}).(txOutcome)
+	unknown := false
 	var err error
-	if own && outcome == txCommitted {
+	if own && outcome == txCommitted && t.end.CompareAndSwap(nil, &txEnd{outcome: txUnknown}) {
 		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); err == nil {
 			if err = h.s.exec(ctx, "COMMIT"); err == nil {
-				t.outcome = txCommitted
+				t.end.Store(&txEnd{outcome: txCommitted})
 			} else if transactionEnded(err) {
-				t.cause = b.lossOf(ctx, h, err)
+				t.end.Store(&txEnd{cause: b.lossOf(ctx, h, err)})
 			} else {
-				t.outcome = txUnknown
+				unknown = true
 			}
 		} else {
 			err = b.lossOf(ctx, h, err)
-			t.cause = err
+			t.end.Store(&txEnd{cause: err})
 		}
 	} else if h.life.Err() == nil {
 		// A rollback succeeds after an implicit commit too, and would hide it.
 		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); codeOf(err) == codeNoSavepoint {
 			err = b.lossOf(ctx, h, err)
-			t.cause = err
+			t.end.Store(&txEnd{cause: err})
 		} else {
 			err = h.s.exec(ctx, "ROLLBACK")
 		}
 	}
 	b.closing(h)
-	if t.outcome == txUnknown {
+	if unknown {
 		return keyError(ctx, h.key, err)
 	}
 	if err != nil && !errors.Is(err, backend.ErrLost) {
@@ -237,6 +247,9 @@ func (t *rowTx) use(ctx context.Context, query string) (statement context.Contex
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
+	if t.done.Load() {
+		return nil, nil, sql.ErrTxDone
+	}
 	if t.open.Load() != nil {
 		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: the rows of the last query are open; close them first", t.h.key, backend.ErrInvalid)
 	}
@@ -244,7 +257,7 @@ func (t *rowTx) use(ctx context.Context, query string) (statement context.Contex
 		return nil, nil, keyError(ctx, t.h.key, err)
 	}
 	switch {
-	case t.done:
+	case t.done.Load():
 		err = sql.ErrTxDone
 	case t.h.cause != nil:
 		err = t.h.cause

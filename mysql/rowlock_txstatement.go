@@ -40,9 +40,10 @@ func (t *rowTx) QueryContext(ctx context.Context, query string, args ...any) (*R
 	}
 	t.h.extended(sent)
 	r := &Rows{t: t, rows: rows, free: free}
+	r.life, r.cut = context.WithCancel(statement)
 	t.open.Store(r)
 	// The turn must come free when the lease ends, whoever still looks at the rows.
-	context.AfterFunc(statement, func() { _ = r.Close() })
+	context.AfterFunc(r.life, func() { _ = r.Close() })
 	return r, nil
 }
 
@@ -88,6 +89,8 @@ func (s *rowSession) usable() bool {
 type Rows struct {
 	t    *rowTx
 	rows *sql.Rows
+	life context.Context // of the statement
+	cut  context.CancelFunc
 	free func()
 	once sync.Once
 	err  error
@@ -114,7 +117,7 @@ func (r *Rows) Err() error { return r.rows.Err() }
 // Close ends the query. It is safe to call it again.
 func (r *Rows) Close() error {
 	r.once.Do(func() {
-		r.err = r.rows.Close()
+		r.err = r.drain()
 		err := r.rows.Err()
 		if err == nil {
 			err = r.err
@@ -123,9 +126,25 @@ func (r *Rows) Close() error {
 			_ = r.t.failed(err)
 		}
 		r.t.open.CompareAndSwap(r, nil)
+		r.cut()
 		r.free()
 	})
 	return r.err
+}
+
+// drain closes the rows of the driver, which then reads what is left of them and no
+// longer watches the context.
+func (r *Rows) drain() error {
+	s := r.t.h.s
+	if s.socket != nil {
+		stop := context.AfterFunc(r.life, func() { _ = s.socket.Close() })
+		defer func() {
+			if !stop() {
+				s.isCut = true
+			}
+		}()
+	}
+	return r.rows.Close()
 }
 
 // Row is what [Tx] returns in place of *sql.Row, with the same meaning.

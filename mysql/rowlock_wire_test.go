@@ -2,8 +2,10 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -217,6 +219,138 @@ func TestRowSilenceBeforeCommit(t *testing.T) {
 		require.Zero(t, number(t, admin, "SELECT SUM(n) FROM "+table))
 		require.NoError(t, next.Release(t.Context()))
 	})
+}
+
+// releaseFollowed is a lease whose hold has another user from the moment at which its
+// release returns, as a clean-up has it on a server that is silent.
+type releaseFollowed struct {
+	lock.Lease
+	h *rowHold
+}
+
+func (l releaseFollowed) Release(ctx context.Context) error {
+	err := l.Lease.Release(ctx)
+	l.h.turn <- struct{}{}
+	return err
+}
+
+// What comes after the release does not hold InTx up.
+func TestRowTxEndsWithItsRelease(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for _, commit := range []bool{true, false} {
+			lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
+			require.NoError(t, err)
+			b, h, err := rowHoldOf(lease)
+			require.NoError(t, err)
+			tx := &rowTx{b: b, h: h, ctx: t.Context()}
+			require.NoError(t, tx.begin(t.Context()))
+			finished := make(chan error, 1)
+			go func() { finished <- tx.finish(t.Context(), releaseFollowed{lease, h}, commit) }()
+			select {
+			case err := <-finished:
+				require.NoError(t, err, "commit %v", commit)
+			case <-time.After(10 * time.Second):
+				t.Error("the clean-up was waited for")
+			}
+			_, err = tx.ExecContext(short(t, time.Second), "SELECT 1")
+			require.ErrorIs(t, err, sql.ErrTxDone)
+			h.leave()
+		}
+	})
+}
+
+// releaseForgiven is a lease whose release succeeds in the end, as one does that is sent
+// again after the first had ended the hold.
+type releaseForgiven struct{ lock.Lease }
+
+func (l releaseForgiven) Release(ctx context.Context) error {
+	_ = l.Lease.Release(ctx)
+	return nil
+}
+
+// What ended the hold is told whatever the release says.
+func TestRowTxTellsOfTheLoss(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
+		require.NoError(t, err)
+		b, h, err := rowHoldOf(lease)
+		require.NoError(t, err)
+		tx := &rowTx{b: b, h: h, ctx: t.Context()}
+		require.NoError(t, tx.begin(t.Context()))
+		_, err = adminOf(t, s).ExecContext(t.Context(), fmt.Sprintf("KILL CONNECTION %d", h.s.id))
+		require.NoError(t, err)
+		require.ErrorIs(t, tx.finish(t.Context(), releaseForgiven{lease}, true), lock.ErrLost)
+	})
+}
+
+// Rows that the work has left unread end with the server's silence too.
+func TestRowSilenceInTheMiddleOfRows(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		p, through := behindProxy(t, s)
+		l, err := NewRow(t.Context(), rowOwnConnector(t, s, through), nil)
+		require.NoError(t, err)
+		defer l.Close()
+		table := workTable(t, adminOf(t, s))
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute))
+		require.NoError(t, err)
+		finished := make(chan error, 1)
+		go func() {
+			finished <- InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+				if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 1"); err != nil {
+					return err
+				}
+				// More than what fits into the buffers on the way.
+				rows, err := tx.QueryContext(ctx, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT REPEAT('x', 60000) FROM n")
+				if err != nil {
+					return err
+				}
+				if !rows.Next() {
+					return rows.Err()
+				}
+				p.Freeze()
+				return nil
+			})
+		}()
+		select {
+		case err := <-finished:
+			require.ErrorIs(t, err, lock.ErrLost)
+			require.NotErrorIs(t, err, lock.ErrOutcomeUnknown, "nobody was asked to commit")
+		case <-time.After(30 * time.Second):
+			t.Error("the rest of the rows was waited for")
+		}
+		p.Resume()
+		require.Zero(t, number(t, adminOf(t, s), "SELECT SUM(n) FROM "+table))
+	})
+}
+
+// A commit that InTx did not wait for is never sent: it has said that there was none.
+func TestRowTxCommitsNothingAfterItsEnd(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		table := workTable(t, adminOf(t, s))
+		lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
+		require.NoError(t, err)
+		b, h, err := rowHoldOf(lease)
+		require.NoError(t, err)
+		tx := &rowTx{b: b, h: h, ctx: t.Context()}
+		require.NoError(t, tx.begin(t.Context()))
+		_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1")
+		require.NoError(t, err)
+		late := &lateRelease{Lease: lease}
+		require.ErrorIs(t, tx.finish(t.Context(), late, true), lock.ErrSessionLost)
+		require.NoError(t, lease.Release(late.ctx))
+		require.Zero(t, number(t, adminOf(t, s), "SELECT SUM(n) FROM "+table))
+	})
+}
+
+// lateRelease is a lease whose release returns before it has begun.
+type lateRelease struct {
+	lock.Lease
+	ctx context.Context // of the release
+}
+
+func (l *lateRelease) Release(ctx context.Context) error {
+	l.ctx = ctx
+	return context.DeadlineExceeded
 }
 
 // Nothing gets through to the server, not even the end of the connection: the lease
