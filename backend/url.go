@@ -86,7 +86,11 @@ func (u *URL) parseAuthority(authority string) error {
 	if authority == "" {
 		return nil
 	}
-	for _, host := range strings.Split(authority, ",") {
+	hosts := strings.Split(authority, ",")
+	for i, host := range hosts {
+		if host == "" && len(hosts) > 1 {
+			return fmt.Errorf("%w: in the list of hosts of the %s URL, number %d is empty; write user and password with %%-escapes", ErrInvalid, u.Scheme, i+1)
+		}
 		// A password with an unescaped slash ends up here; never print it.
 		if !validHost(host) {
 			return fmt.Errorf("%w: the %s URL has a host that is not host:port; write user and password with %%-escapes", ErrInvalid, u.Scheme)

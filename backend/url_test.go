@@ -47,6 +47,14 @@ func TestAnEmptyURLIsNamed(t *testing.T) {
 	assert.Contains(t, err.Error(), "the URL is empty")
 }
 
+func TestAnEmptyHostIsNamed(t *testing.T) {
+	for _, raw := range []string{"redlock://h1,,h3", "redlock://me:hunter2@h1,,h3", "redlock://h1,"} {
+		_, err := backend.ParseURL(raw)
+		require.ErrorIs(t, err, backend.ErrInvalid)
+		assert.Contains(t, err.Error(), "number 2 is empty")
+	}
+}
+
 func TestURLPrintsNoSecret(t *testing.T) {
 	u, err := backend.ParseURL("redis://me:hunter2@h1:1,h2/3?sentinel_password=hunter3")
 	require.NoError(t, err)

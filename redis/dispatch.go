@@ -16,8 +16,11 @@ import (
 const (
 	// maxFlights is how many requests may be under way before the commands of further
 	// callers are collected. With a few of them the server works on one while the
-	// answers to another are read; more make each of them smaller.
-	maxFlights = 2
+	// answers to another are read, and a third bridges the time that either needs to
+	// wake up; more make each of them smaller.
+	maxFlights = 3
+	// leastTogether is up to how many commands go in one request, rather than in two.
+	leastTogether = 16
 	// maxTogether bounds the commands of a request, so that the answer to the first is
 	// not long behind the server's work on the others.
 	maxTogether = 128
@@ -36,7 +39,9 @@ const (
 // A caller with nobody beside it sends its command itself, on its own context. While
 // maxFlights requests are under way further commands wait, and go as one pipeline
 // when a request is back, or when the oldest has been away for longer than
-// flightPatience. A pipeline has the values of its first caller's context and the
+// flightPatience. Where there are many they are shared evenly among the flights: of a
+// large and a small request the small one is back while the server works on the large
+// one, and then the server waits. A pipeline has the values of its first caller's context and the
 // deadline of the last, and no caller's cancellation ends it. A goroutine exists only
 // while there is a pipeline to send. The mutex is never held during I/O.
 type dispatcher struct {
@@ -54,7 +59,10 @@ type dispatcher struct {
 }
 
 // flight is a request under way.
-type flight struct{ since time.Time }
+type flight struct {
+	since time.Time
+	calls int
+}
 
 // message is a command that waits to be sent, or for its reply.
 type message struct {
@@ -96,7 +104,7 @@ func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
 func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Instant, err error) {
 	d.mu.Lock()
 	if d.closed || len(d.flights) < maxFlights {
-		f := d.depart()
+		f := d.depart(1)
 		d.mu.Unlock()
 		defer d.land(f)
 		sent = d.clock.Now()
@@ -148,8 +156,8 @@ func (d *dispatcher) withdraw(q *message) bool {
 }
 
 // depart adds a flight. The caller holds the mutex.
-func (d *dispatcher) depart() *flight {
-	f := &flight{since: time.Now()}
+func (d *dispatcher) depart(calls int) *flight {
+	f := &flight{since: time.Now(), calls: calls}
 	d.flights = append(d.flights, f)
 	return f
 }
@@ -188,12 +196,23 @@ func (d *dispatcher) next() ([]*message, *flight) {
 	if len(d.queue) == 0 || len(d.flights) >= maxFlights {
 		return nil, nil
 	}
-	n := min(len(d.queue), maxTogether)
+	n := min(len(d.queue), d.share())
 	calls := d.queue[:n:n]
 	if d.queue = d.queue[n:]; len(d.queue) == 0 {
 		d.queue = nil // the array is that of calls
 	}
-	return calls, d.depart()
+	return calls, d.depart(n)
+}
+
+// share is how many commands a request takes: an even part of those that wait and
+// are under way, for as many requests as these fill. The caller holds the mutex.
+func (d *dispatcher) share() int {
+	n := len(d.queue)
+	for _, f := range d.flights {
+		n += f.calls
+	}
+	parts := min((n+leastTogether-1)/leastTogether, maxFlights)
+	return min((n+parts-1)/parts, maxTogether)
 }
 
 // fly sends the calls, and then what came meanwhile, until nothing waits.

@@ -113,7 +113,7 @@ func TestTogetherAfterTheServerForgotTheScript(t *testing.T) {
 	b, _, open := busy(t, server.Addr())
 	prefix := uniqueKey(t)
 	var outs []<-chan outcome
-	for i := range 20 {
+	for i := range leastTogether {
 		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
 	require.NoError(t, clientOf(t, server).ScriptFlush(t.Context()).Err())
@@ -130,7 +130,7 @@ func TestTogetherOnABrokenConnection(t *testing.T) {
 	p := servertest.Proxy(t, server.Addr())
 	b, h, open := busy(t, p.Addr())
 	prefix := uniqueKey(t)
-	const callers = 20
+	const callers = leastTogether - maxFlights // which are away with one command each
 	var outs []<-chan outcome
 	for i := range callers {
 		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))

@@ -187,7 +187,7 @@ func TestLoneCallerSendsItself(t *testing.T) {
 func TestConcurrentCommandsGoTogether(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	const callers = 50
+	const callers = leastTogether - maxFlights // which are away with one command each
 	prefix := uniqueKey(t)
 	ctx := context.WithValue(t.Context(), ctxKey{}, "of the first")
 	var outs []<-chan outcome
@@ -217,19 +217,117 @@ func TestConcurrentCommandsGoTogether(t *testing.T) {
 	require.Equal(t, []int{callers}, h.with(prefix), "one request")
 }
 
-func TestRequestsAreBounded(t *testing.T) {
+func TestManyCommandsAreSharedAmongTheFlights(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
+	const callers = 100
 	prefix := uniqueKey(t)
 	var outs []<-chan outcome
-	for i := range maxTogether + 5 {
+	for i := range callers {
 		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
 	open()
 	for _, out := range outs {
 		require.NoError(t, (<-out).err)
 	}
-	require.ElementsMatch(t, []int{maxTogether, 5}, h.with(prefix))
+	sizes := h.with(prefix)
+	require.LessOrEqual(t, slices.Max(sizes), (callers+2*maxFlights)/maxFlights, "one request takes all: %v", sizes)
+	require.LessOrEqual(t, len(sizes), callers/leastTogether+1, "each is small: %v", sizes)
+}
+
+func TestRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
+	prefix := uniqueKey(t)
+	var outs []<-chan outcome
+	for i := range maxFlights*maxTogether + 5 {
+		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+	}
+	open()
+	for _, out := range outs {
+		require.NoError(t, (<-out).err)
+	}
+	sizes := h.with(prefix)
+	require.Equal(t, maxTogether, slices.Max(sizes), "%v", sizes)
+}
+
+func TestShareIsEven(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		waiting int
+		away    []int
+		share   int
+	}{
+		{1, nil, 1},
+		{16, nil, 16},
+		{17, nil, 9},
+		{40, nil, 14},
+		{64, nil, 22},
+		{10, []int{30, 20}, 20},
+		{64, []int{1, 1}, 22},
+		{1000, nil, 128},
+	} {
+		d := &dispatcher{queue: make([]*message, c.waiting)}
+		for _, n := range c.away {
+			d.depart(n)
+		}
+		require.Equal(t, c.share, d.share(), "%+v", c)
+	}
+}
+
+func TestFirstComeFirstSent(t *testing.T) {
+	t.Parallel()
+	d := &dispatcher{}
+	var asked []*message
+	for range 100 {
+		asked = append(asked, &message{})
+	}
+	d.queue = slices.Clone(asked)
+	sent := 0
+	for range 3 {
+		calls, f := d.next()
+		require.NotNil(t, f)
+		require.Equal(t, len(calls), f.calls)
+		for i, q := range calls {
+			require.Same(t, asked[sent+i], q)
+		}
+		sent += len(calls)
+	}
+	_, f := d.next()
+	require.Nil(t, f, "a fourth request")
+	require.GreaterOrEqual(t, sent, 99)
+}
+
+// Requests that hang are replaced by others, again and again, while there is something
+// to send.
+func TestRequestsThatHangAreReplaced(t *testing.T) {
+	t.Parallel()
+	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
+	prefix := uniqueKey(t)
+	const callers = 2*maxFlights*maxTogether + 5
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/%d", prefix, i)))
+			require.NoError(t, err)
+		})
+	}
+	eventually(t, "the commands wait", func() bool { return queueLength(b) == callers })
+	_, release := h.holdUp(t, prefix)
+	b.together.mu.Lock()
+	b.together.patience = 10 * time.Millisecond
+	b.together.timer.Reset(b.together.patience)
+	b.together.mu.Unlock()
+	open()
+	eventually(t, "all are under way although none is back", func() bool {
+		sent := 0
+		for _, n := range h.with(prefix) {
+			sent += n
+		}
+		return sent == callers
+	})
+	release()
+	all.Wait()
 }
 
 func TestCancelledInTheQueueIsNeverSent(t *testing.T) {

@@ -25,8 +25,10 @@ local holds, held = string.match(record, '^M1|([%x:+,]+)|(%d+)|')
 if not holds then return -1 end
 local only = string.match(holds, '^(%x+):%d+%+%d+$')
 local time = redis.call('TIME')
-local micros = string.sub('00000' .. time[2], -6)
-local now = time[1] .. string.sub(micros, 1, 3)
+local micros = time[2] .. ''
+if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
+local clock = time[1] .. micros
+local now = string.sub(clock, 1, -4)
 local token
 if only == ARGV[2] then
   token = held
@@ -36,7 +38,7 @@ elseif only ~= ARGV[1] then
   return 0
 else
   -- As in try.lua.
-  token = time[1] .. micros
+  token = clock
   local last = redis.call('GETSET', KEYS[2], token)
   if last and (tonumber(last) or math.huge) >= tonumber(token) then
     local n = tonumber(last)

@@ -46,14 +46,16 @@ type RedlockOptions struct {
 	// NodeTimeout is how long a node has to answer before it no longer counts for
 	// a request; it is never more than a third of the TTL of the request. A node
 	// that does not answer delays a request by at most this long, and only if the
-	// others can't decide without it. Default: a fifth of the default TTL, at most
-	// 500 ms.
+	// others can't decide without it. More than a third of the default TTL is refused
+	// with ErrInvalid. Default: a fifth of the default TTL, at most 500 ms.
 	NodeTimeout time.Duration
 
 	// RestartDelay is for how long a node that has lost its data grants nothing,
 	// on its own clock: at least the longest TTL that any Locker on these nodes
 	// uses. A longer TTL is refused with ErrInvalid, since two such nodes could give
-	// the key to a second holder. Default: the default TTL.
+	// the key to a second holder. The nodes remember the longest delay of all Lockers,
+	// and one that is opened later waits for that; one that was open before does not
+	// hear of it, which the log of the new one says. Default: the default TTL.
 	RestartDelay time.Duration
 
 	// NewNodes says that nobody has used these nodes under this prefix yet, so that
@@ -163,6 +165,7 @@ type redlockBackend struct {
 	mark         string
 	nodeTimeout  time.Duration
 	restartDelay time.Duration
+	longestDelay time.Duration // of all Lockers that are known of
 	tokens       bool
 	clock        backend.Clock
 	guarantees   backend.Guarantees
@@ -223,6 +226,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 	if owned {
 		b.owned = clients
 	}
+	b.longestDelay = b.restartDelay
 	b.guarantees = redlockGuarantees(len(clients), b.tokens, b.restartDelay, false)
 	ctx, cancel := context.WithCancel(context.Background())
 	b.end = cancel
@@ -230,7 +234,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		b.nodes = append(b.nodes, &redlockNode{
 			name: c.Options().Addr, clock: b.clock, ctx: ctx, timeout: b.nodeTimeout, wake: make(chan struct{}),
 			// The copy shares the caller's connections and gives up in time.
-			server: redisServer{client: c.WithTimeout(b.nodeTimeout), mark: b.mark},
+			server: redisServer{client: c.WithTimeout(b.nodeTimeout), mark: b.mark, delay: b.longestDelay},
 		})
 	}
 	return b, nil

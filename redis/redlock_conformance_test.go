@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
@@ -32,10 +33,11 @@ func freshSet(t testing.TB, n int) []*servertest.Server {
 	return servers
 }
 
-// firstUse says once that the nodes are new.
+// firstUse says once that the nodes are new, with a restart delay that is shorter than
+// those of the tests: the nodes remember the longest.
 func firstUse(t testing.TB, servers []*servertest.Server) {
 	t.Helper()
-	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &RedlockOptions{NewNodes: true})
+	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: time.Second}})
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
 }

@@ -103,10 +103,10 @@ func doubleOn(t testing.TB, clients []*goredis.Client, opts RedlockOptions) *dou
 		f := &flaky{server: n.server}
 		n.server = f
 		d.nodes = append(d.nodes, f)
-		answer, err := clients[i].Eval(t.Context(), markScript.text, []string{b.mark}).Slice()
+		answer, err := clients[i].Eval(t.Context(), markScript.text, []string{b.mark}, 0).Slice()
 		require.NoError(t, err)
 		// As after the first opening of a set that was said to be new.
-		require.NoError(t, clients[i].Set(t.Context(), b.mark, "N1|"+list(answer).string(0)+"|0", 0).Err())
+		require.NoError(t, clients[i].Set(t.Context(), b.mark, "N1|"+list(answer).string(0)+"|0|0", 0).Err())
 	}
 	return d
 }

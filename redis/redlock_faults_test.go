@@ -78,6 +78,11 @@ func TestRedlockMajorityDown(t *testing.T) {
 	deadline, _ := lease.Deadline()
 	require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrExpired)
 	require.WithinDuration(t, deadline, at, time.Second)
+	eventually(t, "the reason is told although the nodes were not asked", func() bool {
+		_, err = b.Try(t.Context(), request("free"))
+		require.ErrorIs(t, err, backend.ErrUnavailable)
+		return strings.Count(err.Error(), "connection refused") == 3 && strings.Contains(err.Error(), "was not asked, since the last request failed: dial tcp "+servers[0].Addr())
+	})
 }
 
 // TestRedlockFrozenNode: one node of three that stands still costs nothing, and a

@@ -6,7 +6,8 @@
 -- KEYS[3]  the node's mark
 -- ARGV[1]  record to write: R1|acquisition id|attempt|since ms|details
 -- ARGV[2]  TTL in milliseconds
--- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing
+-- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing,
+--          unless its mark says longer
 -- ARGV[4]  the token that is proposed, 0: none yet; left out when no token is wanted
 -- ARGV[5]  for how many milliseconds the node remembers the token
 --
@@ -31,18 +32,19 @@ end
 
 local mark = redis.call('GET', KEYS[3])
 local time
-if not mine and (not mark or string.sub(mark, -2) ~= '|0') then
+if not mine and (not mark or not string.find(mark, '|0|', 1, true)) then
   -- The node has lost its data since it was first used: it may have voted for a
   -- lease that still runs.
   time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local born = mark and tonumber(string.match(mark, '^N1|%x*|(%d+)$'))
+  local born, longest = string.match(mark or '', '^N1|%x*|(%d+)|(%d+)$')
   if not born then
-    born = now
-    redis.call('SET', KEYS[3], string.format('N1||%.0f', now))
+    born, longest = now, 0
+    redis.call('SET', KEYS[3], string.format('N1||%.0f|%s', now, ARGV[3]))
   end
-  if now - born < tonumber(ARGV[3]) then
-    return {string.format('%.0f', born + ARGV[3] - now)}
+  local delay = math.max(tonumber(ARGV[3]), tonumber(longest))
+  if now - born < delay then
+    return {string.format('%.0f', born + delay - now)}
   end
 end
 

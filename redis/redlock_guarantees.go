@@ -18,7 +18,7 @@ func redlockGuarantees(nodes int, tokens bool, restartDelay time.Duration, appen
 	}
 	g.Assumptions = []string{
 		fmt.Sprintf("At least %d of the %d Redis servers keep the record while it is held; they are independent, every Locker is given all of them, and nobody else writes under the prefix.", nodes/2+1, nodes),
-		fmt.Sprintf("A server that restarts without its newest data (no append-only file, or one that is not written with appendfsync always before its machine loses power) takes no part for as long as the longest TTL: the library sees to it for %s, the restart delay, which is the same for every Locker and the longest TTL that one accepts, when the data or the run of the server is new, and the operator where a power failure took the end of an append-only file.", restartDelay),
+		fmt.Sprintf("A server that restarts without its newest data (no append-only file, or one that is not written with appendfsync always before its machine loses power) takes no part for as long as the longest TTL: the library sees to it for %s, the restart delay, which should be the same for every Locker and is the longest TTL that one accepts, or for the longest that the nodes knew when the Locker was opened, when the data or the run of the server is new, and the operator where a power failure took the end of an append-only file.", restartDelay),
 		"The wall clocks of so many servers that they and the servers that did not vote form a majority are not set forward while a key is held.",
 		"The rates of the clocks of the servers and of the holder differ by less than one percent.",
 	}

@@ -26,12 +26,14 @@ type nodeMark struct {
 	text string // as it is stored
 	run  string // of the server, "" where unknown
 
-	since int64 // since when the node's data is complete, 0 for ever
-	now   int64
-	start int64 // since when it can be if the node was new when it started
+	since  int64 // since when the node's data is complete, 0 for ever
+	now    int64
+	start  int64 // since when it can be if the node was new when it started
+	delay  int64 // the longest restart delay of a Locker
+	before int64 // the same, before this one
 }
 
-// left is for how much longer the node grants nothing.
+// left is for how much longer the node grants nothing, with the longest restart delay.
 func (m nodeMark) left(delay time.Duration) time.Duration {
 	if m.since == 0 {
 		return 0
@@ -39,18 +41,23 @@ func (m nodeMark) left(delay time.Duration) time.Duration {
 	return max(0, time.Duration(m.since-m.now)*time.Millisecond+delay)
 }
 
+// written is the mark as it is stored.
+func (m nodeMark) written() string { return fmt.Sprintf("N1|%s|%d|%d", m.run, m.since, m.delay) }
+
 // markOf reads the answer of the mark script.
 func markOf(v any) (m nodeMark, ok bool) {
 	answer := list(asList(v))
 	m.run, m.text = answer.string(0), answer.string(1)
 	parts := strings.Split(m.text, "|")
-	if len(parts) != 3 || parts[0] != "N1" {
+	if len(parts) != 4 || parts[0] != "N1" {
 		return m, false
 	}
-	var errs [3]error
+	var errs [5]error
 	m.since, errs[0] = strconv.ParseInt(parts[2], 10, 64)
-	m.now, errs[1] = strconv.ParseInt(answer.string(2), 10, 64)
-	m.start, errs[2] = strconv.ParseInt(answer.string(3), 10, 64)
+	m.delay, errs[1] = strconv.ParseInt(parts[3], 10, 64)
+	m.now, errs[2] = strconv.ParseInt(answer.string(2), 10, 64)
+	m.start, errs[3] = strconv.ParseInt(answer.string(3), 10, 64)
+	m.before, errs[4] = strconv.ParseInt(answer.string(4), 10, 64)
 	return m, errors.Join(errs[:]...) == nil
 }
 
@@ -62,8 +69,11 @@ func markOf(v any) (m nodeMark, ok bool) {
 // none has complete data. Then each node's data counts from its start, unless its
 // data was flushed since. With opts.NewNodes it is enough that no node that can be
 // reached has complete data, and the nodes grant at once.
+//
+// The marks also tell the longest restart delay that any Locker has had on the nodes:
+// what a node has forgotten may be a lease of that length.
 func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, clients []*goredis.Client, states []nodeState, opts RedlockOptions) error {
-	marks, errs := b.evalAll(ctx, clients, states, func(int) []any { return []any{"eval", markScript.text, 1, b.mark} })
+	marks, errs := b.evalAll(ctx, clients, states, func(int) []any { return markCommand(b.mark, b.restartDelay) })
 	for i, err := range errs {
 		if err != nil && errors.Is(sentinelFor(err), backend.ErrPermanent) {
 			return fmt.Errorf("redislock: open: node %s: %w", b.nodes[i].name, describe(ctx, err))
@@ -74,16 +84,60 @@ func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, cl
 	for i, v := range marks {
 		var ok bool
 		if seen[i], ok = markOf(v); !ok {
-			all = false
-			continue
+			all, seen[i] = false, nodeMark{}
 		}
-		used = used || seen[i].left(b.restartDelay) == 0
+		b.longestDelay = max(b.longestDelay, time.Duration(seen[i].delay)*time.Millisecond)
 	}
+	for _, m := range seen {
+		used = used || m.text != "" && m.left(b.longestDelay) == 0
+	}
+	b.warnOfShorter(ctx, logger, seen)
+	b.spreadDelay(ctx, clients, states, seen)
 	if !used && (all || opts.NewNodes) {
 		b.trust(ctx, clients, states, seen, opts.NewNodes)
 	}
 	b.warnOfDelay(ctx, logger, seen, used)
 	return nil
+}
+
+// markCommand writes down a mark.
+func markCommand(mark string, delay time.Duration) []any {
+	return []any{"eval", markScript.text, 1, mark, delay.Milliseconds()}
+}
+
+// warnOfShorter says that Lockers which are open don't know of this one's restart delay.
+func (b *redlockBackend) warnOfShorter(ctx context.Context, logger *slog.Logger, seen []nodeMark) {
+	var before int64
+	for _, m := range seen {
+		before = max(before, m.before)
+	}
+	if shorter := time.Duration(before) * time.Millisecond; before > 0 && shorter < b.restartDelay {
+		logger.WarnContext(ctx, fmt.Sprintf("redislock: this Locker has a restart delay of %s (restart_delay, or its TTL), and others on these nodes one of %s: those that are open now don't wait longer than that for a node that loses its data; open them again, and set restart_delay=%s in all of them",
+			b.restartDelay, shorter, b.restartDelay))
+	}
+}
+
+// spreadDelay has the nodes that know of a shorter one write down the longest restart
+// delay, and so those that lose their data later.
+func (b *redlockBackend) spreadDelay(ctx context.Context, clients []*goredis.Client, states []nodeState, seen []nodeMark) {
+	longest := b.longestDelay.Milliseconds()
+	values, _ := b.evalAll(ctx, clients, states, func(i int) []any {
+		if seen[i].text == "" || seen[i].delay >= longest {
+			return nil
+		}
+		return markCommand(b.mark, b.longestDelay)
+	})
+	for i, v := range values {
+		if m, ok := markOf(v); ok {
+			seen[i] = m
+		}
+	}
+	for _, n := range b.nodes {
+		if s, ok := n.server.(redisServer); ok {
+			s.delay = b.longestDelay
+			n.server = s
+		}
+	}
 }
 
 // trust says of nodes of a new set that they have not forgotten anything. A node that
@@ -102,7 +156,7 @@ func (b *redlockBackend) trust(ctx context.Context, clients []*goredis.Client, s
 		default:
 			return nil
 		}
-		m.text = fmt.Sprintf("N1|%s|%d", m.run, m.since)
+		m.text = m.written()
 		next[i] = m
 		return []any{"eval", trustScript.text, 1, b.mark, seen[i].text, m.text}
 	})
@@ -119,7 +173,7 @@ func (b *redlockBackend) warnOfDelay(ctx context.Context, logger *slog.Logger, s
 	var names []string
 	var longest time.Duration
 	for i, m := range seen {
-		if left := m.left(b.restartDelay); left > 0 {
+		if left := m.left(b.longestDelay); left > 0 {
 			names = append(names, b.nodes[i].name)
 			longest = max(longest, left)
 		}

@@ -3,12 +3,15 @@
 -- runs after a restart that was not noticed here. A node without a mark gets one by
 -- which its data counts from now on: it may have forgotten votes.
 --
--- KEYS[1]  the node's mark: N1|run id|since when its data is complete, 0 for ever
+-- KEYS[1]  the node's mark: N1|run id|since when its data is complete, 0 for ever|
+--          the longest restart delay of a Locker, in milliseconds
+-- ARGV[1]  the restart delay of this one
 --
--- Returns  {run id, mark, now, start}: the mark as it is now, and the node's clock;
---          start: since when its data can be complete if the node was new when it
---          started. That is now if its data was ever flushed, or if nothing is known.
---          Run id and mark are "" where unknown
+-- Returns  {run id, mark, now, start, before}: the mark as it is now, and the node's
+--          clock; start: since when its data can be complete if the node was new when
+--          it started. That is now if its data was ever flushed, or if nothing is known;
+--          before: the longest restart delay so far. Run id and mark are "" where
+--          unknown
 local mark = redis.call('GET', KEYS[1])
 local server = redis.pcall('INFO', 'server')
 local run, up = '', 0
@@ -26,20 +29,28 @@ if type(commands) == 'string' and not string.find(commands, 'cmdstat_flush%a+:ca
   and not string.find(commands, 'cmdstat_swapdb:calls=[1-9]') then
   start = started
 end
+local longest = '0'
 local function answer()
-  return {run, mark, string.format('%.0f', now), string.format('%.0f', start)}
+  return {run, mark, string.format('%.0f', now), string.format('%.0f', start), longest}
 end
 local born = now
+local writer = run
 if mark then
-  local known, since = string.match(mark, '^N1|(%x*)|(%d+)$')
-  if not known or known == run or run == '' then return answer() end
+  local known, since, stored = string.match(mark, '^N1|(%x*)|(%d+)|(%d+)$')
+  if not known then return answer() end
+  longest = stored
   born = tonumber(since)
-  local kept = redis.pcall('INFO', 'persistence')
-  if type(kept) == 'string' and not string.find(kept, 'aof_enabled:1') then
-    -- What it has read from a snapshot is older than what it granted last.
-    born = math.max(born, started)
+  if known == run or run == '' then
+    if tonumber(ARGV[1]) <= tonumber(longest) then return answer() end
+    writer = known
+  else
+    local kept = redis.pcall('INFO', 'persistence')
+    if type(kept) == 'string' and not string.find(kept, 'aof_enabled:1') then
+      -- What it has read from a snapshot is older than what it granted last.
+      born = math.max(born, started)
+    end
   end
 end
-mark = string.format('N1|%s|%.0f', run, born)
+mark = string.format('N1|%s|%.0f|%.0f', writer, born, math.max(tonumber(ARGV[1]), tonumber(longest)))
 redis.call('SET', KEYS[1], mark)
 return answer()

@@ -53,6 +53,16 @@ var (
 	errClosing = errors.New("the Locker is closing")
 )
 
+// silentError is errSilent with how the last request ended. That is not the end of the
+// call which was not sent, so it can be read and not matched.
+type silentError struct{ last error }
+
+func (e silentError) Error() string {
+	return "was not asked, since the last request failed: " + sanitized(e.last).Error() + hintFor(e.last)
+}
+
+func (silentError) Is(target error) bool { return target == errSilent }
+
 // unsent marks the errors of calls that were not sent.
 func unsent(err error) bool {
 	return errors.Is(err, errSilent) || errors.Is(err, errTooMany) || errors.Is(err, errClosing) || errors.Is(err, errTwice)
@@ -78,6 +88,7 @@ type redlockNode struct {
 	busy      bool            // the goroutine is at work
 	began     backend.Instant // when the batch under way was sent
 	failures  int             // batches in a row without an answer
+	failure   error           // of the last of them
 	restUntil backend.Instant // until when the node is left alone
 	owed      []*call         // releases to be sent again
 	closed    bool
@@ -103,7 +114,7 @@ func (n *redlockNode) enqueue(c *call, now backend.Instant) error {
 	case n.lost:
 		err = goredis.ErrClosed
 	case n.silent(now):
-		err = errSilent
+		err = n.silence()
 	case len(n.queue) >= maxQueued:
 		err = errTooMany
 	}
@@ -130,6 +141,15 @@ func (n *redlockNode) silent(now backend.Instant) bool {
 		return true
 	}
 	return n.failures > 0 && now < n.restUntil
+}
+
+// silence is the error of what is not sent to a node that does not answer. The mutex is
+// held.
+func (n *redlockNode) silence() error {
+	if n.failure == nil {
+		return errSilent // the request is still under way
+	}
+	return silentError{n.failure}
 }
 
 // owe remembers a release that was not confirmed. The mutex is held.
@@ -253,10 +273,11 @@ func (n *redlockNode) finish(batch []*call, tested bool) []*call {
 		}
 	}
 	if answered {
-		n.failures = 0
+		n.failures, n.failure = 0, nil
 		return nil
 	}
 	n.failures++
+	n.failure = batch[0].err
 	n.lost = n.lost || lost
 	// A single broken connection says little; a server that restarts breaks them all.
 	if timeout || n.failures > 1 {
@@ -265,7 +286,7 @@ func (n *redlockNode) finish(batch []*call, tested bool) []*call {
 	late := n.queue
 	n.queue = nil
 	for _, c := range late {
-		c.err = errSilent
+		c.err = n.silence()
 		if n.lost {
 			c.err = goredis.ErrClosed
 		}
@@ -298,7 +319,8 @@ func (n *redlockNode) close() <-chan struct{} {
 // redisServer is a node on a client of go-redis.
 type redisServer struct {
 	client *goredis.Client
-	mark   string // the name of the node's mark
+	mark   string        // the name of the node's mark
+	delay  time.Duration // after which a node that has lost its data grants again
 	run    *nodeRun
 }
 
@@ -326,7 +348,7 @@ func (s redisServer) again(ctx context.Context, calls []*call) {
 			first[i] = c.value
 		}
 	}
-	mark := newCommand(ctx, "eval", markScript.text, 1, s.mark)
+	mark := newCommand(ctx, markCommand(s.mark, s.delay)...)
 	err := s.client.Process(ctx, mark)
 	if err == nil && s.run != nil {
 		err = s.run.is(list(asList(mark.Val())).string(0))

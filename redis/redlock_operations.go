@@ -100,7 +100,7 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 	record := attempt + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.of(req.Holder)
 	args := []any{
 		"evalsha", grantScript.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
-		record, req.TTL.Milliseconds(), b.restartDelay.Milliseconds(),
+		record, req.TTL.Milliseconds(), b.longestDelay.Milliseconds(),
 	}
 	r := b.newRound(req.TTL, (*tally).toAll, b.meansGrant)
 	var proposed int64

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +106,69 @@ func TestRedlockLostByAMajority(t *testing.T) {
 	}
 }
 
+// TestRedlockNodesRememberTheLongestTTL: the node that lost its data may have voted for
+// the lease of another Locker, with a longer TTL than that of the one that asks now.
+func TestRedlockNodesRememberTheLongestTTL(t *testing.T) {
+	t.Parallel()
+	long := RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: 6 * time.Second}}
+	short := RedlockOptions{Lock: lock.Options{TTL: time.Second}}
+
+	t.Run("opened after", func(t *testing.T) {
+		t.Parallel()
+		servers := nodeSet(t, 3)
+		_, err := askedAnew(t, servers, RedlockOptions{NewNodes: true, Lock: short.Lock}, brief("other", time.Second))
+		require.NoError(t, err)
+		servers[2].Kill(t) // the lease is on two nodes of three
+		warnings, err := askedAnew(t, servers, long, brief("another", time.Second))
+		require.NoError(t, err)
+		require.Contains(t, warnings, "restart_delay=6s")
+		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
+		require.NoError(t, err)
+		_, g := granted(t, b, brief("k", long.Lock.TTL))
+		require.NoError(t, b.Close())
+		servers[1].Restart(t, false)
+		servers[2].Restart(t, false)
+		keepsOut(t, servers, short, "k", g)
+		warnings, err = askedAnew(t, servers, long, brief("another", time.Second))
+		require.NoError(t, err)
+		require.NotContains(t, warnings, "restart_delay=6s", "the nodes know")
+	})
+	t.Run("open before", func(t *testing.T) {
+		t.Parallel()
+		servers := nodeSet(t, 3)
+		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		hold, g := granted(t, b, brief("k", long.Lock.TTL))
+		rival, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &short)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rival.Close()) })
+		flush(t, servers[1], servers[2])
+		for backend.SystemClock().Now() < g.Until() {
+			_, err := rival.Try(t.Context(), brief("k", time.Second))
+			if backend.SystemClock().Now() < g.Until() {
+				require.ErrorIs(t, err, backend.ErrUnavailable)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		_ = b.Release(t.Context(), hold)
+	})
+	t.Run("restarted under the longer lease", func(t *testing.T) {
+		t.Parallel()
+		servers := nodeSet(t, 3)
+		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		hold, _ := granted(t, b, brief("k", long.Lock.TTL))
+		servers[1].Restart(t, false)
+		eventually(t, "the node is told how long it has to wait", func() bool {
+			_, _ = b.Renew(t.Context(), hold)
+			mark, err := clientOf(t, servers[1]).Get(t.Context(), defaultRedlockPrefix+"node").Result()
+			return err == nil && strings.HasSuffix(mark, "|6000")
+		})
+	})
+}
+
 // TestRedlockLostByAll: when every node has lost its data nothing tells the set from a
 // new one but that the nodes have only just started, or were flushed.
 func TestRedlockLostByAll(t *testing.T) {
@@ -179,7 +243,7 @@ func TestRedlockFirstInstallation(t *testing.T) {
 		t.Parallel()
 		servers := freshSet(t, 3)
 		slow := opts
-		slow.RestartDelay = time.Minute
+		slow.RestartDelay = 5 * time.Second
 		warnings, err := askedAnew(t, servers, slow, brief("k", opts.Lock.TTL))
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")

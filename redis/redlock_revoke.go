@@ -32,7 +32,8 @@ func revokedToken(record string) (token string, revoked bool) {
 // which could renew the hold. Until then, and after an error, it may have been done on
 // some nodes; the hold goes on if a majority is left to it, and Revoke can be called
 // again. Nodes that say that they don't have the hold don't count for the
-// confirmation: a renewal under way may still put it back there.
+// confirmation: a renewal under way may still put it back there. If they are a
+// majority there is no such hold.
 func (b redlockWithTokens) Revoke(ctx context.Context, key string, token uint64) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
@@ -48,7 +49,7 @@ func (b redlockWithTokens) Revoke(ctx context.Context, key string, token uint64)
 	switch enough := len(b.nodes) - b.quorum + 1; {
 	case revoked >= enough:
 		return nil
-	case revoked+not == len(b.nodes), revoked == 0 && not >= b.quorum:
+	case revoked+not == len(b.nodes), not >= b.quorum:
 		return notHeld(key) // no majority has it
 	}
 	return b.failure(ctx, r, key)

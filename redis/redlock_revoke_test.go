@@ -93,6 +93,21 @@ func TestRedlockRevokeAgain(t *testing.T) {
 	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token), backend.ErrNotHeld)
 }
 
+// TestRedlockRevokeWhereLittleIsLeft: the record of a hold that was revoked before is
+// still on one node, another is down, and the rest say that there is no such hold.
+func TestRedlockRevokeWhereLittleIsLeft(t *testing.T) {
+	t.Parallel()
+	d, b, hold := toRevoke(t, 5, ttl)
+	require.NoError(t, b.Revoke(t.Context(), "k", hold.Token))
+	for _, c := range d.clients[:3] {
+		require.NoError(t, c.Del(t.Context(), d.record("k")).Err())
+	}
+	d.nodes[4].down()
+	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token), backend.ErrNotHeld)
+	d.nodes[2].down()
+	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token), backend.ErrUnavailable, "that may be on three of five")
+}
+
 // TestRedlockRevokeDuringTopUp: a renewal that was under way puts the hold back on
 // nodes that did not have it, which therefore don't count for the revocation.
 func TestRedlockRevokeDuringTopUp(t *testing.T) {
@@ -141,6 +156,14 @@ func TestRedlockRevokedLease(t *testing.T) {
 	b := redlockOn(t, servers, opts)
 	lease, err := l.Acquire(t.Context(), "k", lock.WithLabel("hangs"))
 	require.NoError(t, err)
+	eventually(t, "every node has got it", func() bool {
+		for _, s := range servers {
+			if n, err := clientOf(t, s).Exists(t.Context(), defaultRedlockPrefix+"k:k").Result(); err != nil || n == 0 {
+				return false
+			}
+		}
+		return true
+	})
 	servers[4].Kill(t)
 	servers[3].Freeze(t)
 	require.NoError(t, b.(backend.Revoker).Revoke(t.Context(), "k", lease.Token()))

@@ -71,13 +71,16 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 		logger.WarnContext(ctx, "redislock: an even number of nodes tolerates no more failures than one node less; use an odd number", "nodes", len(states))
 	}
 	b.compareRuns(states)
-	b.warnOf(ctx, logger, states)
 	appendOnly := len(missing) == 0
 	for _, s := range states {
 		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
 	}
 	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
-	return b.checkMarks(ctx, logger, patient, states, opts)
+	if err := b.checkMarks(ctx, logger, patient, states, opts); err != nil {
+		return err
+	}
+	b.warnOf(ctx, logger, states)
+	return nil
 }
 
 // askAll asks every node, each on a goroutine of its own since its client may not obey
@@ -117,11 +120,12 @@ func (b *redlockBackend) askAll(ctx context.Context, clients []*goredis.Client) 
 // stateOf asks one node.
 func (b *redlockBackend) stateOf(ctx context.Context, c *goredis.Client) (s nodeState) {
 	fail := func(err error) nodeState {
+		hint := hintAboutTLS(err, c.Options().TLSConfig != nil, "connect with it (tls=true, or the TLSConfig of the client)", "connect without it (no tls=true, no TLSConfig)")
 		err = describe(ctx, err)
 		if !errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable) {
 			err = fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
 		}
-		return nodeState{err: err}
+		return nodeState{err: fmt.Errorf("%w%s", err, hint)}
 	}
 	ping := newCommand(ctx, "ping")
 	if err := c.Process(ctx, ping); err != nil {
@@ -198,6 +202,6 @@ func (b *redlockBackend) warnOf(ctx context.Context, logger *slog.Logger, states
 	}
 	warn("these nodes don't allow INFO, so that it can't be seen whether one is given twice, nor whether one restarts without its newest data", silent)
 	warn("these nodes may evict locks and tokens when their memory is full; set maxmemory-policy to noeviction", evicting)
-	warn(fmt.Sprintf("these nodes keep no append-only file: after a restart they grant nothing for %s (restart_delay)", b.restartDelay), forgetful)
+	warn(fmt.Sprintf("these nodes keep no append-only file: after a restart they grant nothing for %s (restart_delay)", b.longestDelay), forgetful)
 	warn("these nodes can forget their last votes when their machine loses power; set appendfsync to always, or start such a node again only after the longest TTL", delayed)
 }

@@ -39,7 +39,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 		ttl = lock.DefaultTTL
 	}
 	// The times of the nodes come from the TTL.
-	if err := guarantees(false).CheckTTL(ttl); err != nil {
+	if err := redlockGuarantees(len(u.Hosts), true, guarantees(false).MaxTTL, false).CheckTTL(ttl); err != nil {
 		return fail(err)
 	}
 	q := u.Query

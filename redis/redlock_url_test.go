@@ -97,6 +97,7 @@ func TestRedlockBadURLs(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 	_, _, err = redlockOptionsOf(t, "redlock://a", time.Millisecond)
 	require.ErrorIs(t, err, backend.ErrInvalid)
+	require.ErrorContains(t, err, "redlock accepts")
 }
 
 // TestRedlockTLS: the nodes are spoken to in TLS alone, they and the client show each
@@ -104,9 +105,11 @@ func TestRedlockBadURLs(t *testing.T) {
 func TestRedlockTLS(t *testing.T) {
 	t.Parallel()
 	files := certificates(t)
-	var addresses, elsewhere []string
+	var addresses, elsewhere, plain []string
 	for range 3 {
-		port := speakTLS(t, servertest.Redis(t, servertest.WithPassword("secret")), files)
+		server := servertest.Redis(t, servertest.WithPassword("secret"))
+		port := speakTLS(t, server, files)
+		plain = append(plain, server.Addr())
 		addresses, elsewhere = append(addresses, "127.0.0.1:"+port), append(elsewhere, "localhost:"+port)
 	}
 	open := func(authority, parameters string) error {
@@ -135,7 +138,12 @@ func TestRedlockTLS(t *testing.T) {
 	}
 	require.NoError(t, open(":secret@"+strings.Join([]string{addresses[0], addresses[1], elsewhere[2]}, ","), ca+certificate), "a minority is tolerated")
 	require.Error(t, open(":secret@"+nodes, ca), "the nodes ask for a certificate, and may just end the connection")
-	require.ErrorIs(t, open(":secret@"+nodes, ""), backend.ErrUnavailable, "the nodes take no connection without TLS")
+	err := open(":secret@"+nodes, "")
+	require.ErrorIs(t, err, backend.ErrUnavailable, "the nodes take no connection without TLS")
+	require.ErrorContains(t, err, "if the server wants TLS on this port, connect with it (tls=true, ")
+	err = open(":secret@"+strings.Join(plain, ","), ca+certificate)
+	require.ErrorIs(t, err, backend.ErrUnavailable, "the nodes don't understand TLS there")
+	require.ErrorContains(t, err, "speaks no TLS on this port, connect without it (no tls=true,")
 	require.ErrorIs(t, open(":wrong@"+nodes, ca+certificate), backend.ErrPermanent)
 	require.ErrorIs(t, open(nodes, ca+certificate), backend.ErrPermanent)
 }

@@ -120,6 +120,7 @@ func TestSentinel(t *testing.T) {
 
 	_, err = backend.DefaultMux.Open(t.Context(), "redis://"+w.hosts+"?master=nobody", backend.OpenConfig{TTL: ttl})
 	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "that they watch a master of the name")
 }
 
 // TestSentinelFailover is what users see of a failover: a lease that the new primary

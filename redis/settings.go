@@ -73,7 +73,12 @@ func openError(ctx context.Context, err error) error {
 	if errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrUnavailable) {
 		return fmt.Errorf("redislock: open: %w", err)
 	}
-	return fmt.Errorf("redislock: open: %w: %w; check that a Redis server answers at this address", backend.ErrUnavailable, err)
+	hint := "check that a Redis server answers at this address"
+	if strings.Contains(err.Error(), "all sentinels") {
+		// The client says this also of sentinels that answered that they know no such name.
+		hint = "check that the sentinels answer, and that they watch a master of the name that was given (master=NAME)"
+	}
+	return fmt.Errorf("redislock: open: %w: %w; %s", backend.ErrUnavailable, err, hint)
 }
 
 // notAllowed reports that the server does not allow a command.

@@ -3,6 +3,7 @@ package redislock
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +56,39 @@ func TestTokensRiseOverEverything(t *testing.T) {
 	next("the clock")
 	server.Restart(t, false)
 	next("the server lost its data")
+}
+
+// TestTimeOfTheServer: TIME gives the microseconds without leading zeros, on some
+// servers as a number.
+func TestTimeOfTheServer(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.SharedRedis(t))
+	for _, micros := range []int{0, 9, 99, 99_999, 100_000, 999_999} {
+		for _, form := range []string{"{'1700000000', '%d'}", "{1700000000, %d}"} {
+			at := func(text string) string {
+				require.Contains(t, text, "redis.call('TIME')")
+				return strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf(form, micros))
+			}
+			n := namesOf(defaultPrefix, uniqueKey(t))
+			token, since := strconv.Itoa(1_700_000_000_000_000+micros), strconv.Itoa(1_700_000_000_000+micros/1000)
+			keys := []string{n.record(), n.counter() + n.record()}
+			id, next := backend.NewID().Hex(), backend.NewID().Hex()
+			granted, err := c.Eval(t.Context(), at(tryScript.text), keys, id, 60_000, "-|{}").Result()
+			require.NoError(t, err)
+			require.Equal(t, token, granted)
+			record, err := c.Get(t.Context(), n.record()).Result()
+			require.NoError(t, err)
+			require.Equal(t, "M1|"+id+":"+since+"+60000|"+token+"|"+since+"|-|{}", record)
+			require.NoError(t, c.Del(t.Context(), keys[1]).Err())
+			granted, err = c.Eval(t.Context(), at(handOverScript.text), keys, id, next, 60_000, "-|{}").Result()
+			require.NoError(t, err)
+			require.Equal(t, token, granted)
+			record, err = c.Get(t.Context(), n.record()).Result()
+			require.NoError(t, err)
+			require.Equal(t, "M1|"+next+":"+since+"+60000|"+token+"|"+since+"|-|{}", record)
+			require.NoError(t, c.Del(t.Context(), keys...).Err())
+		}
+	}
 }
 
 func TestTokensRunOutAndNeverRepeat(t *testing.T) {

@@ -43,7 +43,8 @@ func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest
 	for _, c := range clients {
 		eventually(t, "the cluster forms", func() bool {
 			text := c.ClusterInfo(t.Context()).Val()
-			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, fmt.Sprintf("cluster_known_nodes:%d", members))
+			// The state is ok before all slots are known, since full coverage is not required.
+			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) && strings.Contains(text, fmt.Sprintf("cluster_known_nodes:%d\r\n", members))
 		})
 	}
 	return addrs, servers

@@ -18,8 +18,10 @@
 --          {-4}  the owner has the largest number of holds
 local record = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
-local micros = string.sub('00000' .. time[2], -6)
-local now = time[1] .. string.sub(micros, 1, 3)
+local micros = time[2] .. ''
+if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
+local clock = time[1] .. micros
+local now = string.sub(clock, 1, -4)
 
 if record then
   local holds, token, since, owner, details =
@@ -65,7 +67,7 @@ end
 
 -- The clock is the floor, so that losing the counter repeats no token. Writing it
 -- before looking saves a call: the counter is hardly ever ahead of the clock.
-local token = time[1] .. micros
+local token = clock
 local last = redis.call('GETSET', KEYS[2], token)
 if last and (tonumber(last) or math.huge) >= tonumber(token) then
   local n = tonumber(last)

@@ -60,7 +60,8 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	b.closesIt = true
 	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
 		_ = b.Close()
-		return nil, fmt.Errorf("%w%s (%s)", err, hintAboutTLS(err, u.Scheme), u)
+		return nil, fmt.Errorf("%w%s (%s)", err,
+			hintAboutTLS(err, u.Scheme == "rediss", "write rediss:// in place of redis://", "write redis:// in place of rediss://"), u)
 	}
 	if fair {
 		return newFair(b), nil
@@ -68,20 +69,20 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	return b, nil
 }
 
-// hintAboutTLS is what to try when the server and the client may differ about TLS. A
-// server without it waits for the rest of a command that never comes, and one with it
-// closes the connection.
-func hintAboutTLS(err error, scheme string) string {
+// hintAboutTLS is what to try when the server and the client may differ about TLS, with
+// the words for using it and for not. A server without it waits for the rest of a
+// command that never comes, and one with it closes the connection.
+func hintAboutTLS(err error, used bool, use, dont string) string {
 	var record tls.RecordHeaderError
 	switch {
 	case dialFailed(err):
 		return ""
 	case errors.As(err, &record):
-		return "; the server speaks no TLS on this port: write redis:// in place of rediss://, or name the port for TLS"
-	case scheme == "rediss" && (isTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
-		return "; if the server speaks no TLS on this port, write redis:// in place of rediss://, or name the port for TLS"
-	case scheme == "redis" && (connectionBroke(err) || errors.Is(err, syscall.ECONNRESET)):
-		return "; if the server wants TLS on this port, write rediss:// in place of redis://"
+		return "; the server speaks no TLS on this port: " + dont + ", or name the port for TLS"
+	case used && (isTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
+		return "; if the server speaks no TLS on this port, " + dont + ", or name the port for TLS"
+	case !used && (connectionBroke(err) || errors.Is(err, syscall.ECONNRESET)):
+		return "; if the server wants TLS on this port, " + use
 	}
 	return ""
 }
