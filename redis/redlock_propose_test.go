@@ -51,14 +51,15 @@ func TestRedlockOneRoundTrip(t *testing.T) {
 	hold, g := inOneRound(t, d)
 	require.GreaterOrEqual(t, int64(g.Token), before)
 	require.LessOrEqual(t, int64(g.Token), nodeTime(t, d.clients[0])+50_000)
-	eventually(t, "every node has accepted it", func() bool {
-		for _, c := range d.clients {
-			if c.Get(t.Context(), d.accepted(hold.Key)).Val() != fmt.Sprintf("%d|%s", g.Token, hold.ID.Hex()) {
-				return false
-			}
+	accepted := 0
+	for _, c := range d.clients {
+		// A node that was asked so late that the token was behind its clock has none.
+		if v := c.Get(t.Context(), d.accepted(hold.Key)).Val(); v != "" {
+			require.Equal(t, fmt.Sprintf("%d|%s", g.Token, hold.ID.Hex()), v)
+			accepted++
 		}
-		return true
-	})
+	}
+	require.GreaterOrEqual(t, accepted, d.quorum)
 	rec, err := d.Inspect(t.Context(), hold.Key)
 	require.NoError(t, err)
 	require.Equal(t, g.Token, rec.Token)
