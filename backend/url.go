@@ -74,6 +74,10 @@ func validScheme(s string) bool {
 func (u *URL) parseAuthority(authority string) error {
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
 		user, password, has := strings.Cut(authority[:i], ":")
+		if strings.Contains(authority[:i], ",") {
+			// A host before it would go unnoticed, and the lock would be on the others.
+			return fmt.Errorf("%w: the %s URL has a comma before its last @; write user and password once, before the first host, for all of them, and with %%-escapes (a comma is %%2C, an @ is %%40)", ErrInvalid, u.Scheme)
+		}
 		authority = authority[i+1:]
 		var err1, err2 error
 		u.User, err1 = url.PathUnescape(user)

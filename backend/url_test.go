@@ -128,3 +128,18 @@ func FuzzParseURL(f *testing.F) {
 		_ = u.Query.Done()
 	})
 }
+
+func TestCredentialsOfEachHostAreRefused(t *testing.T) {
+	for _, raw := range []string{
+		"redlock://:hunter2@h1,:hunter2@h2,:hunter2@h3", "redlock://h1,me:hunter2@h2", "redis://me:hun,ter2@h1",
+	} {
+		_, err := backend.ParseURL(raw)
+		require.ErrorIs(t, err, backend.ErrInvalid, raw)
+		assert.Contains(t, err.Error(), "once, before the first host, for all of them", raw)
+		assert.NotContains(t, err.Error(), "ter2", raw)
+	}
+	u, err := backend.ParseURL("redis://me:hun%2Cter%40@h1,h2")
+	require.NoError(t, err)
+	assert.Equal(t, "hun,ter@", u.Password)
+	assert.Equal(t, []string{"h1", "h2"}, u.Hosts)
+}
