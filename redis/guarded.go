@@ -39,7 +39,8 @@ var GuardedSet = NewGuardedScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
 // such names. The result is what the script returns.
 //
 // The error matches ErrNotHeld when the lease is not held any more: nothing was
-// run. ErrUnavailable and ErrPermanent say that nothing was run either. The script
+// run. ErrUnavailable, ErrPermanent and ErrInvalid, for an argument that go-redis can't
+// send, say that nothing was run either. The script
 // is sent once: after ErrOutcomeUnknown it may have been run. Every other error is
 // the script's own, in its words and as a redis.Error, whatever they are: what the
 // script had written before stays, as always in Redis.
@@ -64,6 +65,8 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 	}
 	var refusal goredis.Error
 	switch {
+	case err != nil && strings.HasPrefix(err.Error(), "redis: can't marshal"):
+		return nil, fmt.Errorf("redislock: key %q: %w: nothing was run: %w", hold.Key, backend.ErrInvalid, err)
 	case err == nil, errors.Is(err, goredis.Nil):
 		return cmd.Val(), nil
 	case goredis.HasErrorPrefix(err, scriptFailed):

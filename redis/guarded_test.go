@@ -104,6 +104,9 @@ func TestGuardedScriptErrors(t *testing.T) {
 	// What can't be compiled was not run.
 	_, err := NewGuardedScript(write+"return ((").Run(t.Context(), lease, []string{name})
 	require.ErrorIs(t, err, lock.ErrPermanent)
+	_, err = GuardedSet.Run(t.Context(), lease, []string{name}, struct{ N int }{1})
+	require.ErrorIs(t, err, lock.ErrInvalid)
+	require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
 	got, err := NewGuardedScript("return {ok = 'FINE'}").Run(t.Context(), lease, nil)
 	require.NoError(t, err)
 	require.Equal(t, "FINE", got)
