@@ -200,6 +200,9 @@ func hintFor(err error) string {
 		case "NOAUTH", "WRONGPASS":
 			return "; check user and password"
 		}
+		if strings.Contains(refusal.Error(), "executing the script can't") {
+			return "; see the permissions in the documentation of this backend"
+		}
 		return ""
 	}
 	switch {

@@ -167,6 +167,7 @@ type redlockBackend struct {
 	restartDelay time.Duration
 	longestDelay time.Duration // of all Lockers that are known of
 	tokens       bool
+	grant        script // for these keys only, see grantScriptOf
 	clock        backend.Clock
 	guarantees   backend.Guarantees
 	holders      holderTexts
@@ -212,6 +213,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		quorum:       len(clients)/2 + 1,
 		prefix:       prefix,
 		mark:         prefix + "node",
+		grant:        grantScriptOf(clients, prefix),
 		nodeTimeout:  opts.NodeTimeout,
 		restartDelay: opts.RestartDelay,
 		tokens:       !opts.WithoutTokens,

@@ -30,6 +30,11 @@ func (b *redlockBackend) failure(ctx context.Context, r *round, key string) erro
 				continue
 			}
 			p = problem{text: "no answer within " + r.silence.String(), unknown: true}
+		case no:
+			if r.telling && r.calls[i].round != nil {
+				texts = append(texts, n.name+": "+b.problemOf(&r.calls[i], key).text)
+			}
+			continue
 		default:
 			continue
 		}
@@ -79,8 +84,12 @@ func (b *redlockBackend) problemOf(c *call, key string) problem {
 		}
 	case int64:
 		switch v {
-		case 0, 2:
+		case 0:
 			return problem{text: "no longer has the key"}
+		case 2:
+			return problem{text: "has accepted a larger token for another acquisition"}
+		case 3:
+			return problem{text: "has the key for a hold whose token it does not know; try again when more nodes answer"}
 		case -1:
 			return problem{permanent: true, text: fmt.Sprintf("the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix", b.record(key))}
 		case -2:

@@ -5,7 +5,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -391,4 +393,52 @@ func TestRedlockServerGivenTwice(t *testing.T) {
 		_, err := b.Try(t.Context(), request(uniqueKey(t)))
 		return err == nil || strings.Contains(err.Error(), servers[1].Addr()+": is new")
 	})
+}
+
+// lateServer loses the first request for a key; it arrives on its old connection, behind
+// what is sent next on a new one.
+type lateServer struct {
+	server
+	grant any // the hash of the script
+
+	mu   sync.Mutex
+	late []*call
+	done bool
+}
+
+func (l *lateServer) do(ctx context.Context, calls []*call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.late == nil && calls[0].script.hash == l.grant {
+		for _, c := range calls {
+			l.late = append(l.late, &call{script: c.script, args: c.args})
+			c.err = os.ErrDeadlineExceeded
+		}
+		return
+	}
+	l.server.do(ctx, calls)
+	if l.late != nil && !l.done {
+		l.done = true
+		l.server.do(ctx, l.late)
+	}
+}
+
+// TestRedlockLateGrantOfAnEarlierAttempt: a request of an earlier attempt that arrives
+// behind the one that counted does not make its vote one of the earlier attempt, which
+// is being cleared away.
+func TestRedlockLateGrantOfAnEarlierAttempt(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 20 * time.Millisecond})
+	inOneRound(t, d)
+	d.rival(t, "k", 2)
+	late := &lateServer{server: d.nodes[1].server, grant: d.grant.hash}
+	d.redlockBackend.nodes[1].server = late
+	_, _ = granted(t, d, request("k"))
+	eventually(t, "the late one has arrived", func() bool {
+		late.mu.Lock()
+		defer late.mu.Unlock()
+		return late.done
+	})
+	time.Sleep(100 * time.Millisecond) // for releases that should not have an effect
+	require.Equal(t, 3, d.count(t, "k"))
 }

@@ -9,6 +9,8 @@
 --
 -- Returns   1  removed
 --           0  the key is free or has another token; nothing was changed
+--           3  the key is held, and the node has accepted no token for that hold:
+--              it may be the one given. Nothing was changed
 local record = redis.call('GET', KEYS[1])
 local accepted = redis.call('GET', KEYS[2])
 if record then
@@ -18,6 +20,9 @@ if record then
     redis.call('DEL', KEYS[1])
     return 1
   end
+  -- A node that was asked late does not accept the token, and has the record.
+  local holder = string.match(record, '^R1|(%x+)|')
+  if holder and holder ~= id and holder ~= string.rep('0', 32) then return 3 end
 end
 redis.call('PERSIST', KEYS[3])
 return 0

@@ -16,7 +16,7 @@ import (
 var _ backend.Forgetter = (*redlockBackend)(nil)
 
 // forgetScript removes the accepted token KEYS[1] of a key without a record, KEYS[2].
-const forgetScript = `if redis.call('EXISTS', KEYS[2]) == 0 then return redis.call('DEL', KEYS[1]) end return 0`
+const forgetScript = `if not redis.pcall('GET', KEYS[2]) then return redis.call('DEL', KEYS[1]) end return 0`
 
 // forgetChunk is how many keys of a node one pipeline is about.
 const forgetChunk = 200

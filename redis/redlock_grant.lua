@@ -21,6 +21,7 @@
 --          -1  the record is not ours
 --          -2  the accepted token is not ours
 --          -3  the tokens are used up
+local function attempt(r) return tonumber(string.match(r, '^R1|%x+|(%d+)|')) or 0 end
 local record = redis.call('GET', KEYS[1])
 local mine = record and string.sub(record, 1, 36) == string.sub(ARGV[1], 1, 36)
 if record and not mine then
@@ -78,9 +79,10 @@ if ARGV[4] then
 end
 if not mine then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-else
+elseif attempt(record) <= attempt(ARGV[1]) then
   -- The record takes the number of this attempt, so that what still clears away an
-  -- earlier one leaves it alone.
+  -- earlier one leaves it alone. It never goes back to that of an earlier one, which
+  -- comes late.
   local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
   redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', left))
 end

@@ -71,7 +71,9 @@ func markOf(v any) (m nodeMark, ok bool) {
 // reached has complete data, and the nodes grant at once.
 //
 // The marks also tell the longest restart delay that any Locker has had on the nodes:
-// what a node has forgotten may be a lease of that length.
+// what a node has forgotten may be a lease of that length. A node whose data was complete
+// before this Locker came with a longer one stays so: there were no longer leases that it
+// could have forgotten.
 func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, clients []*goredis.Client, states []nodeState, opts RedlockOptions) error {
 	marks, errs := b.evalAll(ctx, clients, states, func(int) []any { return markCommand(b.mark, b.restartDelay) })
 	for i, err := range errs {
@@ -81,18 +83,22 @@ func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, cl
 	}
 	seen := make([]nodeMark, len(states))
 	all, used := true, false
+	var before time.Duration // the longest restart delay
 	for i, v := range marks {
 		var ok bool
 		if seen[i], ok = markOf(v); !ok {
 			all, seen[i] = false, nodeMark{}
 		}
-		b.longestDelay = max(b.longestDelay, time.Duration(seen[i].delay)*time.Millisecond)
+		before = max(before, time.Duration(seen[i].before)*time.Millisecond)
 	}
-	for _, m := range seen {
-		used = used || m.text != "" && m.left(b.longestDelay) == 0
+	b.longestDelay = max(b.longestDelay, before)
+	complete := make([]bool, len(seen))
+	for i, m := range seen {
+		complete[i] = m.before > 0 && m.left(before) == 0
+		used = used || complete[i]
 	}
-	b.warnOfShorter(ctx, logger, seen)
-	b.spreadDelay(ctx, clients, states, seen)
+	b.warnOfShorter(ctx, logger, before)
+	b.spreadDelay(ctx, clients, states, seen, complete)
 	if !used && (all || opts.NewNodes) {
 		b.trust(ctx, clients, states, seen, opts.NewNodes)
 	}
@@ -100,32 +106,34 @@ func (b *redlockBackend) checkMarks(ctx context.Context, logger *slog.Logger, cl
 	return nil
 }
 
-// markCommand writes down a mark.
+// markCommand writes down a mark where data was lost.
 func markCommand(mark string, delay time.Duration) []any {
 	return []any{"eval", markScript.text, 1, mark, delay.Milliseconds()}
 }
 
 // warnOfShorter says that Lockers which are open don't know of this one's restart delay.
-func (b *redlockBackend) warnOfShorter(ctx context.Context, logger *slog.Logger, seen []nodeMark) {
-	var before int64
-	for _, m := range seen {
-		before = max(before, m.before)
-	}
-	if shorter := time.Duration(before) * time.Millisecond; before > 0 && shorter < b.restartDelay {
+func (b *redlockBackend) warnOfShorter(ctx context.Context, logger *slog.Logger, before time.Duration) {
+	if before > 0 && before < b.restartDelay {
 		logger.WarnContext(ctx, fmt.Sprintf("redislock: this Locker has a restart delay of %s (restart_delay, or its TTL), and others on these nodes one of %s: those that are open now don't wait longer than that for a node that loses its data; open them again, and set restart_delay=%s in all of them",
-			b.restartDelay, shorter, b.restartDelay))
+			b.restartDelay, before, b.restartDelay))
 	}
 }
 
 // spreadDelay has the nodes that know of a shorter one write down the longest restart
-// delay, and so those that lose their data later.
-func (b *redlockBackend) spreadDelay(ctx context.Context, clients []*goredis.Client, states []nodeState, seen []nodeMark) {
+// delay, and so those that lose their data later. Those with complete data don't wait for
+// it.
+func (b *redlockBackend) spreadDelay(ctx context.Context, clients []*goredis.Client, states []nodeState, seen []nodeMark, complete []bool) {
 	longest := b.longestDelay.Milliseconds()
 	values, _ := b.evalAll(ctx, clients, states, func(i int) []any {
-		if seen[i].text == "" || seen[i].delay >= longest {
+		waits := complete[i] && seen[i].left(b.longestDelay) > 0
+		if seen[i].text == "" || seen[i].delay >= longest && !waits {
 			return nil
 		}
-		return markCommand(b.mark, b.longestDelay)
+		since := "-"
+		if complete[i] {
+			since = strconv.FormatInt(seen[i].since, 10)
+		}
+		return append(markCommand(b.mark, b.longestDelay), since)
 	})
 	for i, v := range values {
 		if m, ok := markOf(v); ok {

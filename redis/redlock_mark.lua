@@ -5,7 +5,10 @@
 --
 -- KEYS[1]  the node's mark: N1|run id|since when its data is complete, 0 for ever|
 --          the longest restart delay of a Locker, in milliseconds
--- ARGV[1]  the restart delay of this one
+-- ARGV[1]  the restart delay of this one. A mark that is written for lost data tells it
+--          if it is the longest; others do if there is ARGV[2]
+-- ARGV[2]  since when the node's data was complete, if that is known to be long enough
+--          ago for all delays so far: from then on it is complete for ever. Or "-"
 --
 -- Returns  {run id, mark, now, start, before}: the mark as it is now, and the node's
 --          clock; start: since when its data can be complete if the node was new when
@@ -30,27 +33,27 @@ if type(commands) == 'string' and not string.find(commands, 'cmdstat_flush%a+:ca
   start = started
 end
 local longest = '0'
-local function answer()
-  return {run, mark, string.format('%.0f', now), string.format('%.0f', start), longest}
-end
-local born = now
-local writer = run
+local born, writer, lost = now, run, true
 if mark then
   local known, since, stored = string.match(mark, '^N1|(%x*)|(%d+)|(%d+)$')
-  if not known then return answer() end
+  if not known then return {run, mark, string.format('%.0f', now), string.format('%.0f', start), longest} end
   longest = stored
   born = tonumber(since)
+  lost = false
   if known == run or run == '' then
-    if tonumber(ARGV[1]) <= tonumber(longest) then return answer() end
     writer = known
   else
     local kept = redis.pcall('INFO', 'persistence')
     if type(kept) == 'string' and not string.find(kept, 'aof_enabled:1') then
       -- What it has read from a snapshot is older than what it granted last.
+      lost = true
       born = math.max(born, started)
     end
   end
+  if not lost and since == ARGV[2] then born = 0 end
 end
-mark = string.format('N1|%s|%.0f|%.0f', writer, born, math.max(tonumber(ARGV[1]), tonumber(longest)))
-redis.call('SET', KEYS[1], mark)
-return answer()
+local delay = tonumber(longest)
+if lost or ARGV[2] then delay = math.max(delay, tonumber(ARGV[1])) end
+local new = string.format('N1|%s|%.0f|%.0f', writer, born, delay)
+if new ~= mark then redis.call('SET', KEYS[1], new) end
+return {run, new, string.format('%.0f', now), string.format('%.0f', start), longest}

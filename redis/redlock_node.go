@@ -329,7 +329,7 @@ func (s redisServer) do(ctx context.Context, calls []*call) {
 		s.again(ctx, calls)
 		return
 	}
-	s.exec(ctx, calls, false)
+	execute(ctx, s.client, calls, false)
 	for i, c := range calls {
 		if unknownScript(c.err) {
 			// The server has been restarted, or was never asked. The calls after this
@@ -340,42 +340,60 @@ func (s redisServer) do(ctx context.Context, calls []*call) {
 	}
 }
 
-// again sends the calls as text, after the script that notices a restart.
+// again sends the calls as text, after the script that notices a restart and on the same
+// connection: a run of the server that begins in between learns no script.
 func (s redisServer) again(ctx context.Context, calls []*call) {
-	first := make([]any, len(calls))
+	type answer struct {
+		value any
+		err   error
+	}
+	first := make([]answer, len(calls))
 	for i, c := range calls {
-		if c.err == nil {
-			first[i] = c.value
+		if !unknownScript(c.err) {
+			first[i] = answer{c.value, c.err}
 		}
 	}
 	mark := newCommand(ctx, markCommand(s.mark, s.delay)...)
-	err := s.client.Process(ctx, mark)
+	conn := s.client.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back
+	err := conn.Process(ctx, mark)
 	if err == nil && s.run != nil {
 		err = s.run.is(list(asList(mark.Val())).string(0))
 	}
-	if err != nil {
+	if err == nil {
+		execute(ctx, conn, calls, true)
+	} else {
 		for _, c := range calls {
 			c.value, c.err = nil, err
 		}
-		return
 	}
-	s.exec(ctx, calls, true)
 	for i, c := range calls {
-		if c.release && c.err == nil && first[i] == int64(1) {
-			c.value = first[i]
+		switch {
+		case errors.Is(c.err, errTwice):
+		case c.release && c.err == nil && first[i].value == int64(1):
+			c.value = first[i].value
+		case c.err != nil && sentinelFor(c.err) != nil && first[i] != answer{}:
+			// That nothing was done now does not deny what was done, or may have been.
+			c.value, c.err = first[i].value, first[i].err
 		}
 	}
 }
 
-func (s redisServer) exec(ctx context.Context, calls []*call, asText bool) {
+// executor is a client, or one connection of it.
+type executor interface {
+	Process(ctx context.Context, cmd goredis.Cmder) error
+	Pipeline() goredis.Pipeliner
+}
+
+func execute(ctx context.Context, s executor, calls []*call, asText bool) {
 	if len(calls) == 1 {
 		c := calls[0]
 		cmd := c.command(ctx, asText)
-		c.err = s.client.Process(ctx, cmd)
+		c.err = s.Process(ctx, cmd)
 		c.value = cmd.Val()
 		return
 	}
-	pipe := s.client.Pipeline()
+	pipe := s.Pipeline()
 	cmds := make([]single, len(calls))
 	for i, c := range calls {
 		cmds[i] = c.command(ctx, asText)

@@ -35,13 +35,23 @@ var unlockText string
 var markText string
 
 var (
-	grantScript  = newScript(grantText)
 	acceptScript = newScript(acceptText)
 	extendScript = newScript(extendText)
 	placeScript  = newScript(placeText)
 	unlockScript = newScript(unlockText)
 	markScript   = newScript(markText)
 )
+
+// grantScriptOf has a text of its own for each prefix and database. A server forgets its
+// scripts when it starts, and learns this one after the mark of these keys only: the
+// requests of those who have other keys there do not hide a restart from these.
+func grantScriptOf(clients []*goredis.Client, prefix string) script {
+	databases := make([]int, len(clients))
+	for i, c := range clients {
+		databases[i] = c.Options().DB
+	}
+	return newScript(fmt.Sprintf("-- databases %v, prefix %s\n%s", databases, prefix, grantText))
+}
 
 // tokenMemory is for how long a node remembers the token that it accepted last for
 // a key: max(24 h, 10 TTL).
@@ -99,7 +109,7 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 	attempt := recordHead + id + "|" + strconv.FormatUint(b.attempts.Add(1), 10) + "|"
 	record := attempt + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.of(req.Holder)
 	args := []any{
-		"evalsha", grantScript.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
+		"evalsha", b.grant.hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
 		record, req.TTL.Milliseconds(), b.longestDelay.Milliseconds(),
 	}
 	r := b.newRound(req.TTL, (*tally).toAll, b.meansGrant)
@@ -113,7 +123,7 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 			b.releaseAt(c.index, req.Key, attempt, r.until)
 		}
 	}
-	r.ask(grantScript, args, false)
+	r.ask(b.grant, args, false)
 	v := r.wait(ctx, b.limit(req.TTL))
 	if v != agreed {
 		b.undo(ctx, r, req, attempt)
@@ -156,7 +166,7 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 // for the token.
 func (b *redlockBackend) accept(ctx context.Context, r *round, req backend.Request, token int64) (*round, verdict) {
 	second := b.newRound(req.TTL, (*tally).toAll, meansAccept)
-	second.tally.votes = r.toAccept()
+	second.tally.votes, second.telling = r.toAccept(), true
 	second.ask(acceptScript, []any{
 		"evalsha", acceptScript.hash, 2, b.record(req.Key), b.accepted(req.Key),
 		req.ID.Hex(), token, tokenMemory(req.TTL),
@@ -204,8 +214,10 @@ func meansAccept(c *call) vote {
 		return failed
 	case c.value == int64(1):
 		return yes
+	case c.value == int64(0), c.value == int64(2):
+		return no
 	}
-	return no
+	return failed
 }
 
 // mayHold reports whether a node may have the key for a request that it answered

@@ -2,13 +2,18 @@ package redislock
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -336,4 +341,170 @@ func TestRedlockLongTTL(t *testing.T) {
 	require.NoError(t, lease.Release(t.Context()))
 	_, err = longer.TryAcquire(t.Context(), "k", lock.WithTTL(time.Minute+time.Millisecond))
 	refused(err)
+}
+
+// TestRedlockALongerDelayCostsNobody: nodes whose data is complete go on granting when a
+// Locker comes with a longer restart delay. What they lose from then on they wait for.
+func TestRedlockALongerDelayCostsNobody(t *testing.T) {
+	t.Parallel()
+	servers := freshSet(t, 3)
+	for _, s := range servers {
+		upFor(t, s, 4)
+	}
+	short := RedlockOptions{Lock: lock.Options{TTL: time.Second}}
+	long := RedlockOptions{RestartDelay: time.Hour, Lock: short.Lock}
+	_, err := askedAnew(t, servers, short, brief("k", time.Second))
+	require.NoError(t, err)
+	for _, opts := range []RedlockOptions{long, short, long} {
+		warnings, err := askedAnew(t, servers, opts, brief(uniqueKey(t), time.Second))
+		require.NoError(t, err)
+		require.NotContains(t, warnings, "lost their data")
+	}
+	flush(t, servers[0], servers[1])
+	_, err = askedAnew(t, servers, short, brief("other", time.Second))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "takes no part for another 59m5")
+}
+
+// lostVote has the key granted by nodes of which the first forgets it when it is
+// restarted with what it saved before. The second is down meanwhile.
+func lostVote(t *testing.T, servers []*servertest.Server, holder backend.Backend, ttl time.Duration) backend.Grant {
+	t.Helper()
+	for _, s := range servers {
+		require.NoError(t, clientOf(t, s).Save(t.Context()).Err())
+	}
+	servers[1].Kill(t)
+	_, g := granted(t, holder, brief("k", ttl))
+	n := holder.(redlockWithTokens).nodes[1]
+	eventually(t, "the request to the second has ended", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return !n.busy
+	})
+	return g
+}
+
+// outlasts requires that nobody else gets the key before the grant ends.
+func outlasts(t *testing.T, g backend.Grant, rival backend.Backend) {
+	t.Helper()
+	for backend.SystemClock().Now() < g.Until() {
+		_, err := rival.Try(t.Context(), brief("k", time.Second))
+		if backend.SystemClock().Now() < g.Until() {
+			require.Error(t, err, "a second holder")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// TestRedlockNeighbourHidesNoRestart: those who have other keys on the nodes, and meet
+// them first after a restart, teach them no script by which the restart goes unnoticed.
+func TestRedlockNeighbourHidesNoRestart(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]func(*goredis.Options, *RedlockOptions){
+		"another prefix":   func(_ *goredis.Options, o *RedlockOptions) { o.Prefix = "other:" },
+		"another database": func(c *goredis.Options, _ *RedlockOptions) { c.DB = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := nodeSet(t, 3)
+			const ttl = 6 * time.Second
+			opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+			holder, rival := redlockOn(t, servers, opts), redlockOn(t, servers, opts)
+			others := &RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: time.Second}}
+			var clients []goredis.UniversalClient
+			for _, s := range servers {
+				c := &goredis.Options{Addr: s.Addr()}
+				of(c, others)
+				client := goredis.NewClient(c)
+				t.Cleanup(func() { _ = client.Close() })
+				clients = append(clients, client)
+			}
+			neighbour, err := NewRedlockBackend(t.Context(), clients, others)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, neighbour.Close()) })
+			g := lostVote(t, servers, holder, ttl)
+			servers[0].Restart(t, true) // has forgotten its vote
+			servers[1].Restart(t, true)
+			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+				_, _ = neighbour.Try(t.Context(), brief(uniqueKey(t), time.Second))
+			}
+			outlasts(t, g, rival)
+		})
+	}
+}
+
+// atMark runs once behind the script that notices a restart.
+type atMark struct {
+	armed atomic.Bool
+	do    func()
+	fail  error // of the script, from then on
+}
+
+func (h *atMark) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (h *atMark) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if args := cmd.Args(); args[0] != "eval" || args[1] != markScript.text || !h.armed.Load() {
+			return next(ctx, cmd)
+		}
+		if h.fail != nil {
+			cmd.SetErr(h.fail)
+			return h.fail
+		}
+		err := next(ctx, cmd)
+		if h.armed.Swap(false) {
+			h.do()
+		}
+		return err
+	}
+}
+
+func (h *atMark) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// TestRedlockRestartBehindTheMark: a node that is restarted between the mark and the
+// scripts as text is met again, with a new mark.
+func TestRedlockRestartBehindTheMark(t *testing.T) {
+	t.Parallel()
+	servers := freshSet(t, 3)
+	servers[1] = servertest.Redis(t, servertest.WithPersistence()) // it votes at once
+	firstUse(t, servers)
+	const ttl = 6 * time.Second
+	opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+	holder, rival := redlockOn(t, servers, opts), redlockOn(t, servers, opts)
+	hook := &atMark{do: func() { servers[0].Restart(t, true) }}
+	nodeServer(rival, 0).client.AddHook(hook)
+	g := lostVote(t, servers, holder, ttl)
+	require.NoError(t, clientOf(t, servers[0]).ScriptFlush(t.Context()).Err())
+	servers[1].Restart(t, true)
+	hook.armed.Store(true)
+	outlasts(t, g, rival)
+	require.False(t, hook.armed.Load(), "it was restarted there")
+}
+
+func nodeServer(b backend.Backend, node int) redisServer {
+	return b.(redlockWithTokens).nodes[node].server.(redisServer)
+}
+
+// TestRedlockDoneBehindAnUnknownScript: what a node has carried out behind a script that it
+// did not know is not denied when the node is gone before the scripts are sent as text.
+func TestRedlockDoneBehindAnUnknownScript(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 1)
+	b := redlockOn(t, servers, &RedlockOptions{Lock: lock.Options{TTL: time.Second}})
+	hold, _ := granted(t, b, brief("k", time.Second)) // the script for grants is known now, and that for renewals is not
+	r, s := b.(redlockWithTokens), nodeServer(b, 0)
+	hook := &atMark{fail: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
+	hook.armed.Store(true)
+	s.client.AddHook(hook)
+	renewal := &call{script: extendScript, args: []any{"evalsha", extendScript.hash, 2, r.record("k"), r.mark, hold.ID.Hex(), 1000}}
+	grant := &call{script: r.grant, args: []any{
+		"evalsha", r.grant.hash, 3, r.record("other"), r.accepted("other"), r.mark, "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
+	}}
+	s.do(t.Context(), []*call{renewal, grant})
+	require.ErrorIs(t, sentinelFor(renewal.err), backend.ErrUnavailable)
+	require.NotEmpty(t, clientOf(t, servers[0]).Get(t.Context(), r.record("other")).Val())
+	require.NoError(t, grant.err)
+	require.Equal(t, yes, r.meansGrant(grant))
 }

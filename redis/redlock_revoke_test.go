@@ -185,3 +185,22 @@ func TestRedlockRevokedLease(t *testing.T) {
 	require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrTakenOver)
 	require.Greater(t, <-granted, lease.Token())
 }
+
+// TestRedlockForceOnANodeWithoutTheToken: a node that was asked late has the record and no
+// token for it. It does not count for the confirmation: the hold may go on there.
+func TestRedlockForceOnANodeWithoutTheToken(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 500 * time.Millisecond})
+	b := redlockWithTokens{d.redlockBackend}
+	hold, g := granted(t, d, request("k"))
+	eventually(t, "all have it", func() bool { return d.count(t, "k") == 3 })
+	require.NoError(t, d.clients[2].Del(t.Context(), d.accepted("k")).Err())
+	d.nodes[0].down()
+	err := b.ForceRelease(t.Context(), "k", g.Token)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "a hold whose token it does not know; try again when more nodes answer")
+	d.nodes[0].up()
+	eventually(t, "two nodes remove it", func() bool { return b.ForceRelease(t.Context(), "k", g.Token) == nil })
+	_, err = d.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrNotHeld)
+}

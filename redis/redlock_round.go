@@ -114,6 +114,7 @@ type round struct {
 	until   backend.Instant // for how long a release of the hold is repeated
 	meaning func(*call) vote
 	judge   func(*tally) verdict
+	telling bool          // an error names the nodes that said no, too
 	done    chan struct{} // holds one: the verdict is known
 
 	mu      sync.Mutex // guards the rest

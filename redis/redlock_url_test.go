@@ -195,4 +195,8 @@ func TestRedlockPermissions(t *testing.T) {
 	hold, _ = granted(t, b, request("k"))
 	require.NoError(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", hold.Token))
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
+	require.NoError(t, b.(backend.Forgetter).Forget(t.Context(), "k"))
+	for _, admin := range admins {
+		require.Equal(t, []string{defaultRedlockPrefix + "node"}, admin.Keys(t.Context(), "*").Val())
+	}
 }
