@@ -234,27 +234,34 @@ func (l releaseFollowed) Release(ctx context.Context) error {
 	return err
 }
 
+// rowTxBegun is a transaction of InTx that has begun, and its lease.
+func rowTxBegun(t *testing.T, s *servertest.Server) (lock.Lease, *rowTx) {
+	t.Helper()
+	lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
+	require.NoError(t, err)
+	b, h, err := rowHoldOf(lease)
+	require.NoError(t, err)
+	tx := &rowTx{b: b, h: h, ctx: t.Context()}
+	require.NoError(t, tx.begin(t.Context()))
+	return lease, tx
+}
+
 // What comes after the release does not hold InTx up.
 func TestRowTxEndsWithItsRelease(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		for _, commit := range []bool{true, false} {
-			lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
-			require.NoError(t, err)
-			b, h, err := rowHoldOf(lease)
-			require.NoError(t, err)
-			tx := &rowTx{b: b, h: h, ctx: t.Context()}
-			require.NoError(t, tx.begin(t.Context()))
+			lease, tx := rowTxBegun(t, s)
 			finished := make(chan error, 1)
-			go func() { finished <- tx.finish(t.Context(), releaseFollowed{lease, h}, commit) }()
+			go func() { finished <- tx.finish(t.Context(), releaseFollowed{lease, tx.h}, commit) }()
 			select {
 			case err := <-finished:
 				require.NoError(t, err, "commit %v", commit)
 			case <-time.After(10 * time.Second):
 				t.Error("the clean-up was waited for")
 			}
-			_, err = tx.ExecContext(short(t, time.Second), "SELECT 1")
+			_, err := tx.ExecContext(short(t, time.Second), "SELECT 1")
 			require.ErrorIs(t, err, sql.ErrTxDone)
-			h.leave()
+			tx.h.leave()
 		}
 	})
 }
@@ -271,13 +278,8 @@ func (l releaseForgiven) Release(ctx context.Context) error {
 // What ended the hold is told whatever the release says.
 func TestRowTxTellsOfTheLoss(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
-		lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
-		require.NoError(t, err)
-		b, h, err := rowHoldOf(lease)
-		require.NoError(t, err)
-		tx := &rowTx{b: b, h: h, ctx: t.Context()}
-		require.NoError(t, tx.begin(t.Context()))
-		_, err = adminOf(t, s).ExecContext(t.Context(), fmt.Sprintf("KILL CONNECTION %d", h.s.id))
+		lease, tx := rowTxBegun(t, s)
+		_, err := adminOf(t, s).ExecContext(t.Context(), fmt.Sprintf("KILL CONNECTION %d", tx.h.s.id))
 		require.NoError(t, err)
 		require.ErrorIs(t, tx.finish(t.Context(), releaseForgiven{lease}, true), lock.ErrLost)
 	})
@@ -327,13 +329,8 @@ func TestRowSilenceInTheMiddleOfRows(t *testing.T) {
 func TestRowTxCommitsNothingAfterItsEnd(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		table := workTable(t, adminOf(t, s))
-		lease, err := rowLockerOn(t, s, nil).TryAcquire(t.Context(), uniqueKey(t))
-		require.NoError(t, err)
-		b, h, err := rowHoldOf(lease)
-		require.NoError(t, err)
-		tx := &rowTx{b: b, h: h, ctx: t.Context()}
-		require.NoError(t, tx.begin(t.Context()))
-		_, err = tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1")
+		lease, tx := rowTxBegun(t, s)
+		_, err := tx.ExecContext(t.Context(), "UPDATE "+table+" SET n = 1")
 		require.NoError(t, err)
 		late := &lateRelease{Lease: lease}
 		require.ErrorIs(t, tx.finish(t.Context(), late, true), lock.ErrSessionLost)
