@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -48,15 +49,15 @@ type Backend interface {
 	Close() error
 }
 
-// Request asks for one hold.
+// Request asks for one hold. Printing it, also as JSON, shows no secret.
 type Request struct {
 	// Key has passed [ValidateKey].
 	Key string
 	// ID names this acquisition. It is a secret: who knows it can release.
-	ID ID
+	ID ID `json:"-"`
 	// Owner is the explicit owner that may hold the key several times at once,
 	// or empty. It is a secret, for the same reason.
-	Owner string
+	Owner string `json:"-"`
 	// TTL has passed [Guarantees.CheckTTL].
 	TTL time.Duration
 	// Holder is stored beside the record for those who are refused.
@@ -69,14 +70,25 @@ type Request struct {
 	Renewed bool
 }
 
-// Hold names the hold that a request was granted, or may have been granted.
+// Format prints the request for people, with every verb in the same way.
+func (r Request) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "request for %q with the TTL %s", r.Key, r.TTL)
+}
+
+// Hold names the hold that a request was granted, or may have been granted. Printing it,
+// also as JSON, shows no secret.
 type Hold struct {
 	Key   string
-	ID    ID
-	Owner string
+	ID    ID     `json:"-"`
+	Owner string `json:"-"`
 	TTL   time.Duration
 	// Token is zero when the outcome of the request is unknown.
 	Token uint64
+}
+
+// Format prints the hold for people, with every verb in the same way.
+func (h Hold) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "hold of %q with the token %d", h.Key, h.Token)
 }
 
 // HoldOf is the hold that the request asks for.

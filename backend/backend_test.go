@@ -75,6 +75,25 @@ func TestHeldErrorTellsWho(t *testing.T) {
 	assert.Equal(t, `lock: "k" is held by host h`, (&backend.HeldError{Key: "k", Holder: backend.Holder{Host: "h"}}).Error())
 }
 
+func TestNearestTTLIsAccepted(t *testing.T) {
+	s := time.Second
+	for _, c := range []struct {
+		g          backend.Guarantees
+		want, near time.Duration
+	}{
+		{backend.Guarantees{}, 30 * s, 30 * s},
+		{backend.Guarantees{MinTTL: s, MaxTTL: 10 * s}, 30 * s, 10 * s},
+		{backend.Guarantees{MinTTL: 40 * s}, 30 * s, 40 * s},
+		{backend.Guarantees{TTLGrain: 7 * s}, 30 * s, 28 * s},
+		{backend.Guarantees{TTLGrain: s}, s / 2, s},
+		{backend.Guarantees{MinTTL: 5 * s, TTLGrain: 4 * s}, s, 8 * s},
+	} {
+		near := c.g.NearestTTL(c.want)
+		assert.Equal(t, c.near, near, "%+v", c)
+		assert.NoError(t, c.g.CheckTTL(near), "%+v", c)
+	}
+}
+
 func TestCheckTTL(t *testing.T) {
 	g := backend.Guarantees{Name: "x", MinTTL: time.Second, MaxTTL: time.Minute, TTLGrain: time.Second}
 	assert.NoError(t, g.CheckTTL(time.Second))

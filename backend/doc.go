@@ -10,10 +10,26 @@
 // waiting, automatic renewal, the local deadline, loss and its cause, maximum
 // hold, clean-up after a cancelled call, and Close.
 //
-// What only some servers can do is an optional interface of one method
-// ([Watcher], [Queuer], [LossNotifier], [BatchRenewer], [HandOverer],
-// [Inspector], [ForceReleaser], [Revoker], [Lister], [Clocked]). A backend that lacks one still
-// works; the fall-back is written once, in the lock package.
+// # Abilities
+//
+// What only some servers can do is an optional interface of one method. [As] finds it, also
+// behind a [Wrapper]. A backend that lacks one still works; the fall-back is written once,
+// in the lock package:
+//
+//	ability         what the server can do                  without it
+//	Watcher         tells when a key may be free            waiters poll
+//	Queuer          keeps waiters in a queue                they compete
+//	ReleaseTeller   counts who was told of a release        a turn is left after refusals only
+//	HandOverer      releases and grants in one step         a release, then a try
+//	BatchRenewer    renews many holds in one round trip     one request for each
+//	Partitioner     names the member that serves a key      one partition
+//	LossNotifier    learns of losses by itself              the next renewal tells
+//	Inspector       shows who holds a key                   ErrUnsupported for tools
+//	ForceReleaser   ends the hold of another                ErrUnsupported for tools
+//	Revoker         ends it, and lets nobody in before      ErrUnsupported for tools
+//	Lister          finds the keys that are held            ErrUnsupported for tools
+//	Forgetter       removes what is kept of unused keys     nothing is kept
+//	Clocked         has a clock of its own                  SystemClock
 //
 // # Records and holds
 //

@@ -3,8 +3,11 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The errors of every backend, matched with errors.Is. The lock package exports
@@ -39,6 +42,11 @@ var (
 	// ErrOutcomeUnknown: the request may or may not have taken effect. The lock
 	// package cleans up after it, and repeating the call is safe.
 	ErrOutcomeUnknown = errors.New("lock: outcome unknown")
+
+	// ErrNotSent: the context of the call ended before anything was sent, so that
+	// there is nothing to clean up. It comes with the error of the context. A backend
+	// that can't be sure leaves it out, and the outcome is unknown.
+	ErrNotSent = errors.New("lock: nothing was sent")
 
 	// ErrUnavailable: the server could not be reached, or refuses writes for now.
 	// Nothing was changed; trying again later can help.
@@ -86,7 +94,7 @@ type Holder struct {
 
 // String describes the holder for people, for example `"backup" (host db1, pid
 // 312) since 2026-11-20T22:04:05Z`, and says "an unnamed holder" when nothing is
-// known.
+// known. What a terminal would not print is quoted.
 func (h Holder) String() string {
 	var b strings.Builder
 	if h.Label != "" {
@@ -94,7 +102,7 @@ func (h Holder) String() string {
 	}
 	var at []string
 	if h.Host != "" {
-		at = append(at, "host "+h.Host)
+		at = append(at, "host "+printable(h.Host))
 	}
 	if h.PID != 0 {
 		at = append(at, fmt.Sprintf("pid %d", h.PID))
@@ -113,6 +121,16 @@ func (h Holder) String() string {
 		b.WriteString(" since " + h.Since.UTC().Format(time.RFC3339))
 	}
 	return b.String()
+}
+
+// printable returns the text as it is, or quoted where it has something in it that a
+// terminal does not print, such as an escape sequence.
+func printable(text string) string {
+	unprinted := func(r rune) bool { return !unicode.IsPrint(r) }
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, unprinted) {
+		return text
+	}
+	return strconv.Quote(text)
 }
 
 // Record is what an [Inspector] shows of a key.

@@ -102,6 +102,22 @@ func (g Guarantees) CheckTTL(ttl time.Duration) error {
 	return nil
 }
 
+// NearestTTL returns a TTL that [Guarantees.CheckTTL] accepts: the one that is wanted, or
+// the nearest within the limits, rounded down to the grain where that is not below MinTTL.
+func (g Guarantees) NearestTTL(want time.Duration) time.Duration {
+	ttl := max(want, g.MinTTL)
+	if g.MaxTTL > 0 {
+		ttl = min(ttl, g.MaxTTL)
+	}
+	if grain := g.TTLGrain; grain > 1 {
+		ttl -= ttl % grain
+		if ttl < g.MinTTL || ttl <= 0 {
+			ttl += grain
+		}
+	}
+	return ttl
+}
+
 func (g Guarantees) ttlRange() string {
 	s := fmt.Sprintf("multiples of %s from %s", max(g.TTLGrain, 1), max(g.MinTTL, g.TTLGrain, 1))
 	if g.MaxTTL > 0 {

@@ -22,12 +22,23 @@ type Hint struct {
 	Watchers int
 }
 
+// ReleaseTeller is implemented by backends whose release knows, without another round
+// trip, whether other clients watch the key. A client that takes the key again and again
+// then leaves them their turn.
+type ReleaseTeller interface {
+	// ReleaseTelling is Release, and returns how many other clients were told that the
+	// key is free: zero when it is still held, fewer when the server can't say. What
+	// this client itself watches, or has just ceased to watch, does not count.
+	ReleaseTelling(ctx context.Context, hold Hold) (others int, err error)
+}
+
 // Queuer is implemented by backends where waiting takes a place on the server. Where
 // [Guarantees] say Fair, places are served first come first served across all
 // clients.
 type Queuer interface {
-	// Enqueue takes a place for the request and returns without waiting for the
-	// key. On error no place is left behind.
+	// Enqueue takes a place for the request, and returns when the server has
+	// answered, without waiting for the key. A server that is silent gives no place.
+	// On error no place is left behind.
 	Enqueue(ctx context.Context, req Request) (Ticket, error)
 }
 
@@ -38,6 +49,11 @@ type Ticket interface {
 	// that grants, and Validity.Sent is the instant of that step. After an error
 	// the caller withdraws.
 	Wait(ctx context.Context) (Grant, error)
+	// Behind reports whether the server has said, to Enqueue or to Wait, that
+	// somebody else was before this place. Only then is a caller who gives up told
+	// that the key is held: to have no answer is not to be refused. It does no I/O
+	// and may be called beside Wait.
+	Behind() bool
 	// Withdraw gives the place up and removes the grant if there is one. It may
 	// be called again after an error. A place never outlives the TTL of its
 	// request once its client has gone.
@@ -65,6 +81,19 @@ type BatchRenewer interface {
 type Renewal struct {
 	Validity Validity
 	Err      error
+}
+
+// Partitioner is implemented by backends whose keys are served by several servers that
+// fail apart from each other, such as the members of a cluster.
+type Partitioner interface {
+	// Partition names the server that serves the key, as far as that is known here, and
+	// is "" where it isn't. The lock package renews holds of different partitions in
+	// different batches, and a request that hangs in one partition keeps no renewal and
+	// no clean-up of another waiting. Nothing else depends on it, so the answer may
+	// change, and may be wrong for a while after a server has moved. There are few
+	// different answers, not one for each key. It is asked for every renewal: it does no
+	// I/O, does not block, and is safe for concurrent use.
+	Partition(key string) string
 }
 
 // HandOverer is implemented by backends that can release a hold and grant the
