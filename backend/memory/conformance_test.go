@@ -11,8 +11,11 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 )
 
-// TestConformance runs the whole suite on both personalities.
+// TestConformance runs the whole suite on both personalities, as they are used.
 func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestConformanceInVirtualTime does it in seconds")
+	}
 	for name, queue := range map[string]bool{"record": false, "queue": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -70,7 +70,7 @@ func NewBackend(ctx context.Context, opts *Options) (backend.Backend, error) {
 
 func init() {
 	backend.DefaultMux.Register(Scheme, Opener)
-	backend.DefaultMux.Declare("mem:", recordBackend{}.Guarantees())
+	backend.DefaultMux.Declare("mem:", (&recordBackend{}).Guarantees())
 	backend.DefaultMux.Declare("mem:?mode=queue", (&queueBackend{}).Guarantees())
 }
 

@@ -256,14 +256,18 @@ func (b *queueBackend) Enqueue(ctx context.Context, req backend.Request) (backen
 	if err := s.after(OpTry); err != nil {
 		return nil, err
 	}
-	return &ticket{b, req.Key, n}, nil
+	return &ticket{b, req.Key, n, !n.granted}, nil
 }
 
 type ticket struct {
-	b   *queueBackend
-	key string
-	n   *node
+	b      *queueBackend
+	key    string
+	n      *node
+	behind bool
 }
+
+// Behind implements backend.Ticket.
+func (t *ticket) Behind() bool { return t.behind }
 
 // Wait implements backend.Ticket. The place lasts while somebody waits at it.
 func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {

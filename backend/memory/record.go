@@ -7,16 +7,16 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// recordBackend is the personality with records that expire.
+// recordBackend is one client of the personality with records that expire.
 type recordBackend struct{ s *Store }
 
-func newRecordBackend(s *Store) (backend.Backend, error) { return recordBackend{s}, nil }
+func newRecordBackend(s *Store) (backend.Backend, error) { return &recordBackend{s}, nil }
 
-func (b recordBackend) Guarantees() backend.Guarantees { return guarantees() }
-func (b recordBackend) Clock() backend.Clock           { return b.s.clock }
-func (b recordBackend) Close() error                   { return nil }
+func (b *recordBackend) Guarantees() backend.Guarantees { return guarantees() }
+func (b *recordBackend) Clock() backend.Clock           { return b.s.clock }
+func (b *recordBackend) Close() error                   { return nil }
 
-func (b recordBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+func (b *recordBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, err
 	}
@@ -80,7 +80,7 @@ func (r *record) refuse(key string, now backend.Instant) error {
 	return &backend.HeldError{Key: key, Holder: r.holder, Remaining: r.remaining(now)}
 }
 
-func (b recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+func (b *recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Validity{}, err
 	}
@@ -103,7 +103,7 @@ func (b recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Valid
 }
 
 // RenewBatch implements backend.BatchRenewer.
-func (b recordBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+func (b *recordBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
 	for i, h := range holds {
 		out[i].Validity, out[i].Err = b.Renew(ctx, h)
@@ -111,30 +111,37 @@ func (b recordBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []b
 	return out
 }
 
-func (b recordBackend) Release(ctx context.Context, h backend.Hold) error {
+func (b *recordBackend) Release(ctx context.Context, h backend.Hold) error {
+	_, err := b.ReleaseTelling(ctx, h)
+	return err
+}
+
+// ReleaseTelling implements backend.ReleaseTeller.
+func (b *recordBackend) ReleaseTelling(ctx context.Context, h backend.Hold) (others int, _ error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return 0, err
 	}
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.before(OpRelease); err != nil {
-		return err
+		return 0, err
 	}
 	r := s.live(h.Key, s.clock.Now())
 	if r == nil || !has(r.holds, h.ID) {
-		return backend.ErrNotHeld
+		return 0, backend.ErrNotHeld
 	}
 	delete(r.holds, h.ID)
 	if len(r.holds) == 0 {
 		delete(s.records, h.Key)
 		s.signal(h.Key)
+		others = s.others(h.Key, b)
 	}
-	return s.after(OpRelease)
+	return others, s.after(OpRelease)
 }
 
 // HandOver implements backend.HandOverer.
-func (b recordBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+func (b *recordBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, err
 	}
@@ -162,17 +169,17 @@ func (b recordBackend) HandOver(ctx context.Context, from backend.Hold, to backe
 }
 
 // Watch implements backend.Watcher.
-func (b recordBackend) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+func (b *recordBackend) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ch := b.s.watch(key)
+	ch := b.s.watch(key, b)
 	context.AfterFunc(ctx, func() { b.s.unwatch(key, ch) })
 	return ch, nil
 }
 
 // Inspect implements backend.Inspector.
-func (b recordBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
+func (b *recordBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Record{}, err
 	}
@@ -191,7 +198,7 @@ func (b recordBackend) Inspect(ctx context.Context, key string) (backend.Record,
 }
 
 // ForceRelease implements backend.ForceReleaser.
-func (b recordBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
+func (b *recordBackend) ForceRelease(ctx context.Context, key string, token uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -207,7 +214,7 @@ func (b recordBackend) ForceRelease(ctx context.Context, key string, token uint6
 }
 
 // Revoke implements backend.Revoker.
-func (b recordBackend) Revoke(ctx context.Context, key string, token uint64) error {
+func (b *recordBackend) Revoke(ctx context.Context, key string, token uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -226,6 +233,6 @@ func (b recordBackend) Revoke(ctx context.Context, key string, token uint64) err
 }
 
 // List implements backend.Lister.
-func (b recordBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+func (b *recordBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.records) }, b.Inspect, visit)
 }

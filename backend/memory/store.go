@@ -20,7 +20,7 @@ type Store struct {
 	mu      sync.Mutex
 	records map[string]*record
 	queues  map[string]*queue
-	watches map[string]map[chan backend.Hint]struct{}
+	watches map[string]map[chan backend.Hint]*recordBackend
 	token   uint64
 	faults  faults
 }
@@ -35,7 +35,7 @@ func NewStore(clock backend.Clock) *Store {
 		clock:   clock,
 		records: map[string]*record{},
 		queues:  map[string]*queue{},
-		watches: map[string]map[chan backend.Hint]struct{}{},
+		watches: map[string]map[chan backend.Hint]*recordBackend{},
 	}
 }
 
@@ -103,14 +103,25 @@ func (s *Store) signal(key string) {
 	}
 }
 
-func (s *Store) watch(key string) chan backend.Hint {
+// others counts the clients other than b that watch a key. The mutex is held.
+func (s *Store) others(key string, b *recordBackend) int {
+	n := 0
+	for _, by := range s.watches[key] {
+		if by != b {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *Store) watch(key string, b *recordBackend) chan backend.Hint {
 	ch := make(chan backend.Hint, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watches[key] == nil {
-		s.watches[key] = map[chan backend.Hint]struct{}{}
+		s.watches[key] = map[chan backend.Hint]*recordBackend{}
 	}
-	s.watches[key][ch] = struct{}{}
+	s.watches[key][ch] = b
 	return ch
 }
 
