@@ -23,7 +23,7 @@ func openBootClock() (bootClock, error) {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return bootClock{}, fmt.Errorf("%w: filelock: cannot read CLOCK_MONOTONIC: %v", backend.ErrPermanent, err)
 	}
-	return bootClock{id: id, now: boottime}, nil
+	return bootClock{run: runID{Boot: id}, now: boottime}, nil
 }
 
 func boottime() int64 {

@@ -1,7 +1,10 @@
 package filelock
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -22,30 +25,107 @@ const (
 	boottimeEntry = "boottime"
 )
 
-// openBootClock reads CLOCK_BOOTTIME and the kernel's boot id. Without a boot id
-// there is no telling whether a record is from before a reboot, and a process
+// openBootClock reads CLOCK_BOOTTIME and what names the run of the kernel. Without a
+// name there is no telling whether a record is from before a reboot, and a process
 // that guesses would disagree with those that know, so it is an error.
 func openBootClock() (bootClock, error) {
-	id, err := os.ReadFile(bootIDFile)
-	if err != nil || len(strings.TrimSpace(string(id))) == 0 {
-		return bootClock{}, fmt.Errorf("%w: filelock: cannot read the boot id from %s: %v; mount /proc", backend.ErrPermanent, bootIDFile, err)
+	if err := unshifted(timeOffsets); err != nil {
+		return bootClock{}, err
 	}
-	// The file is missing where the kernel has no time namespaces.
-	if offsets, err := os.ReadFile(timeOffsets); err == nil && shiftedBoottime(string(offsets)) {
-		return bootClock{}, fmt.Errorf("%w: filelock: this process is in a time namespace that shifts the boot clock, so it would disagree with others about when a lease ends; run it outside",
-			backend.ErrPermanent)
+	run, err := thisRun(bootIDFile, kernelID())
+	if err != nil {
+		return bootClock{}, err
 	}
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return bootClock{}, fmt.Errorf("%w: filelock: cannot read CLOCK_BOOTTIME: %v; allow clock_gettime in the sandbox", backend.ErrPermanent, err)
 	}
-	return bootClock{id: strings.TrimSpace(string(id)), now: boottime}, nil
+	return bootClock{run: run, now: boottime}, nil
 }
 
 func boottime() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return ts.Nano()
+}
+
+// thisRun names the run of the kernel by its boot id, which the host and every
+// container see, unless something is mounted over it: systemd-nspawn, LXC and others
+// give each container one of its own. Then the kernel's other id must do.
+func thisRun(bootID, kernel string) (runID, error) {
+	id, genuine, err := readProc(bootID)
+	id = strings.TrimSpace(id)
+	switch {
+	case err != nil || id == "":
+		return runID{}, fmt.Errorf("%w: filelock: cannot read the boot id from %s: %v; mount /proc", backend.ErrPermanent, bootID, err)
+	case genuine:
+		return runID{Boot: id, Kernel: kernel}, nil
+	case kernel != "":
+		return runID{Kernel: kernel}, nil
+	}
+	return runID{}, fmt.Errorf("%w: filelock: something is mounted over %s, as in containers of systemd-nspawn and LXC, and nothing else tells this process whether the machine was rebooted since a record was written, so that it would take those of other containers for old ones; unmount it in the container, or allow memfd_create there (with Linux 5.13 or later), or use a backend with a server",
+		backend.ErrPermanent, bootID)
+}
+
+// readProc reads a small file of procfs. genuine says that it is that of the kernel, and
+// not another one that is mounted over it.
+func readProc(path string) (text string, genuine bool, err error) {
+	// procfs has no link there; one in its place may lead to another file of procfs.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", false, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", false, err
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return "", false, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if uint32(st.Type) != unix.PROC_SUPER_MAGIC {
+		return string(data), false, nil
+	}
+	// Another file of procfs may be mounted over it. Before Linux 5.8 that is not seen.
+	var stx unix.Statx_t
+	err = unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &stx)
+	return string(data), err != nil || stx.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0, nil
+}
+
+// kernelID is the id of the file system inside the kernel that holds the memory files of
+// all processes, whichever namespaces they are in. The kernel draws it at random when it
+// starts. It is empty where the kernel is too old to have one (before 5.13), and where
+// a sandbox does not allow to ask.
+func kernelID() string {
+	fd, err := unix.MemfdCreate("filelock", unix.MFD_CLOEXEC)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil || st.Fsid.Val[0] == 0 || st.Fsid.Val[1] == 0 {
+		return "" // or a device number, which says nothing
+	}
+	return fmt.Sprintf("%08x%08x", uint32(st.Fsid.Val[0]), uint32(st.Fsid.Val[1]))
+}
+
+// unshifted refuses a process whose boot clock is not that of others. The file is
+// missing where the kernel has no time namespaces.
+func unshifted(offsets string) error {
+	text, genuine, err := readProc(offsets)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: filelock: cannot read %s, which says whether the boot clock is shifted here: %v; let the process read it", backend.ErrPermanent, offsets, err)
+	case !genuine:
+		return fmt.Errorf("%w: filelock: something is mounted over %s, so that it can't be seen whether the boot clock is shifted here; unmount it", backend.ErrPermanent, offsets)
+	case shiftedBoottime(text):
+		return fmt.Errorf("%w: filelock: this process is in a time namespace that shifts the boot clock, so it would disagree with others about when a lease ends; run it outside",
+			backend.ErrPermanent)
+	}
+	return nil
 }
 
 // shiftedBoottime reads lines such as "boottime 1728000 0" (time_namespaces(7)).

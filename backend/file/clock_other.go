@@ -16,5 +16,5 @@ var clockAssumptions = []string{
 }
 
 func openBootClock() (bootClock, error) {
-	return bootClock{id: "wall", now: func() int64 { return time.Now().UnixNano() }}, nil
+	return bootClock{run: runID{Boot: "wall"}, now: func() int64 { return time.Now().UnixNano() }}, nil
 }

@@ -4,6 +4,9 @@ package filelock
 
 import (
 	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -27,8 +30,31 @@ func conformanceOf(dir string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return NewBackend(ctx, dir, nil)
 		},
+		Untouched: func(context.Context) (conformance.Store, error) {
+			other, err := os.MkdirTemp(dir, "untouched-")
+			locks := filepath.Join(other, "locks")
+			return conformance.Store{
+				Open:     func(ctx context.Context) (backend.Backend, error) { return NewBackend(ctx, locks, nil) },
+				Contents: func(context.Context) (string, error) { return listing(other) },
+			}, err
+		},
 		Child:  dir,
 		TTL:    time.Second,
 		Budget: 20 * time.Second,
 	}
+}
+
+// listing names everything below a directory, with what tells whether it was changed.
+func listing(dir string) (text string, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			text += path + " " + info.Mode().String() + " " + info.ModTime().String() + "\n"
+		}
+		return err
+	})
+	return text, err
 }

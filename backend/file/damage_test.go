@@ -49,7 +49,7 @@ func TestDamagedState(t *testing.T) {
 		"truncated":    func(t *testing.T, _ *files, path string) { require.NoError(t, os.Truncate(path, 40)) },
 		"other key":    change(func(r *record) { r.Key = "another" }),
 		"version 0":    change(func(r *record) { r.Version = 0 }),
-		"no boot":      change(func(r *record) { r.Boot = "" }),
+		"no boot":      change(func(r *record) { r.runID = runID{} }),
 		"token 0":      change(func(r *record) { r.Token = 0 }),
 		"token 2^53":   change(func(r *record) { r.Token = 1 << 53 }),
 		"no holds":     change(func(r *record) { r.Holds = nil }),
@@ -124,6 +124,7 @@ func TestDirectoryInTheWay(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, t.TempDir())
+	require.NoError(t, b.prepare())
 	p := b.placeOf("key")
 	require.NoError(t, os.WriteFile(p.temp, []byte("half a rec"), 0o600))
 	token, err := b.nextToken(p, 0) // a token that nobody was told
@@ -152,7 +153,7 @@ func TestFailedIsTyped(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	r := &record{
-		Version: recordVersion, Key: "key", Boot: "boot", Token: 7,
+		Version: recordVersion, Key: "key", runID: runID{Boot: "boot"}, Token: 7,
 		Holder: backend.Holder{Label: "label"},
 		Holds:  []hold{{ID: idHash(backend.NewID()), Expires: 12345}},
 	}
@@ -175,7 +176,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		require.Equal(t, "key", r.Key)
 		require.LessOrEqual(t, r.Token, uint64(maxToken))
-		require.LessOrEqual(t, len(r.live("boot", 1000)), backend.MaxHolds)
+		require.LessOrEqual(t, len(r.live(runID{Boot: "boot"}, 1000)), backend.MaxHolds)
 		require.GreaterOrEqual(t, remaining(r.Holds, 1<<61), time.Duration(0))
 		again, err := r.encode()
 		require.NoError(t, err)

@@ -41,9 +41,10 @@ func DefaultDir() (string, error) {
 	return filepath.Join(base, sub), nil
 }
 
-// prepareDir makes the lock directory where it is missing, refuses it where locks
-// would not be safe, and returns its absolute path.
-func prepareDir(dir string) (string, error) {
+// findDir returns the absolute path of the lock directory, and refuses it where locks
+// would not be safe. It creates nothing: the directory may be missing until the first
+// request that writes.
+func findDir(dir string) (string, error) {
 	private := dir == ""
 	if private {
 		var err error
@@ -55,74 +56,122 @@ func prepareDir(dir string) (string, error) {
 	if err != nil {
 		return "", failed("finding the lock directory", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", failed("making the lock directory", err)
-	}
 	info, err := os.Stat(dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return dir, localFileSystem(existing(dir))
+	case err != nil:
 		return "", failed("looking at the lock directory", err)
+	case !info.IsDir():
+		return "", notDirectory(dir)
+	case checksModes && (private && info.Mode().Perm()&0o022 != 0 || info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0):
+		return "", changeable(dir)
 	}
-	if private {
-		if err := onlyMine(dir, info); err != nil {
-			return "", err
+	for _, sub := range subDirs {
+		path := filepath.Join(dir, sub)
+		info, err := os.Lstat(path)
+		switch {
+		case err != nil: // it is missing, or the first request says what is wrong
+		case !info.IsDir():
+			return "", notDirectory(path)
+		case checksModes && info.Mode().Perm()&0o022 != 0:
+			return "", changeable(path)
 		}
-	} else if mode := info.Mode(); mode&0o002 != 0 && mode&fs.ModeSticky == 0 && checksModes {
-		return "", fmt.Errorf("%w: filelock: everybody may remove files from %s; take that away (chmod o-w) or name another directory", backend.ErrPermanent, dir)
 	}
-	if err := localFileSystem(dir); err != nil {
-		return "", err
-	}
-	if err := makeDirs(dir); err != nil {
-		return "", err
-	}
-	return dir, probe(dir)
+	return dir, localFileSystem(dir)
 }
 
-// makeDirs makes the directories inside the lock directory, and refuses those of
-// another user, whose locks this process could neither see nor respect.
-func makeDirs(dir string) error {
-	for _, sub := range []string{guardDir, tokenDir, holdDir, tempDir} {
-		path := filepath.Join(dir, sub)
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			return failed("making the lock directory", err)
+// existing is the directory, or the nearest one above it that there is.
+func existing(dir string) string {
+	for {
+		above := filepath.Dir(dir)
+		if exists(dir) || above == dir {
+			return dir
 		}
-		info, err := os.Lstat(path)
-		if err != nil {
-			return failed("looking at the lock directory", err)
-		}
-		if !info.IsDir() {
-			return fmt.Errorf("%w: filelock: %s is not a directory; move it away or name another directory", backend.ErrPermanent, path)
-		}
-		if err := onlyMine(path, info); err != nil {
+		dir = above
+	}
+}
+
+func notDirectory(path string) error {
+	return fmt.Errorf("%w: filelock: %s is not a directory; move it away or name another directory", backend.ErrPermanent, path)
+}
+
+func changeable(path string) error {
+	return fmt.Errorf("%w: filelock: other users may change %s; take that away (chmod go-w) or name another directory", backend.ErrPermanent, path)
+}
+
+// prepare makes the directories where they are missing, and refuses those of another
+// user, whose locks this process could neither see nor respect, and who could not use
+// the files that it makes there. Whoever only looks needs none of that.
+func (b *files) prepare() error {
+	if err := makeDir(b.dir); err != nil {
+		return err
+	}
+	if err := localFileSystem(b.dir); err != nil {
+		return err
+	}
+	if b.private {
+		if err := onlyMine(b.dir, os.Stat); err != nil {
 			return err
 		}
 	}
+	for _, sub := range subDirs {
+		path := filepath.Join(b.dir, sub)
+		if err := makeDir(path); err != nil {
+			return err
+		}
+		if err := onlyMine(path, os.Lstat); err != nil {
+			return err
+		}
+	}
+	b.waiters.make()
+	b.prepared.Store(true)
 	return nil
 }
 
-// onlyMine refuses a directory that another user owns or can change.
-func onlyMine(path string, info fs.FileInfo) error {
-	if uid, ok := ownerOf(info); ok && uid != os.Geteuid() {
+// makeDir makes a directory and those above it. Where the file system says that there is
+// no such directory, as that of /proc does, waiting is of no use.
+func makeDir(path string) error {
+	err := os.MkdirAll(path, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: filelock: making the lock directory: %w (its file system does not allow it; name another directory)", backend.ErrPermanent, err)
+	case err != nil:
+		return failed("making the lock directory", err)
+	}
+	return nil
+}
+
+// onlyMine refuses what is not a directory, and one that another user owns or can
+// change.
+func onlyMine(path string, stat func(string) (fs.FileInfo, error)) error {
+	info, err := stat(path)
+	if err != nil {
+		return failed("looking at the lock directory", err)
+	}
+	switch uid, ok := ownerOf(info); {
+	case !info.IsDir():
+		return notDirectory(path)
+	case ok && uid != os.Geteuid():
 		return fmt.Errorf("%w: filelock: %s belongs to user id %d and this process runs as %d; run all processes as one user or name another directory",
 			backend.ErrPermanent, path, uid, os.Geteuid())
-	}
-	if checksModes && info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%w: filelock: other users may change %s; take that away (chmod go-w) or name another directory", backend.ErrPermanent, path)
+	case checksModes && info.Mode().Perm()&0o022 != 0:
+		return changeable(path)
 	}
 	return nil
 }
 
-// probe finds out whether files can be written, so that a read-only or full file
-// system is reported at open.
-func probe(dir string) error {
-	f, err := os.CreateTemp(filepath.Join(dir, tempDir), "probe-*")
-	if err != nil {
-		return failed("writing to the lock directory", err)
+// untouched reports that there is no lock directory. A name that was mistyped looks like
+// one that nobody has used yet, so the log says it once.
+func (b *files) untouched() bool {
+	if _, err := os.Stat(b.dir); !errors.Is(err, fs.ErrNotExist) {
+		return false
 	}
-	_, err = f.WriteString("probe")
-	err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-	if err != nil {
-		return failed("writing to the lock directory", err)
+	if b.private {
+		return true // nobody has mistyped it
 	}
-	return nil
+	b.missed.Do(func() {
+		b.log.Warn("filelock: the lock directory does not exist; nobody has locked anything there yet, or its name is not right", "directory", b.dir)
+	})
+	return true
 }

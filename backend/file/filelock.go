@@ -17,6 +17,9 @@ package filelock
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -41,12 +44,14 @@ type Options struct {
 	Lock lock.Options
 }
 
-// New returns a Locker on the directory. It creates the directory, for this user
-// only, where it is missing; an empty dir means [DefaultDir].
+// New returns a Locker on the directory; an empty dir means [DefaultDir]. The first
+// acquisition creates it, for this user only, where it is missing. What only looks
+// changes nothing, and can be done by another user who may read the files, such as root.
 //
-// A directory that cannot be used (no permission, not a directory, read-only, on
-// a network file system, writable by everybody, used by another user) is refused
-// with an error matching lock.ErrPermanent, a full disk with one matching
+// A directory that nobody can use (not a directory, on a network file system, writable
+// by everybody) is refused with an error matching lock.ErrPermanent. One that this
+// process cannot write to (no permission, read-only, used by another user) is refused
+// in the same way by the first request that writes, a full disk with an error matching
 // lock.ErrUnavailable. ctx bounds the opening only.
 func New(ctx context.Context, dir string, opts *Options) (lock.Locker, error) {
 	if opts == nil {
@@ -65,7 +70,7 @@ func New(ctx context.Context, dir string, opts *Options) (lock.Locker, error) {
 }
 
 // NewBackend is [New] for those who want the backend itself. It also implements
-// backend.Watcher, backend.Inspector and backend.ForceReleaser.
+// backend.Watcher, backend.ReleaseTeller, backend.Inspector and backend.ForceReleaser.
 func NewBackend(ctx context.Context, dir string, opts *Options) (backend.Backend, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -89,12 +94,16 @@ const maxGuardWait = 5 * time.Second
 // files is the backend.
 type files struct {
 	dir       string
+	private   bool        // the directory is that of the user, whom nobody was told to share it with
+	prepared  atomic.Bool // it can be written to
+	missed    sync.Once   // that it does not exist was told
 	log       *slog.Logger
 	clock     backend.Clock
 	boot      bootClock
 	guardWait time.Duration
 	seats     [shards]chan struct{}
 	hub       hub
+	waiters   waiters
 }
 
 func newFiles(ctx context.Context, dir string, logger *slog.Logger) (*files, error) {
@@ -108,11 +117,12 @@ func newFiles(ctx context.Context, dir string, logger *slog.Logger) (*files, err
 	if err != nil {
 		return nil, err
 	}
-	dir, err = prepareDir(dir)
-	if err != nil {
+	private := dir == ""
+	if dir, err = findDir(dir); err != nil {
 		return nil, err
 	}
-	b := &files{dir: dir, log: logger, clock: backend.SystemClock(), boot: boot, guardWait: maxGuardWait}
+	b := &files{dir: dir, private: private, log: logger, clock: backend.SystemClock(), boot: boot, guardWait: maxGuardWait}
+	b.waiters.path = filepath.Join(dir, waitersFile)
 	for i := range b.seats {
 		b.seats[i] = make(chan struct{}, 1)
 	}
@@ -148,4 +158,7 @@ func (b *files) Guarantees() backend.Guarantees {
 }
 
 // Close ends the watches. It touches no file.
-func (b *files) Close() error { return b.hub.close() }
+func (b *files) Close() error {
+	b.waiters.close()
+	return b.hub.close()
+}

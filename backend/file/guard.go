@@ -34,6 +34,14 @@ var errGuardReplaced = errors.New("the guard file was replaced")
 // guarded runs f while it has the guard of the place. f calls guard.check right
 // before it changes a record, and may run again when the guard was replaced.
 func (b *files) guarded(ctx context.Context, p place, f func(*guard) error) error {
+	if !b.prepared.Load() {
+		if err := ctx.Err(); err != nil {
+			return b.guardBusy(p, err)
+		}
+		if err := b.prepare(); err != nil {
+			return err
+		}
+	}
 	timeout := time.NewTimer(b.guardWait)
 	defer timeout.Stop()
 	seat := b.seats[p.shard]
@@ -76,7 +84,7 @@ func (b *files) lock(ctx context.Context, p place, timeout <-chan time.Time) (*g
 			// Somebody removed the directory under us. That is no different from
 			// removing the records.
 			remade = true
-			if err := makeDirs(b.dir); err != nil {
+			if err := b.prepare(); err != nil {
 				return nil, err
 			}
 			continue

@@ -13,10 +13,13 @@ import (
 )
 
 // List reads every state file of the directory, and visits the keys that are
-// held.
+// held. It makes no file and no directory.
 func (b *files) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	dirs, err := os.ReadDir(filepath.Join(b.dir, holdDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		b.untouched()
+	case err != nil:
 		return failed("listing the records", err)
 	}
 	for _, dir := range dirs {

@@ -40,7 +40,7 @@ func (b *files) Try(ctx context.Context, req backend.Request) (backend.Grant, er
 // refusal is not nil when the record is held by somebody else.
 func (b *files) refusal(r *record, id, owner string) error {
 	now := b.boot.now()
-	live := r.live(b.boot.id, now)
+	live := r.live(b.boot.run, now)
 	switch {
 	case len(live) == 0, find(live, id) >= 0, owner != "" && owner == r.Owner:
 		return nil
@@ -59,7 +59,7 @@ func (b *files) try(g *guard, p place, req backend.Request, id, owner string) (b
 	if err := b.refusal(r, id, owner); err != nil {
 		return backend.Grant{}, err
 	}
-	live := r.live(b.boot.id, b.boot.now())
+	live := r.live(b.boot.run, b.boot.now())
 	at := find(live, id)
 	switch {
 	case len(live) == 0:
@@ -93,7 +93,7 @@ func (b *files) newRecord(p place, req backend.Request, old *record, owner strin
 	}
 	holder := req.Holder
 	holder.Since = time.Now().UTC().Round(time.Millisecond)
-	return &record{Version: recordVersion, Key: p.key, Boot: b.boot.id, Token: token, Owner: owner, Holder: holder}, nil
+	return &record{Version: recordVersion, Key: p.key, runID: b.boot.run, Token: token, Owner: owner, Holder: holder}, nil
 }
 
 // extend gives the hold a full TTL from now, and never less than it had. The
@@ -116,7 +116,7 @@ func (b *files) Renew(ctx context.Context, h backend.Hold) (backend.Validity, er
 		if err != nil {
 			return err
 		}
-		live := r.live(b.boot.id, b.boot.now())
+		live := r.live(b.boot.run, b.boot.now())
 		at := find(live, idHash(h.ID))
 		if at < 0 {
 			return b.missing(p, r, h, damaged)
@@ -149,8 +149,15 @@ func (b *files) missing(p place, r *record, h backend.Hold, damaged bool) error 
 // Release ends the hold. A record of which only expired holds are left is
 // removed; a record that does not have the hold is not touched.
 func (b *files) Release(ctx context.Context, h backend.Hold) error {
+	_, err := b.ReleaseTelling(ctx, h)
+	return err
+}
+
+// ReleaseTelling implements backend.ReleaseTeller. It tells of one other client where there
+// are more, and can't say on systems other than Linux.
+func (b *files) ReleaseTelling(ctx context.Context, h backend.Hold) (others int, _ error) {
 	p := b.placeOf(h.Key)
-	return b.guarded(ctx, p, func(g *guard) error {
+	err := b.guarded(ctx, p, func(g *guard) error {
 		r, _, err := b.load(p)
 		if err != nil {
 			return err
@@ -158,7 +165,7 @@ func (b *files) Release(ctx context.Context, h backend.Hold) error {
 		if r == nil || find(r.Holds, idHash(h.ID)) < 0 {
 			return fmt.Errorf("%w: filelock: %q has no such hold", backend.ErrNotHeld, p.key)
 		}
-		live := r.live(b.boot.id, b.boot.now())
+		live := r.live(b.boot.run, b.boot.now())
 		at := find(live, idHash(h.ID))
 		var expired error
 		if at < 0 {
@@ -167,7 +174,10 @@ func (b *files) Release(ctx context.Context, h backend.Hold) error {
 			live = append(live[:at], live[at+1:]...)
 		}
 		if len(live) == 0 {
-			err = b.remove(g, p)
+			if err = b.remove(g, p); err == nil {
+				// Who was told of the removal waits for the guard, and watches still.
+				others = b.waiters.others(p.waiter)
+			}
 		} else {
 			r.Holds = live
 			err = b.save(g, p, r)
@@ -177,6 +187,7 @@ func (b *files) Release(ctx context.Context, h backend.Hold) error {
 		}
 		return expired
 	})
+	return others, err
 }
 
 // Inspect shows the record of the key.
@@ -189,8 +200,11 @@ func (b *files) Inspect(ctx context.Context, key string) (backend.Record, error)
 			return err
 		}
 		now := b.boot.now()
-		live := r.live(b.boot.id, now)
+		live := r.live(b.boot.run, now)
 		if len(live) == 0 {
+			if b.untouched() {
+				return fmt.Errorf("%w: filelock: nobody holds %q: the directory %s does not exist", backend.ErrNotHeld, key, b.dir)
+			}
 			return fmt.Errorf("%w: filelock: nobody holds %q", backend.ErrNotHeld, key)
 		}
 		out = backend.Record{Key: key, Token: r.Token, Holds: len(live), Waiters: -1, Remaining: remaining(live, now), Holder: r.Holder, Revoked: r.Revoked}
@@ -209,36 +223,46 @@ func (b *files) Inspect(ctx context.Context, key string) (backend.Record, error)
 
 // ForceRelease removes the record if its token is the one given.
 func (b *files) ForceRelease(ctx context.Context, key string, token uint64) error {
-	p := b.placeOf(key)
-	return b.guarded(ctx, p, func(g *guard) error {
-		r, _, err := b.load(p)
-		if err != nil {
-			return err
-		}
-		if len(r.live(b.boot.id, b.boot.now())) == 0 || r.Token != token {
-			return fmt.Errorf("%w: filelock: nobody holds %q with this token", backend.ErrNotHeld, key)
-		}
-		return b.remove(g, p)
-	})
+	return b.change(ctx, key, token, func(g *guard, p place, _ *record, _ []hold) error { return b.remove(g, p) })
 }
 
 // Revoke makes the record that of nobody, until it runs out.
 func (b *files) Revoke(ctx context.Context, key string, token uint64) error {
-	p := b.placeOf(key)
-	return b.guarded(ctx, p, func(g *guard) error {
-		r, _, err := b.load(p)
-		if err != nil {
-			return err
-		}
-		live := r.live(b.boot.id, b.boot.now())
-		if len(live) == 0 || r.Token != token {
-			return fmt.Errorf("%w: filelock: nobody holds %q with this token", backend.ErrNotHeld, key)
-		}
+	return b.change(ctx, key, token, func(g *guard, p place, r *record, live []hold) error {
 		nobody := hold{ID: idHash(backend.NewID())}
 		for _, h := range live {
 			nobody.Expires = max(nobody.Expires, h.Expires)
 		}
 		r.Owner, r.Holds, r.Revoked = "", []hold{nobody}, true
 		return b.save(g, p, r)
+	})
+}
+
+// change calls f inside the guard with the record of the key and its live holds, if its
+// token is the one given. Where it is not, nothing is made.
+func (b *files) change(ctx context.Context, key string, token uint64, f func(*guard, place, *record, []hold) error) error {
+	p := b.placeOf(key)
+	look := func() (*record, []hold, error) {
+		r, _, err := b.load(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		live := r.live(b.boot.run, b.boot.now())
+		if len(live) == 0 || r.Token != token {
+			return nil, nil, fmt.Errorf("%w: filelock: nobody holds %q with this token", backend.ErrNotHeld, key)
+		}
+		return r, live, nil
+	}
+	if readsUnguarded && ctx.Err() == nil {
+		if _, _, err := look(); err != nil {
+			return err
+		}
+	}
+	return b.guarded(ctx, p, func(g *guard) error {
+		r, live, err := look()
+		if err != nil {
+			return err
+		}
+		return f(g, p, r, live)
 	})
 }

@@ -217,7 +217,7 @@ func TestReboot(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, t.TempDir())
 	g, h := mustTry(t, b, request("me", time.Hour))
-	b.boot.id = "another boot"
+	b.boot.run.Boot = "another boot"
 	_, err := b.Inspect(t.Context(), "key")
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 	_, err = b.Renew(t.Context(), h)
@@ -254,9 +254,7 @@ func TestCancelledContextChangesNothing(t *testing.T) {
 	_, err := b.Try(ctx, request("", time.Second))
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, backend.ErrUnavailable, "it is known that nothing was done")
-	entries, err := os.ReadDir(b.dir + "/" + guardDir)
-	require.NoError(t, err)
-	require.Empty(t, entries)
+	require.Empty(t, below(t, b.dir))
 
 	_, h := mustTry(t, b, request("", time.Hour))
 	before := stateOf(t, b, "key")

@@ -2,6 +2,7 @@ package filelock
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"path/filepath"
 )
@@ -18,7 +19,11 @@ const (
 	tokenDir = "tokens" // tokens/ab: the last token of the shard
 	holdDir  = "holds"  // holds/ab/<hash of the key>.json: the record, while there are holds
 	tempDir  = "tmp"    // tmp/ab: what is about to be renamed to a record
+
+	waitersFile = "waiters" // empty: who watches a key has a byte of it locked
 )
+
+var subDirs = []string{guardDir, tokenDir, holdDir, tempDir}
 
 // place is where a key lives.
 type place struct {
@@ -29,6 +34,8 @@ type place struct {
 	temp  string
 	dir   string // of the record
 	name  string // of the record in dir
+
+	waiter int64 // the byte of the file of waiters
 }
 
 // record is the path of the state file.
@@ -49,5 +56,7 @@ func (b *files) placeOf(key string) place {
 		temp:  filepath.Join(b.dir, tempDir, shard),
 		dir:   filepath.Join(b.dir, holdDir, shard),
 		name:  name + ".json",
+
+		waiter: int64(binary.BigEndian.Uint64(sum[:]) >> 2),
 	}
 }

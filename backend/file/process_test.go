@@ -24,18 +24,27 @@ import (
 
 // The test binary plays a process of its own when this variable names a role.
 const (
+	inContainer = "hold in a container"
+
 	roleVar = "FILELOCK_TEST_ROLE"
 	dirVar  = "FILELOCK_TEST_DIR"
 )
 
+// enter makes the process of a role one of a container.
+var enter = func(role string) error { return nil }
+
 // runRole is main of such a process.
 func runRole(role string) int {
 	dir := os.Getenv(dirVar)
+	if err := enter(role); err != nil {
+		say(err)
+		return 1
+	}
 	if role == "sleep" {
 		say("sleeping")
 		block()
 	}
-	if role == "nobody" {
+	if strings.HasPrefix(role, "nobody") {
 		if err := syscall.Setuid(65534); err != nil {
 			say(err)
 			return 1
@@ -50,9 +59,15 @@ func runRole(role string) int {
 	switch role {
 	case "hammer":
 		err = hammer(b, filepath.Join(dir, "shared"), 40)
-	case "hold":
+	case "nobody":
+		_, err = b.Try(context.Background(), request("", time.Second))
+	case "hold", "nobody holds", inContainer:
 		var g backend.Grant
-		g, err = b.Try(context.Background(), request("", time.Second))
+		r := request("", time.Second)
+		if role != "hold" {
+			r.TTL = time.Hour
+		}
+		g, err = b.Try(context.Background(), r)
 		if err == nil {
 			say(g.Token)
 			block()
@@ -137,7 +152,7 @@ func hammer(b *files, shared string, rounds int) error {
 		for errors.Is(err, backend.ErrHeld) {
 			wctx, stop := context.WithTimeout(ctx, 5*time.Millisecond)
 			ch, werr := b.Watch(wctx, "key")
-			if werr != nil {
+			if werr != nil && wctx.Err() == nil {
 				stop()
 				return werr
 			}

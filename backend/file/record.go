@@ -27,7 +27,7 @@ const maxToken = 1<<53 - 1
 type record struct {
 	Version int            `json:"version"`
 	Key     string         `json:"key"`
-	Boot    string         `json:"boot"` // the boot clock that the expiries are read on
+	runID                  // of the boot clock that the expiries are read on
 	Token   uint64         `json:"token"`
 	Owner   string         `json:"owner,omitempty"` // ownerHash, or empty without an explicit owner
 	Holder  backend.Holder `json:"holder"`
@@ -85,8 +85,8 @@ func decode(data []byte, key string) (*record, error) {
 		return nil, errNewer
 	case r.Version != recordVersion:
 		return nil, fmt.Errorf("%w: its version is %d", errDamaged, r.Version)
-	case r.Boot == "":
-		return nil, fmt.Errorf("%w: it has no boot id", errDamaged)
+	case r.runID == runID{}:
+		return nil, fmt.Errorf("%w: it does not say which boot it is from", errDamaged)
 	case r.Token == 0 || r.Token > maxToken:
 		return nil, fmt.Errorf("%w: its token is out of range", errDamaged)
 	case !isHash(r.Owner, sha256.Size) && r.Owner != "":
@@ -113,9 +113,9 @@ func (r *record) encode() ([]byte, error) { return json.Marshal(r) }
 
 // plausible refuses a record of this boot that claims to last longer than any
 // lease can, which would block its key for ever.
-func (r *record) plausible(boot string, now int64) bool {
+func (r *record) plausible(run runID, now int64) bool {
 	for _, h := range r.Holds {
-		if r.Boot == boot && h.Expires-now > int64(maxTTL) {
+		if r.is(run) && h.Expires-now > int64(maxTTL) {
 			return false
 		}
 	}
@@ -124,8 +124,8 @@ func (r *record) plausible(boot string, now int64) bool {
 
 // live returns the holds that have not expired. A nil record and one from before
 // a reboot have none.
-func (r *record) live(boot string, now int64) []hold {
-	if r == nil || r.Boot != boot {
+func (r *record) live(run runID, now int64) []hold {
+	if r == nil || !r.is(run) {
 		return nil
 	}
 	var live []hold

@@ -63,7 +63,7 @@ func (b *files) load(p place) (r *record, damaged bool, err error) {
 	if err == nil {
 		r, err = decode(data, p.key)
 	}
-	if err == nil && !r.plausible(b.boot.id, b.boot.now()) {
+	if err == nil && !r.plausible(b.boot.run, b.boot.now()) {
 		err = fmt.Errorf("%w: it lasts longer than any lease", errDamaged)
 	}
 	switch {

@@ -26,8 +26,8 @@ func TestBootClock(t *testing.T) {
 	require.NoError(t, err)
 	b, err := openBootClock()
 	require.NoError(t, err)
-	require.Equal(t, a.id, b.id)
-	require.Len(t, a.id, 36)
+	require.Equal(t, a.run, b.run)
+	require.Len(t, a.run.Boot, 36)
 	x := a.now()
 	var si unix.Sysinfo_t
 	require.NoError(t, unix.Sysinfo(&si))

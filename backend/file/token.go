@@ -31,7 +31,7 @@ const (
 func (b *files) nextToken(p place, last uint64) (uint64, error) {
 	f, err := os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeDirs(b.dir); err != nil {
+		if err := b.prepare(); err != nil {
 			return 0, err
 		}
 		f, err = os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)

@@ -14,12 +14,23 @@ import (
 )
 
 // Watch signals when the record of the key is removed, by a release or by hand.
-// An expiry makes no signal; the refusal said how long the hold lasts at most.
+// An expiry makes no signal; the refusal said how long the hold lasts at most. While
+// the directory of the record is missing, the watch is of the one above it, and breaks
+// when that gets what it lacks.
 func (b *files) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return b.hub.watch(ctx, b.placeOf(key))
+	p := b.placeOf(key)
+	b.waiters.begin(p.waiter)
+	ended := sync.OnceFunc(func() { b.waiters.end(p.waiter) })
+	hints, err := b.hub.watch(ctx, p)
+	if err != nil {
+		ended()
+		return nil, err
+	}
+	context.AfterFunc(ctx, ended)
+	return hints, nil
 }
 
 // hub shares one file system watcher, and one goroutine that reads it, between
@@ -41,6 +52,7 @@ type hub struct {
 // watch is one channel that waits for a record to be removed.
 type watch struct {
 	dir, name string
+	awaited   bool // what has the name does not exist yet
 	signal    chan backend.Hint
 	forget    func() bool // ends the wait for the end of the context
 }
@@ -51,40 +63,57 @@ func (h *hub) watch(ctx context.Context, p place) (<-chan backend.Hint, error) {
 	if h.closed {
 		return nil, backend.ErrClosed
 	}
-	if h.watcher == nil {
-		w, err := fsnotify.NewWatcher()
-		if err != nil {
+	for dir, name := p.dir, p.name; ; {
+		awaited := dir != p.dir
+		w, err := h.begin(&watch{dir: dir, name: name, awaited: awaited, signal: make(chan backend.Hint, 1)})
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir):
+			dir, name = filepath.Dir(dir), filepath.Base(dir)
+			continue
+		case err != nil:
 			return nil, failed("watching the lock directory", err)
+		case awaited && exists(filepath.Join(dir, name)): // somebody has just made it
+			h.end(w)
+			dir, name = p.dir, p.name
+			continue
 		}
-		h.watcher = w
-		h.reader.Go(func() { h.read(w) })
+		w.forget = context.AfterFunc(ctx, func() {
+			h.setup.Lock()
+			defer h.setup.Unlock()
+			h.end(w)
+		})
+		return w.signal, nil
 	}
-	w := &watch{dir: p.dir, name: p.name, signal: make(chan backend.Hint, 1)}
-	if h.add(w) {
-		if err := h.addDir(p.dir); err != nil {
-			h.drop(w)
-			h.prune(p.dir)
-			return nil, failed("watching the lock directory", err)
-		}
-	}
-	w.forget = context.AfterFunc(ctx, func() {
-		h.setup.Lock()
-		defer h.setup.Unlock()
-		h.drop(w)
-		h.prune(w.dir)
-	})
-	return w.signal, nil
 }
 
-func (h *hub) addDir(dir string) error {
-	err := h.watcher.Add(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// begin lets the reader know of the watch. setup is held.
+func (h *hub) begin(w *watch) (*watch, error) {
+	if h.watcher == nil {
+		fs, err := fsnotify.NewWatcher()
+		if err != nil {
+			return nil, err
 		}
-		err = h.watcher.Add(dir)
+		h.watcher = fs
+		h.reader.Go(func() { h.read(fs) })
 	}
-	return err
+	if h.add(w) {
+		if err := h.watcher.Add(w.dir); err != nil {
+			h.end(w)
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// end forgets the watch, and stops watching what nobody watches. setup is held.
+func (h *hub) end(w *watch) {
+	h.drop(w)
+	h.prune(w.dir)
 }
 
 // add reports whether the watch is the first of its directory.
@@ -137,6 +166,9 @@ func (h *hub) read(w *fsnotify.Watcher) {
 			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 				h.removed(e.Name)
 			}
+			if e.Has(fsnotify.Create) {
+				h.made(e.Name)
+			}
 		case _, ok := <-w.Errors:
 			if !ok {
 				return
@@ -157,6 +189,18 @@ func (h *hub) removed(path string) {
 	for w := range h.dirs[filepath.Dir(path)] {
 		if w.name == filepath.Base(path) {
 			w.wake()
+		}
+	}
+}
+
+// made breaks the watches that waited for a directory.
+func (h *hub) made(path string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.dirs[filepath.Dir(path)] {
+		if w.awaited && w.name == filepath.Base(path) {
+			close(w.signal)
+			delete(h.dirs[w.dir], w)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -68,13 +69,48 @@ func TestWatchOfAKeyThatWasNeverHeld(t *testing.T) {
 	ch, err := b.Watch(t.Context(), "key")
 	require.NoError(t, err)
 	_, h := mustTry(t, b, request("", time.Hour))
+	require.True(t, signalled(t, ch), "the directory of its record was missing, and is made")
+	ch, err = b.Watch(t.Context(), "key")
+	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), h))
 	require.False(t, signalled(t, ch))
+}
+
+// TestWatchOfWhatIsMissing: the watch breaks when the next directory on the way to the
+// record is made, and until then nothing is.
+func TestWatchOfWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	b := newBackend(t, filepath.Join(root, "one", "two"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p := b.placeOf("key")
+	for _, dir := range []string{filepath.Dir(b.dir), b.dir, filepath.Dir(p.dir), p.dir} {
+		ch, err := b.Watch(ctx, "key")
+		require.NoError(t, err)
+		other, err := b.Watch(ctx, "key")
+		require.NoError(t, err)
+		require.NoDirExists(t, dir)
+		require.NoError(t, os.Mkdir(filepath.Join(filepath.Dir(dir), "unrelated"), 0o700))
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.True(t, signalled(t, ch))
+		require.True(t, signalled(t, other))
+	}
+	ch, err := b.Watch(ctx, "key")
+	require.NoError(t, err)
+	_, h := mustTry(t, b, request("", time.Hour))
+	require.NoError(t, b.Release(t.Context(), h))
+	require.False(t, signalled(t, ch))
+	cancel()
+	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
 }
 
 func TestWatchesShareOneWatcher(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, t.TempDir())
+	for i := range 300 {
+		require.NoError(t, os.MkdirAll(b.placeOf(fmt.Sprint(i)).dir, 0o700))
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var channels []<-chan backend.Hint
 	for i := range 300 {
@@ -108,9 +144,9 @@ func TestWatchEndsWithItsDirectory(t *testing.T) {
 	require.NoError(t, os.RemoveAll(b.dir))
 	for !signalled(t, ch) {
 	}
+	_, h := mustTry(t, b, request("", time.Hour))
 	again, err := b.Watch(ctx, "key")
 	require.NoError(t, err)
-	_, h := mustTry(t, b, request("", time.Hour))
 	require.NoError(t, b.Release(t.Context(), h))
 	require.False(t, signalled(t, again))
 	cancel()
