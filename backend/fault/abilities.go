@@ -3,60 +3,51 @@ package faultlock
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
 
-// ability is a set of optional interfaces.
-type ability uint
-
-// The optional interfaces that change what callers do by being there.
-const (
-	watches ability = 1 << iota
-	queues
-	batches
-	handsOver
-	inspects
-	forces
-	allAbilities ability = 1<<iota - 1
+// The seam implements what it disturbs of the optional interfaces; backend.As offers only
+// what the inner backend has too.
+var (
+	_ backend.Wrapper       = (*seam)(nil)
+	_ backend.Watcher       = (*seam)(nil)
+	_ backend.Queuer        = (*seam)(nil)
+	_ backend.BatchRenewer  = (*seam)(nil)
+	_ backend.HandOverer    = (*seam)(nil)
+	_ backend.ReleaseTeller = (*seam)(nil)
+	_ backend.Inspector     = (*seam)(nil)
+	_ backend.ForceReleaser = (*seam)(nil)
+	_ backend.LossNotifier  = (*seam)(nil)
 )
 
-// abilitiesOf is what a backend can do.
-func abilitiesOf(b backend.Backend) ability {
-	var a ability
-	for bit, has := range map[ability]bool{
-		watches:   is[backend.Watcher](b),
-		queues:    is[backend.Queuer](b),
-		batches:   is[backend.BatchRenewer](b),
-		handsOver: is[backend.HandOverer](b),
-		inspects:  is[backend.Inspector](b),
-		forces:    is[backend.ForceReleaser](b),
-	} {
-		if has {
-			a |= bit
-		}
-	}
-	return a
+// Unwrap implements backend.Wrapper.
+func (s *seam) Unwrap() backend.Backend { return s.inner }
+
+// lacks is for who did not ask backend.As.
+func lacks[T any]() error {
+	return fmt.Errorf("%w: the inner backend is no %s", backend.ErrUnsupported, reflect.TypeFor[T]().Name())
 }
 
-func is[T any](b backend.Backend) bool {
-	_, ok := b.(T)
-	return ok
+// primitives is the seam without the abilities that it disturbs. What is left changes
+// nothing, and [Faults.Lose] needs it.
+type primitives struct {
+	backend.Backend
+	s *seam
 }
 
-// One type for each ability, so that present can put together what is there.
-type (
-	watching   struct{ s *seam }
-	queueing   struct{ s *seam }
-	batching   struct{ s *seam }
-	handing    struct{ s *seam }
-	inspecting struct{ s *seam }
-	forcing    struct{ s *seam }
-)
+func (p primitives) Clock() backend.Clock                             { return p.s.Clock() }
+func (p primitives) Partition(key string) string                      { return p.s.Partition(key) }
+func (p primitives) NotifyLoss(lost func(id backend.ID, cause error)) { p.s.NotifyLoss(lost) }
 
 // Enqueue implements backend.Queuer.
-func (q queueing) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
-	s := q.s
+func (s *seam) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	inner, ok := backend.As[backend.Queuer](s.inner)
+	if !ok {
+		return nil, lacks[backend.Queuer]()
+	}
 	withdraw := func(t backend.Ticket) {
 		s.f.background(func() {
 			ctx, cancel := s.detached(ctx)
@@ -65,7 +56,7 @@ func (q queueing) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 		})
 	}
 	t, err := carry(ctx, s, OpEnqueue, req.Key, withdraw, func(ctx context.Context) (backend.Ticket, error) {
-		return s.inner.(backend.Queuer).Enqueue(ctx, req)
+		return inner.Enqueue(ctx, req)
 	})
 	if err != nil {
 		return nil, err
@@ -86,6 +77,9 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	return t.s.granted(t.req, g, err)
 }
 
+// Behind implements backend.Ticket.
+func (t *ticket) Behind() bool { return t.inner.Behind() }
+
 // Withdraw implements backend.Ticket.
 func (t *ticket) Withdraw(ctx context.Context) error {
 	t.s.ended(t.req.ID)
@@ -96,8 +90,7 @@ func (t *ticket) Withdraw(ctx context.Context) error {
 }
 
 // RenewBatch implements backend.BatchRenewer. See OpRenew.
-func (b batching) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
-	s := b.s
+func (s *seam) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
 	var (
 		together      []backend.Hold
@@ -113,7 +106,7 @@ func (b batching) RenewBatch(ctx context.Context, holds []backend.Hold) []backen
 			after = longer(after, d)
 		case pass:
 		default:
-			out[i].Validity, out[i].Err = meeting(ctx, s, withoutHang(d), nil, s.renewing(hold))
+			out[i].Validity, out[i].Err = meeting(ctx, s, withoutHang(d), nil, timed(s, OpRenew, hold.Key, s.renewing(hold)))
 			continue
 		}
 		together, at = append(together, hold), append(at, i)
@@ -121,29 +114,46 @@ func (b batching) RenewBatch(ctx context.Context, holds []backend.Hold) []backen
 	if len(together) == 0 {
 		return out
 	}
-	for k, r := range b.roundTrip(ctx, together, before, after) {
+	for k, r := range s.roundTrip(ctx, together, before, after) {
 		out[at[k]] = r
 	}
 	return out
 }
 
 // roundTrip renews the holds in one request, with the delays of its ways.
-func (b batching) roundTrip(ctx context.Context, holds []backend.Hold, before, after decision) []backend.Renewal {
-	answers, err := meeting(ctx, b.s, before, nil, func(ctx context.Context) ([]backend.Renewal, error) {
-		return meeting(ctx, b.s, after, nil, func(ctx context.Context) ([]backend.Renewal, error) {
-			return b.s.inner.(backend.BatchRenewer).RenewBatch(ctx, holds), nil
+func (s *seam) roundTrip(ctx context.Context, holds []backend.Hold, before, after decision) []backend.Renewal {
+	inner, ok := backend.As[backend.BatchRenewer](s.inner)
+	if !ok {
+		return failed(len(holds), lacks[backend.BatchRenewer]())
+	}
+	answers, err := meeting(ctx, s, before, nil, func(ctx context.Context) ([]backend.Renewal, error) {
+		return meeting(ctx, s, after, nil, func(ctx context.Context) ([]backend.Renewal, error) {
+			begun := time.Now()
+			answers := inner.RenewBatch(ctx, holds)
+			if took := time.Since(begun); s.f.answer != nil && len(answers) == len(holds) {
+				for i, a := range answers {
+					s.f.answer(OpRenew, holds[i].Key, took, a.Err)
+				}
+			}
+			return answers, nil
 		})
 	})
 	if err == nil && len(answers) != len(holds) {
 		err = fmt.Errorf("faultlock: the inner backend gave %d answers to %d renewals", len(answers), len(holds))
 	}
 	if err != nil {
-		answers = make([]backend.Renewal, len(holds))
-		for i := range answers {
-			answers[i].Err = err
-		}
+		return failed(len(holds), err)
 	}
 	return answers
+}
+
+// failed are n renewals with the error.
+func failed(n int, err error) []backend.Renewal {
+	out := make([]backend.Renewal, n)
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
 }
 
 func longer(a, b decision) decision {
@@ -166,25 +176,37 @@ func withoutHang(d decision) decision {
 }
 
 // HandOver implements backend.HandOverer.
-func (h handing) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
-	h.s.ended(from.ID)
-	g, err := carry(ctx, h.s, OpHandOver, to.Key, nil, func(ctx context.Context) (backend.Grant, error) {
-		return h.s.inner.(backend.HandOverer).HandOver(ctx, from, to)
+func (s *seam) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	inner, ok := backend.As[backend.HandOverer](s.inner)
+	if !ok {
+		return backend.Grant{}, lacks[backend.HandOverer]()
+	}
+	s.ended(from.ID)
+	g, err := carry(ctx, s, OpHandOver, to.Key, nil, func(ctx context.Context) (backend.Grant, error) {
+		return inner.HandOver(ctx, from, to)
 	})
-	return h.s.granted(to, g, err)
+	return s.granted(to, g, err)
 }
 
 // Inspect implements backend.Inspector.
-func (i inspecting) Inspect(ctx context.Context, key string) (backend.Record, error) {
-	return carry(ctx, i.s, OpInspect, key, nil, func(ctx context.Context) (backend.Record, error) {
-		return i.s.inner.(backend.Inspector).Inspect(ctx, key)
+func (s *seam) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	inner, ok := backend.As[backend.Inspector](s.inner)
+	if !ok {
+		return backend.Record{}, lacks[backend.Inspector]()
+	}
+	return carry(ctx, s, OpInspect, key, nil, func(ctx context.Context) (backend.Record, error) {
+		return inner.Inspect(ctx, key)
 	})
 }
 
 // ForceRelease implements backend.ForceReleaser.
-func (o forcing) ForceRelease(ctx context.Context, key string, token uint64) error {
-	_, err := carry(ctx, o.s, OpForceRelease, key, nil, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, o.s.inner.(backend.ForceReleaser).ForceRelease(ctx, key, token)
+func (s *seam) ForceRelease(ctx context.Context, key string, token uint64) error {
+	inner, ok := backend.As[backend.ForceReleaser](s.inner)
+	if !ok {
+		return lacks[backend.ForceReleaser]()
+	}
+	_, err := carry(ctx, s, OpForceRelease, key, nil, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, inner.ForceRelease(ctx, key, token)
 	})
 	return err
 }

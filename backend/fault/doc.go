@@ -42,15 +42,13 @@
 // production. (The faults of memlock.Store are at another level: they act in the
 // "server" and hit every client of it.)
 //
-// # Optional interfaces
+// # Abilities
 //
-// [Faults.Backend] has exactly those of the optional interfaces Watcher, Queuer,
-// BatchRenewer, HandOverer, Inspector and ForceReleaser that the inner backend
-// has, and all of them lead through the faults. Two are always there. Clocked
-// answers with backend.SystemClock where the inner backend is not Clocked, which
-// is what its absence means. LossNotifier is what [Faults.Lose] needs; it hands on
-// the notices of the inner backend, if it has any, and being there changes nothing
-// by itself. [Faults.Primitives] hides the six.
+// [Faults.Backend] is a backend.Wrapper: it has the abilities of the inner backend. Watcher,
+// Queuer, BatchRenewer, HandOverer, ReleaseTeller, Inspector and ForceReleaser lead through
+// the faults, the others past them. It is always a LossNotifier, which [Faults.Lose] needs,
+// and hands on the notices of the inner backend. [Faults.Primitives] has try, renewal and
+// release only.
 //
 // # Time
 //

@@ -22,6 +22,13 @@ type Options struct {
 	// is held; a test may signal from it, or block to hold the call up. Default:
 	// none.
 	Observe func(Injection)
+
+	// Answered is told how long the inner backend took for each call that it was
+	// sent, without the delays of faults, and with what error it answered. Each hold
+	// of a batch is told of with the time of the batch; an OpWait takes as long as the
+	// wait for its turn. It is called from many goroutines at once, on that of the
+	// call, never while a mutex is held. Default: none.
+	Answered func(op Op, key string, took time.Duration, err error)
 }
 
 // Faults decides about the calls of one backend and remembers what it did to them.
@@ -29,6 +36,7 @@ type Options struct {
 type Faults struct {
 	seam    *seam
 	observe func(Injection)
+	answer  func(op Op, key string, took time.Duration, err error)
 	since   time.Time
 	life    context.Context // ends when Close of the backend begins
 	end     context.CancelFunc
@@ -70,7 +78,7 @@ func New(inner backend.Backend, opts *Options) *Faults {
 	f.life, f.end = context.WithCancel(context.Background())
 	f.seam = newSeam(f, inner)
 	if opts != nil {
-		f.observe = opts.Observe
+		f.observe, f.answer = opts.Observe, opts.Answered
 		if opts.Random != nil {
 			f.random = newDraw(*opts.Random)
 			f.seeded = f.random
@@ -79,19 +87,18 @@ func New(inner backend.Backend, opts *Options) *Faults {
 	return f
 }
 
-// Backend is the backend with the faults: give it to lock.New. It has exactly the
-// optional interfaces that the inner backend has, as the package comment says.
+// Backend is the backend with the faults: give it to lock.New. It is a backend.Wrapper, so
+// that it has the abilities of the inner backend, as the package comment says.
 //
 // Its Close ends what hangs or is delayed with backend.ErrClosed, throws away late
 // requests that have not been sent yet (the network loses them), waits for those
 // that have, and then closes the inner backend.
-func (f *Faults) Backend() backend.Backend { return present(f.seam, abilitiesOf(f.seam.inner)) }
+func (f *Faults) Backend() backend.Backend { return f.seam }
 
-// Primitives is Backend without the optional interfaces Watcher, Queuer,
-// BatchRenewer, HandOverer, Inspector and ForceReleaser. The lock package does
-// without them: it waits by polling, so that every acquisition goes through OpTry.
+// Primitives is Backend with try, renewal and release only. The lock package does with
+// these: it waits by polling, so that every acquisition goes through OpTry.
 // Use one of the two, not both.
-func (f *Faults) Primitives() backend.Backend { return f.seam }
+func (f *Faults) Primitives() backend.Backend { return primitives{f.seam, f.seam} }
 
 // Lose has the Locker told that every hold on the key is lost that was granted
 // through this backend, as if the server or the session had ended them. It returns

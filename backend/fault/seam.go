@@ -2,6 +2,7 @@ package faultlock
 
 import (
 	"context"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -16,7 +17,7 @@ type seam struct {
 
 func newSeam(f *Faults, inner backend.Backend) *seam {
 	s := &seam{f: f, inner: inner, clock: backend.SystemClock()}
-	if c, ok := inner.(backend.Clocked); ok {
+	if c, ok := backend.As[backend.Clocked](inner); ok {
 		s.clock = c.Clock()
 	}
 	return s
@@ -27,6 +28,14 @@ func (s *seam) Guarantees() backend.Guarantees { return s.inner.Guarantees() }
 
 // Clock implements backend.Clocked.
 func (s *seam) Clock() backend.Clock { return s.clock }
+
+// Partition implements backend.Partitioner.
+func (s *seam) Partition(key string) string {
+	if p, ok := backend.As[backend.Partitioner](s.inner); ok {
+		return p.Partition(key)
+	}
+	return ""
+}
 
 // Close implements backend.Backend.
 func (s *seam) Close() error {
@@ -41,7 +50,7 @@ func (s *seam) NotifyLoss(lost func(id backend.ID, cause error)) {
 	s.f.mu.Lock()
 	s.f.notify = lost
 	s.f.mu.Unlock()
-	if n, ok := s.inner.(backend.LossNotifier); ok {
+	if n, ok := backend.As[backend.LossNotifier](s.inner); ok {
 		n.NotifyLoss(lost)
 	}
 }
@@ -65,11 +74,19 @@ func (s *seam) renewing(hold backend.Hold) send[backend.Validity] {
 
 // Release implements backend.Backend.
 func (s *seam) Release(ctx context.Context, hold backend.Hold) error {
-	s.ended(hold.ID)
-	_, err := carry(ctx, s, OpRelease, hold.Key, nil, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.inner.Release(ctx, hold)
-	})
+	_, err := s.ReleaseTelling(ctx, hold)
 	return err
+}
+
+// ReleaseTelling implements backend.ReleaseTeller.
+func (s *seam) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
+	s.ended(hold.ID)
+	return carry(ctx, s, OpRelease, hold.Key, nil, func(ctx context.Context) (int, error) {
+		if t, ok := backend.As[backend.ReleaseTeller](s.inner); ok {
+			return t.ReleaseTelling(ctx, hold)
+		}
+		return -1, s.inner.Release(ctx, hold)
+	})
 }
 
 // granted remembers the holds that Lose can hit.
@@ -94,7 +111,20 @@ type send[T any] func(ctx context.Context) (T, error)
 // carry carries one call, with whatever it meets. What was applied and whose answer
 // nobody gets is given to orphan, if that is not nil.
 func carry[T any](ctx context.Context, s *seam, op Op, key string, orphan func(T), do send[T]) (T, error) {
-	return meeting(ctx, s, s.f.meet(ctx, op, key), orphan, do)
+	return meeting(ctx, s, s.f.meet(ctx, op, key), orphan, timed(s, op, key, do))
+}
+
+// timed tells how long the inner backend takes.
+func timed[T any](s *seam, op Op, key string, do send[T]) send[T] {
+	if s.f.answer == nil {
+		return do
+	}
+	return func(ctx context.Context) (T, error) {
+		begun := time.Now()
+		v, err := do(ctx)
+		s.f.answer(op, key, time.Since(begun), err)
+		return v, err
+	}
 }
 
 // meeting carries a call about which was decided.

@@ -3,6 +3,7 @@ package faultlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -502,4 +503,60 @@ func TestHandOverMeetsFaults(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(from)), backend.ErrNotHeld)
 	require.NoError(t, b.Release(t.Context(), backend.HoldOf(to)))
+}
+
+// stalling takes a second longer for everything.
+type stalling struct{ backend.Backend }
+
+func (b stalling) Try(ctx context.Context, r backend.Request) (backend.Grant, error) {
+	time.Sleep(time.Second)
+	return b.Backend.Try(ctx, r)
+}
+func (b stalling) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	time.Sleep(time.Second)
+	return b.Backend.Renew(ctx, h)
+}
+func (b stalling) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	time.Sleep(time.Second)
+	return b.Backend.(backend.BatchRenewer).RenewBatch(ctx, holds)
+}
+
+// The time of the inner backend is told without that of the faults, whether the caller
+// gets the answer or not.
+func TestAnsweredTellsTheTimeOfTheBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+		require.NoError(t, err)
+		var told []string
+		f := faultlock.New(stalling{inner}, &faultlock.Options{Answered: func(op faultlock.Op, key string, took time.Duration, err error) {
+			told = append(told, fmt.Sprint(op, " ", key, " ", took, " ", err == nil))
+		}})
+		b := f.Backend()
+		isTold := func(want ...string) {
+			t.Helper()
+			assert.Equal(t, want, told)
+			told = nil
+		}
+		req := request("k")
+		_, err = b.Try(t.Context(), req)
+		require.NoError(t, err)
+		isTold("try k 1s true")
+		hold, gone := backend.HoldOf(req), backend.HoldOf(request("gone"))
+		renew := func() { _, _ = b.Renew(t.Context(), hold) }
+		f.Next(1, faultlock.FailBefore())
+		renew()
+		assert.Empty(t, told, "it was not sent")
+		for _, fault := range []faultlock.Fault{faultlock.FailAfter(), faultlock.DelayBefore(time.Second), faultlock.DelayAfter(time.Second)} {
+			f.Next(1, fault)
+			renew()
+			isTold("renew k 1s true")
+		}
+		batch := b.(backend.BatchRenewer)
+		batch.RenewBatch(t.Context(), []backend.Hold{hold, gone})
+		isTold("renew k 1s true", "renew gone 1s false")
+		f.Next(1, faultlock.FailAfter())
+		batch.RenewBatch(t.Context(), []backend.Hold{hold, gone})
+		isTold("renew k 1s true", "renew gone 1s false")
+		require.NoError(t, b.Close())
+	})
 }

@@ -21,12 +21,16 @@ type watch struct {
 }
 
 // Watch implements backend.Watcher.
-func (w watching) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+func (s *seam) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	inner, ok := backend.As[backend.Watcher](s.inner)
+	if !ok {
+		return nil, lacks[backend.Watcher]()
+	}
 	abandon := func(t *watch) { t.cancel(nil) }
-	t, err := carry(ctx, w.s, OpWatch, key, abandon, func(ctx context.Context) (*watch, error) {
-		t := &watch{s: w.s, key: key, out: make(chan backend.Hint, 1)}
+	t, err := carry(ctx, s, OpWatch, key, abandon, func(ctx context.Context) (*watch, error) {
+		t := &watch{s: s, key: key, out: make(chan backend.Hint, 1)}
 		t.ctx, t.cancel = context.WithCancelCause(ctx)
-		in, err := w.s.inner.(backend.Watcher).Watch(t.ctx, key)
+		in, err := inner.Watch(t.ctx, key)
 		if err != nil {
 			t.cancel(nil)
 			return nil, err
@@ -37,7 +41,7 @@ func (w watching) Watch(ctx context.Context, key string) (<-chan backend.Hint, e
 	if err != nil {
 		return nil, err
 	}
-	f := w.s.f
+	f := s.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
