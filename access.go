@@ -17,7 +17,7 @@ func HoldOf(l Lease) (backend.Backend, backend.Hold, bool) {
 	if !ok {
 		return nil, backend.Hold{}, false
 	}
-	hold := own.hold
+	hold := *own.hold
 	if r, ok := own.c.ops.(*reentry); ok && hold.Owner != "" {
 		if hold, ok = r.serverHold(hold); !ok {
 			return nil, backend.Hold{}, false

@@ -22,6 +22,7 @@ type acquisition struct {
 	refusal error         // the last refusal: somebody else holds the key
 	trouble error         // the last error of the server, cleared by any clear answer
 	unknown bool          // a request was sent whose outcome is unknown
+	flight  *flight       // the request that is why unknown is set, if there is but one
 	took    time.Duration // how long the last answer took
 
 	mu     sync.Mutex // guards the rest, and req.ID
@@ -44,6 +45,7 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	c.notices.expect(req.ID)
 	var g backend.Grant
 	var err error
+	var sent *flight
 	if direct(ctx) {
 		limited, cancel := c.asking.within(a.answerLimit())
 		g, err = c.ops.Try(openContext{limited, ctx}, req)
@@ -52,17 +54,24 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 			err = ErrClosed
 		}
 	} else {
+		sent = newFlight()
 		limited, cancel := context.WithTimeout(ctx, a.answerLimit())
 		g, err = whileOpen(limited, c,
 			func(_ backend.Grant, err error) { a.late(req, err) },
-			func(ctx context.Context) (backend.Grant, error) { return c.ops.Try(ctx, req) })
+			func(ctx context.Context) (backend.Grant, error) {
+				g, err := c.ops.Try(ctx, req)
+				sent.land(err)
+				return g, err
+			})
 		cancel()
 	}
 	end := c.clock.Now()
 	a.took = end.Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
+	doubted := a.unknown
 	l, err := a.answer(ctx, g, err, end)
+	a.doubtOf(sent, doubted)
 	if c.observer != nil {
 		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: a.took, Err: err}
 		if l != nil {
@@ -81,16 +90,22 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 	}
 	switch {
 	case errors.Is(err, ErrClosed):
-		a.unknown = true
+		a.doubt()
 		return nil, ErrClosed
 	case errors.Is(err, ErrHeld):
 		a.refusal, a.trouble = err, nil
+		return nil, err
+	case errors.Is(err, backend.ErrNotSent):
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w: the server could not be asked within %s: %w", ErrUnavailable, a.answerLimit(), err)
+			a.trouble = err
+		}
 		return nil, err
 	case isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown):
 		a.trouble = err
 		return nil, err
 	}
-	a.unknown = true
+	a.doubt()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = fmt.Errorf("no answer from the server within %s", a.answerLimit())
 	}
@@ -106,14 +121,14 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, error) {
 	c := a.c
 	if left := g.Until().Sub(now); left < a.req.TTL/3 {
-		a.unknown = true
+		a.doubt()
 		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
 			ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
 		return nil, a.trouble
 	}
 	l := c.newLease(backend.HoldOf(a.req), g, a.settings, now)
 	if !c.admit(l) {
-		a.unknown = true
+		a.doubt()
 		return nil, ErrClosed
 	}
 	a.mu.Lock()
@@ -137,7 +152,8 @@ func (c *client) admit(l *lease) bool {
 		return false
 	default:
 	}
-	c.sched.set(l, l.state.wake())
+	c.sched.set(l, l.state.renewal())
+	c.expiries.add(l)
 	return true
 }
 
@@ -158,15 +174,15 @@ func (a *acquisition) late(req backend.Request, err error) {
 	if l != nil && l.hold.ID == req.ID {
 		l.releasedTwice()
 	}
-	a.c.release(req)
+	a.c.giveBack(backend.HoldOf(req)) // the failed call looks for what arrives later
 }
 
 // rename gives the acquisition a new id, so that the clean-up of what was sent
 // under the old one cannot hit what is sent from now on.
 func (a *acquisition) rename() {
 	if a.unknown {
-		a.c.release(a.req)
-		a.unknown = false
+		a.c.release(a.req, a.flight)
+		a.unknown, a.flight = false, nil
 	}
 	a.c.notices.forget(a.req.ID)
 	a.mu.Lock()
@@ -182,7 +198,7 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	a.mu.Unlock()
 	a.c.notices.forget(a.req.ID)
 	if a.unknown {
-		a.c.release(a.req).await()
+		a.c.release(a.req, a.flight).await()
 	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ErrClosed) {
 		return a.gaveUp(ctxErr)
@@ -194,9 +210,19 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
 }
 
-// release gives back in the background what a request may have been granted.
-func (c *client) release(req backend.Request) *cleanup {
-	return c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, backend.HoldOf(req)) })
+// release gives back in the background what a request may have been granted, unless
+// only the flight is in doubt and it has never left.
+func (c *client) release(req backend.Request, only *flight) *cleanup {
+	late := func(confirmed error) bool {
+		// What was ended is what was in doubt, if that was one request.
+		return only.mayArrive() && (only == nil || errors.Is(confirmed, ErrNotHeld))
+	}
+	return c.cleanUp(req.Key, req.TTL, late, func(ctx context.Context) error {
+		if only.neverLeft(ctx) {
+			return nil
+		}
+		return c.ops.Release(ctx, backend.HoldOf(req))
+	})
 }
 
 // gaveUp is the error of a call whose context ended before the key was held.

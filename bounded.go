@@ -84,6 +84,7 @@ func whileOpen[T any](ctx context.Context, c *client, late func(T, error), f fun
 // say exactly what was.
 var known = []error{
 	ErrHeld, ErrNotHeld, ErrUnavailable, ErrPermanent, ErrInvalid, ErrUnsupported, ErrTooManyHolds, ErrOutcomeUnknown,
+	backend.ErrNotSent,
 }
 
 // unknownUnlessKnown marks an error of a backend that does not say what happened

@@ -39,28 +39,33 @@ type client struct {
 	watcher  backend.Watcher
 	queuer   backend.Queuer
 	batch    backend.BatchRenewer
+	parts    backend.Partitioner
 	handOver backend.HandOverer
+	teller   backend.ReleaseTeller
 	counted  bool // the holds of explicit owners are counted on this side
 
-	clock    backend.Clock
-	sched    *scheduler
-	lanes    lanes
-	renewers pool
-	cleaners pool
-	callers  workers  // requests whose callers may stop waiting
-	notices  *notices // nil when the backend notifies nobody
+	clock     backend.Clock
+	sched     *scheduler
+	expiries  *expiries
+	lanes     lanes
+	renewers  pool
+	cleaners  pool
+	reporters pool     // of ends that nobody asked for
+	callers   workers  // requests whose callers may stop waiting
+	notices   *notices // nil when the backend notifies nobody
 
-	dueRenewals []*lease // guarded by the scheduler's mutex
+	dueRenewals []dueRenewal // guarded by the scheduler's mutex
 
-	calls  tracker         // calls, requests and clean-ups under way
-	open   context.Context // ends when Close begins
-	shut   context.CancelFunc
-	done   <-chan struct{} // of open
-	life   context.Context // ends when Close has finished
-	kill   context.CancelFunc
-	asking deadlines // of attempts that only Close ends early
-	ending deadlines // of releases
-	closed sync.Once
+	calls   tracker         // calls, requests, clean-ups and reports under way
+	telling tracker         // calls of observer and logger under way
+	open    context.Context // ends when Close begins
+	shut    context.CancelFunc
+	done    <-chan struct{} // of open
+	life    context.Context // ends when Close has finished
+	kill    context.CancelFunc
+	asking  deadlines // of attempts that only Close ends early
+	ending  deadlines // of releases
+	closed  sync.Once
 }
 
 // New returns a Locker on a backend. It takes over the backend: Close closes it.
@@ -80,24 +85,29 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 		observer:   o.Observer,
 		pid:        os.Getpid(),
 		clock:      backend.SystemClock(),
-		renewers:   pool{limit: 32},
+		renewers:   pool{limit: 32, urgent: true},
 		cleaners:   pool{limit: 32},
+		reporters:  pool{limit: 32},
 	}
 	c.host, _ = os.Hostname()
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
+	} else {
+		c.log = slog.New(openHandler{c.log.Handler(), &c.telling})
 	}
 	if o.TTL == 0 {
-		c.ttl = nearestTTL(DefaultTTL, c.guarantees)
+		c.ttl = c.guarantees.NearestTTL(DefaultTTL)
 	} else if err := c.guarantees.CheckTTL(o.TTL); err != nil {
 		return nil, err
 	} else {
 		c.ttl = o.TTL
 	}
-	if clocked, ok := b.(backend.Clocked); ok {
+	if clocked, ok := backend.As[backend.Clocked](b); ok {
 		c.clock = clocked.Clock()
 	}
 	c.sched = newScheduler(c.clock)
+	c.expiries = &expiries{clock: c.clock, armed: never, begin: c.calls.follow, after: c.afterExpiry}
+	c.sched.before, c.sched.along = c.expiries.run, c.takeAlong
 	c.open, c.shut = context.WithCancel(context.Background())
 	c.done = c.open.Done()
 	c.life, c.kill = context.WithCancel(context.Background())
@@ -105,11 +115,13 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c.callers = newWorkers(c.life.Done())
 	c.lanes.m = map[laneKey]*lane{}
 	c.ops = b
-	c.watcher, _ = b.(backend.Watcher)
-	c.queuer, _ = b.(backend.Queuer)
-	c.batch, _ = b.(backend.BatchRenewer)
-	c.handOver, _ = b.(backend.HandOverer)
-	notifier, _ := b.(backend.LossNotifier)
+	c.watcher, _ = backend.As[backend.Watcher](b)
+	c.queuer, _ = backend.As[backend.Queuer](b)
+	c.batch, _ = backend.As[backend.BatchRenewer](b)
+	c.parts, _ = backend.As[backend.Partitioner](b)
+	c.handOver, _ = backend.As[backend.HandOverer](b)
+	c.teller, _ = backend.As[backend.ReleaseTeller](b)
+	notifier, _ := backend.As[backend.LossNotifier](b)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		r := newReentry(b, c.clock)
 		// Holds without an owner are not counted, so that the backend may renew them
@@ -127,20 +139,9 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	return c, nil
 }
 
-// nearestTTL is the TTL closest to want that the backend accepts.
-func nearestTTL(want time.Duration, g backend.Guarantees) time.Duration {
-	ttl := max(want, g.MinTTL)
-	if g.MaxTTL > 0 {
-		ttl = min(ttl, g.MaxTTL)
-	}
-	if grain := g.TTLGrain; grain > 1 {
-		ttl -= ttl % grain
-		if ttl < g.MinTTL || ttl <= 0 {
-			ttl += grain
-		}
-	}
-	return ttl
-}
+// Format prints what the Locker is, with every verb in the same way: not its leases,
+// whose owners are secret, and not the password of its server.
+func (c *client) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "Locker on %s", c.guarantees.Name) }
 
 // Guarantees implements Guaranteer.
 func (c *client) Guarantees() backend.Guarantees { return c.guarantees }
@@ -215,41 +216,33 @@ func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisi
 	}, nil
 }
 
-// act turns what the state machine asks for into deeds. The scheduler's mutex is
-// held; the deeds that may block, or that run code of others, are in the function
-// that is returned.
-func (c *client) act(l *lease, a action) func() {
-	if a == 0 {
-		return nil
+// ended does what follows when the context of a lease has ended. If it was lost, the
+// server is told, and log and observer are; the caller has counted that as under way.
+func (c *client) ended(l *lease, cause error, lost bool) {
+	if c.notices != nil {
+		c.notices.forget(l.hold.ID)
 	}
-	var renewals func()
-	if a&actRenew != 0 {
-		if len(c.dueRenewals) == 0 {
-			renewals = c.sendRenewals
-		}
-		c.dueRenewals = append(c.dueRenewals, l)
+	if !lost {
+		return
 	}
-	if a&actEnd == 0 {
-		return renewals
+	// Not before the context's end: the clean-up lets others have the key.
+	c.giveBack(*l.hold)
+	if c.observer == nil && !c.log.Enabled(context.Background(), slog.LevelWarn) {
+		c.calls.done()
+		return
 	}
-	cleanUp := a&actCleanUp != 0
-	if cleanUp {
-		c.calls.follow() // Close waits until the clean-up is scheduled, and then for itself
-	}
-	cause := l.state.cause
-	return func() {
-		l.end(cause)
-		if cleanUp {
-			// Not before: the clean-up lets others have the key.
-			c.cleanUp(l.hold.Key, l.hold.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
-			c.calls.done()
-		}
-		if c.notices != nil {
-			c.notices.forget(l.hold.ID)
-		}
-		if cause != ErrReleased {
-			go c.reportEnd(l, cause)
-		}
+	c.reporters.run("", poolPatience, func() {
+		defer c.calls.done()
+		c.reportEnd(l, cause)
+	})
+}
+
+// afterExpiry has the states of leases follow their terms, which are over and whose
+// contexts have ended.
+func (c *client) afterExpiry(ended []*lease) {
+	for _, l := range ended {
+		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
+		c.calls.done()
 	}
 }
 
@@ -264,12 +257,6 @@ func (c *client) reportEnd(l *lease, cause error) {
 	c.observe(context.Background(), e)
 }
 
-func (c *client) observe(ctx context.Context, e Event) {
-	if c.observer != nil {
-		c.observer(ctx, e)
-	}
-}
-
 // Close implements Locker.
 func (c *client) Close() error {
 	var err error
@@ -277,14 +264,14 @@ func (c *client) Close() error {
 		c.calls.close()
 		c.shut()
 		c.endLeases()
-		limit := time.NewTimer(closeLimit)
-		defer limit.Stop()
+		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		defer cancel()
 		for stopped := false; !stopped; {
 			select {
 			case <-c.calls.idle():
 				// A lease that ended just now may have something to clean up.
 				stopped = c.sched.stopIf(c.calls.none)
-			case <-limit.C:
+			case <-limit.Done():
 				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, closeLimit)
 				stopped = c.sched.stopIf(func() bool { return true })
 			}
@@ -293,29 +280,31 @@ func (c *client) Close() error {
 		if cerr := c.backend.Close(); cerr != nil && err == nil {
 			err = fmt.Errorf("lock: closing the backend: %w", cerr)
 		}
+		c.telling.close()
+		select {
+		case <-c.telling.idle():
+		case <-limit.Done():
+		}
 	})
 	return err
 }
 
-// endLeases ends every lease with the cause ErrClosed and schedules the releases.
+// endLeases ends every lease with the cause ErrClosed, and then schedules the releases.
 func (c *client) endLeases() {
-	var todo []func()
-	s := c.sched
-	s.mu.Lock()
-	for _, e := range append([]entry(nil), s.entries...) {
-		l, ok := e.(*lease)
-		if !ok {
-			continue
-		}
-		act := l.state.close()
-		s.set(l, l.state.wake())
-		if f := c.act(l, act); f != nil {
-			todo = append(todo, f)
-		}
+	c.sched.mu.Lock()
+	leases := c.expiries.all()
+	acts := make([]action, len(leases))
+	causes := make([]error, len(leases))
+	for i, l := range leases {
+		acts[i] = l.apply(func(h *hold, _ backend.Instant) action { return h.close() })
+		causes[i] = l.state.cause
 	}
-	s.mu.Unlock()
-	for _, f := range todo {
-		f()
+	c.sched.mu.Unlock()
+	for i, l := range leases {
+		l.end(causes[i])
+	}
+	for i, l := range leases {
+		l.carryOut(acts[i], causes[i])
 	}
 }
 

@@ -71,4 +71,10 @@ func (c workContext) Err() error {
 	return c.Context.Err()
 }
 
+// Format prints it with every verb in the same way.
+func (c workContext) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "work under the %v", c.hold) }
+
+// String is for the names of contexts that are made from it.
+func (c workContext) String() string { return fmt.Sprintf("%v", c) }
+
 func (c workContext) end() { c.cancel(context.Cause(c.hold)) }

@@ -15,7 +15,12 @@ type offer struct {
 	req     backend.Request
 	taken   chan handed // holds the one answer
 	settled atomic.Bool // by whoever is first: the answer, or the end of the wait for it
+	run     run         // of which its lease is, once it is taken
 }
+
+// run counts the hand-overs since the server was last asked. It goes from lease to lease,
+// since a lane may be gone between two of them.
+type run struct{ handed, most int }
 
 // mostHandOvers bounds how often in a row a Locker hands the key over to waiters of
 // its own. A hand-over tells no other client, so after each of those who wait here
@@ -26,6 +31,7 @@ const mostHandOvers = 16
 type handed struct {
 	grant backend.Grant
 	err   error
+	run   run
 }
 
 // offer puts the acquisition at the head of the lane up for a hand-over, where the
@@ -68,15 +74,16 @@ func (l *lease) takeOffer() *offer {
 	if ln == nil || ln.offer == nil {
 		return nil
 	}
-	if ln.handed == 0 {
-		ln.batch = min(1+len(ln.waiting), mostHandOvers)
+	next := l.run
+	if next.handed == 0 {
+		next.most = min(1+len(ln.waiting), mostHandOvers)
 	}
-	if ln.handed >= ln.batch {
+	if next.handed >= next.most {
 		return nil
 	}
-	ln.handed++
+	next.handed++
 	o := ln.offer
-	ln.offer = nil
+	o.run, ln.offer = next, nil
 	return o
 }
 
@@ -102,7 +109,7 @@ func (o *offer) answer(c *client, h handed) {
 	if o.settled.CompareAndSwap(false, true) {
 		o.taken <- h
 	} else if h.err == nil || !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown) {
-		c.release(o.req)
+		c.release(o.req, nil)
 	}
 }
 
@@ -113,10 +120,13 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 	case h.err == nil:
 		w.handedOver = true
 		l, _ = w.a.granted(h.grant, w.a.c.clock.Now()) // a grant that comes too late is asked for again
+		if l != nil {
+			l.run = h.run
+		}
 	case errors.Is(h.err, ErrHeld):
 		left = true
 	case !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown):
-		w.a.unknown = true
+		w.a.doubt()
 	}
 	return l, left
 }
@@ -130,15 +140,15 @@ func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{},
 	var g backend.Grant
 	var err error
 	if direct {
-		g, err = c.handOver.HandOver(ctx, l.hold, o.req)
+		g, err = c.handOver.HandOver(ctx, *l.hold, o.req)
 	} else {
 		g, err = bounded(ctx, c, giveUp,
 			func(_ backend.Grant, err error) { o.a.late(o.req, err) },
-			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, l.hold, o.req) })
+			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, *l.hold, o.req) })
 	}
 	g.Sent = min(g.Sent, start)
 	// Without an answer the waiter asks the server, as the same acquisition.
-	o.answer(c, handed{g, err})
+	o.answer(c, handed{g, err, o.run})
 	switch {
 	case err == nil, errors.Is(err, ErrHeld):
 		return true, nil

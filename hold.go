@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"math"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -41,9 +40,6 @@ const (
 	phaseLost
 )
 
-// never is an instant that no clock reaches.
-const never = backend.Instant(math.MaxInt64)
-
 // action is what the driver of a hold has to do after an event.
 type action uint8
 
@@ -82,11 +78,23 @@ func newHold(ttl time.Duration, v backend.Validity, now backend.Instant, renew b
 }
 
 // wake is the next instant at which tick has something to do.
-func (h *hold) wake() backend.Instant {
+func (h *hold) wake() backend.Instant { return min(h.ends(), h.renewal()) }
+
+// ends is until when the hold lasts if no further renewal is confirmed, or never when
+// it is over.
+func (h *hold) ends() backend.Instant {
 	if h.phase != phaseHeld {
 		return never
 	}
-	return min(h.deadline, h.limit, h.renewAt)
+	return min(h.deadline, h.limit)
+}
+
+// renewal is when the next renewal is to be sent, or never.
+func (h *hold) renewal() backend.Instant {
+	if h.phase != phaseHeld {
+		return never
+	}
+	return h.renewAt
 }
 
 // tick is the passing of time.
@@ -95,10 +103,10 @@ func (h *hold) tick(now backend.Instant, roll float64) action {
 		return 0
 	}
 	switch {
+	case now >= h.limit && h.limit <= h.deadline:
+		return h.lose(backend.ErrMaxHold)
 	case now >= h.deadline:
 		return h.lose(backend.ErrExpired)
-	case now >= h.limit:
-		return h.lose(backend.ErrMaxHold)
 	case now >= h.renewAt:
 		// A further renewal goes out if this one is not answered in time, on
 		// another connection perhaps. Renewals are idempotent.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -19,6 +20,9 @@ import (
 type lanes struct {
 	mu sync.Mutex
 	m  map[laneKey]*lane
+
+	left    map[string]*turn // that others have, by key
+	sweepAt int              // the number of them at which those that are over go
 }
 
 type laneKey struct{ key, owner string }
@@ -27,8 +31,10 @@ type lane struct {
 	key     laneKey
 	waiting []*place // behind the head; guarded by lanes.mu
 	offer   *offer   // of the head, to be handed the key; guarded by lanes.mu
-	handed  int      // hand-overs since the server was last asked; guarded by lanes.mu
-	batch   int      // how many there may be, before other clients have their turn; guarded by lanes.mu
+
+	// Of the head, for those behind it who give up.
+	held  atomic.Bool                    // the server has said so, or the lane holds the key itself
+	place atomic.Pointer[backend.Ticket] // at which it waits
 
 	// Only the head uses the rest.
 	hints     <-chan backend.Hint // the watch, or nil
@@ -39,9 +45,19 @@ type lane struct {
 	apart     time.Duration       // how long it came after the one before
 	took      time.Duration       // how long the server took to grant the last lease
 	last      *lease              // what the lane was granted last
+	granted   bool                // by the head before
 
 	watchFails int             // watches in a row that failed or broke
 	watchAt    backend.Instant // when the next watch may begin
+}
+
+// isHeld reports whether it is known that somebody holds the key.
+func (ln *lane) isHeld() bool {
+	if ln.held.Load() {
+		return true
+	}
+	t := ln.place.Load()
+	return t != nil && (*t).Behind()
 }
 
 // place is where one acquisition stands in a lane.
@@ -63,13 +79,6 @@ func (ls *lanes) enter(k laneKey) (*lane, *place) {
 	p := &place{turn: make(chan struct{})}
 	l.waiting = append(l.waiting, p)
 	return l, p
-}
-
-// asked notes that the server has granted the key to a lane that asked for it.
-func (ls *lanes) asked(l *lane) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l.handed = 0
 }
 
 // leave gives the place up; the next in line becomes the head. The last to leave

@@ -3,104 +3,165 @@ package lock
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
 
-// lease is the Lease of this package: a hold, its context and its place in the
-// scheduler.
+// lease is the Lease of this package: a hold, its context and its places among the
+// renewals and the expiries.
 type lease struct {
 	c     *client
-	hold  backend.Hold
+	hold  *backend.Hold // not in place, so that printing what has a lease in it stops here
 	since backend.Instant
+	limit backend.Instant // end of the maximum hold, or never
 	ctx   leaseContext
 	end   context.CancelCauseFunc
 	auto  bool // it is renewed without being asked
+	// doubts is how many turns are left to others of whom only refusals told. It is set
+	// before the caller gets the lease.
+	doubts int
+	run    run // the same goes for this
 
-	// until is the deadline once more, for looks at the clock without a mutex.
-	until atomic.Int64
+	// term is until when the hold lasts. It is over for everybody before the state
+	// and the context follow.
+	term   term
+	expiry int32 // the place among the expiries, whose mutex guards it
 
 	// The scheduler's mutex guards the rest.
-	at        slot
+	next      int32  // the place in the scheduler
+	part      string // what served the key when that was asked last
 	state     hold
 	releasing chan struct{} // closed when the release under way has ended; nil when there is none
 	unsettled bool          // a release was sent whose outcome is unknown, or whose answer nobody reads
 }
 
-// newLease begins the hold and schedules it.
+// newLease begins the hold.
 func (c *client) newLease(h backend.Hold, g backend.Grant, s Settings, now backend.Instant) *lease {
 	h.Token = g.Token
-	l := &lease{c: c, hold: h, since: now, auto: !s.NoRenewal}
+	l := &lease{c: c, hold: &h, since: now, auto: !s.NoRenewal, part: c.partition(h.Key)}
 	ctx, end := context.WithCancelCause(context.Background())
 	l.ctx, l.end = leaseContext{ctx, l}, end
 	l.state = newHold(h.TTL, g.Validity, now, !s.NoRenewal, s.MaxHold, rand.Float64())
-	l.until.Store(int64(min(l.state.deadline, l.state.limit)))
+	l.limit = l.state.limit
+	l.term.begin(l.state.ends())
 	return l
-}
-
-// leaseContext ends with the hold. Its Err looks at the clock, so that after a
-// pause of the process the first look tells the truth, before any timer had a
-// chance to run.
-type leaseContext struct {
-	context.Context
-	l *lease
-}
-
-func (c leaseContext) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
-	}
-	if int64(c.l.c.clock.Now()) < c.l.until.Load() {
-		return nil
-	}
-	c.l.expire()
-	return c.Context.Err()
 }
 
 func (l *lease) Key() string              { return l.hold.Key }
 func (l *lease) Token() uint64            { return l.hold.Token }
 func (l *lease) Context() context.Context { return l.ctx }
 
+// Format prints what everybody may know, with every verb in the same way, and reads
+// nothing that changes.
+func (l *lease) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "lease of %q with the token %d", l.hold.Key, l.hold.Token)
+}
+
+// LogValue implements slog.LogValuer.
+func (l *lease) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("key", l.hold.Key), slog.Uint64("token", l.hold.Token))
+}
+
 func (l *lease) Deadline() (time.Time, bool) {
-	return time.Now().Add(backend.Instant(l.until.Load()).Sub(l.c.clock.Now())), true
+	at, _ := l.term.read()
+	return time.Now().Add(at.Sub(l.c.clock.Now())), true
 }
 
-// slot and due make a lease an entry of the scheduler.
-func (l *lease) slot() *slot { return &l.at }
+// place and due make a lease an entry of the scheduler, for its renewals.
+func (l *lease) place() *int32 { return &l.next }
 
-func (l *lease) due(now backend.Instant) func() {
-	act := l.state.tick(now, rand.Float64())
-	l.at.wake = l.state.wake()
-	return l.c.act(l, act)
-}
-
-// step applies an event to the hold under the mutex, moves the lease in the
-// schedule, and carries out what the event asks for.
-func (l *lease) step(event func(h *hold, now backend.Instant) action) {
-	s := l.c.sched
-	s.mu.Lock()
-	act := event(&l.state, s.clock.Now())
-	l.until.Store(int64(min(l.state.deadline, l.state.limit)))
-	s.set(l, l.state.wake())
-	f := l.c.act(l, act)
-	s.mu.Unlock()
-	if f != nil {
-		f()
+func (l *lease) due(now backend.Instant) (backend.Instant, func()) {
+	if now >= l.state.ends() {
+		return never, nil // expiries ends it
 	}
+	var todo func()
+	if l.state.tick(now, rand.Float64())&actRenew != 0 {
+		todo = l.c.renewSoon(l)
+	}
+	return l.state.renewal(), todo
+}
+
+// step applies an event to the hold under the mutex, and carries out what follows when
+// that ends it.
+func (l *lease) step(event func(h *hold, now backend.Instant) action) {
+	l.c.sched.mu.Lock()
+	act := l.apply(event)
+	cause := l.state.cause
+	l.c.sched.mu.Unlock()
+	l.carryOut(act, cause)
+}
+
+// apply applies an event to the hold and moves the lease in the schedule. The
+// scheduler's mutex is held; the caller owes a carryOut. A hold whose term was over
+// before the event is lost, whatever the event says.
+func (l *lease) apply(event func(h *hold, now backend.Instant) action) action {
+	s := l.c.sched
+	if l.state.phase != phaseHeld {
+		return event(&l.state, s.clock.Now())
+	}
+	var act action
+	for {
+		at, over := l.term.read()
+		state := l.state
+		if over {
+			act = state.tick(max(at, s.clock.Now()), 0)
+			l.state = state
+			break
+		}
+		act = event(&state, s.clock.Now())
+		if ends := state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
+			l.state = state
+			break
+		}
+	}
+	s.set(l, l.state.renewal())
+	if l.state.phase != phaseHeld {
+		l.c.expiries.remove(l)
+	}
+	if act&actCleanUp != 0 {
+		l.c.calls.follow() // Close waits until the clean-up is scheduled, and then for itself
+	}
+	return act
+}
+
+// carryOut does what follows from the end of a hold, without the mutex.
+func (l *lease) carryOut(act action, cause error) {
+	if act&actEnd == 0 {
+		return
+	}
+	l.end(cause)
+	l.c.ended(l, cause, act&actCleanUp != 0)
+}
+
+// expired is the cause of a hold whose term is over because it has passed.
+func (l *lease) expired() error {
+	if at, _ := l.term.read(); at == l.limit {
+		return ErrMaxHold
+	}
+	return ErrExpired
 }
 
 // expire ends a hold whose deadline or limit has passed. Where somebody else has
 // ended it just now, the context may not have followed yet.
 func (l *lease) expire() {
-	l.step(func(h *hold, now backend.Instant) action { return h.tick(now, rand.Float64()) })
+	if at, over := l.term.read(); !over && l.term.end(at) {
+		l.end(l.expired())
+		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
+		return
+	}
 	l.c.sched.mu.Lock()
 	ph, cause := l.state.phase, l.state.cause
 	l.c.sched.mu.Unlock()
-	if ph != phaseHeld {
+	switch at, over := l.term.read(); {
+	case ph != phaseHeld:
 		l.end(cause)
+	case over:
+		l.end(l.expired())
+	case l.c.clock.Now() >= at:
+		l.expire()
 	}
 }
 
@@ -121,9 +182,9 @@ func (l *lease) Renew(ctx context.Context) error {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
 	v, err := bounded(limited, l.c, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
-		return l.c.ops.Renew(ctx, l.hold)
+		return l.c.ops.Renew(ctx, *l.hold)
 	})
-	l.c.renewalEnded(ctx, l, v, err, start)
+	l.c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 	if err == nil {
 		return l.ended()
 	}

@@ -37,13 +37,16 @@ func TestFirstLookTellsWhileTheTimerIsStillAtIt(t *testing.T) {
 	past := l.c.clock.Now()
 	l.c.sched.mu.Lock()
 	l.state.deadline = past
-	l.until.Store(int64(past))
-	ended := l.due(past)
 	l.c.sched.mu.Unlock()
+	l.term.begin(past)
+	at, _ := l.term.read()
+	require.True(t, l.term.end(at))
 
 	assert.Error(t, held.Context().Err())
 	assert.ErrorIs(t, context.Cause(held.Context()), ErrExpired)
-	ended()
+	endAll([]*lease{l})
+	l.c.expiries.begin()
+	l.c.afterExpiry([]*lease{l})
 	assert.ErrorIs(t, context.Cause(held.Context()), ErrExpired)
 	require.NoError(t, locker.Close())
 }

@@ -69,7 +69,8 @@ type Locker interface {
 
 	// Close ends every wait and every lease with ErrClosed and releases what is
 	// held, in at most five seconds. Without a reachable server what is left ends
-	// within its TTL. A second Close waits for the first and does nothing.
+	// within its TTL. A second Close waits for the first and does nothing. When Close
+	// has returned, neither logger nor observer is called any more.
 	Close() error
 }
 
@@ -171,7 +172,8 @@ func WithLogger(l *slog.Logger) OpenOption { return func(s *openSettings) { s.Lo
 func WithObserver(o Observer) OpenOption { return func(s *openSettings) { s.Observer = o } }
 
 // WithMux finds the backend in a mux of the caller's instead of
-// backend.DefaultMux, so that no package-level state is involved.
+// backend.DefaultMux, so that no package-level state is involved. Open refuses a nil
+// one with ErrInvalid.
 func WithMux(m *backend.Mux) OpenOption { return func(s *openSettings) { s.mux = m } }
 
 // Open returns a Locker for a URL such as mem:, file:/var/lib/app/locks or
@@ -185,6 +187,9 @@ func Open(ctx context.Context, url string, opts ...OpenOption) (Locker, error) {
 		if o != nil {
 			o(&s)
 		}
+	}
+	if s.mux == nil {
+		return nil, fmt.Errorf("%w: the mux of WithMux is nil", ErrInvalid)
 	}
 	if s.TTL < 0 {
 		return nil, fmt.Errorf("%w: the default TTL must be positive", ErrInvalid)

@@ -2,15 +2,17 @@ package lock
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
 // Observer is told what happens in a Locker, for metrics and traces. It is
 // called from many goroutines at once, never while a mutex is held. It must not
-// panic, and should return quickly: an Acquire, a renewal or a Release waits for
-// it. The context is that of the
-// call that caused the event, or one without values for events of renewal and
-// loss. Events contain no secret.
+// panic, and should return quickly: an Acquire, a renewal, a Release or Close waits for
+// it. It must not call Close, which waits for it. When Close has returned it is not
+// called any more, unless a call of it took longer than the five seconds of Close. The
+// context is that of the call that caused the event, or one without values for events of
+// renewal and loss. Events contain no secret.
 type Observer func(ctx context.Context, e Event)
 
 // EventKind says what happened.
@@ -59,4 +61,35 @@ type Event struct {
 	Token    uint64 // zero where none was granted yet
 	Duration time.Duration
 	Err      error
+}
+
+// observe tells the observer, until Close has returned.
+func (c *client) observe(ctx context.Context, e Event) {
+	if c.observer == nil || !c.telling.add() {
+		return
+	}
+	defer c.telling.done()
+	c.observer(ctx, e)
+}
+
+// openHandler hands log records on until Close has returned.
+type openHandler struct {
+	slog.Handler
+	telling *tracker
+}
+
+func (h openHandler) Handle(ctx context.Context, r slog.Record) error {
+	if !h.telling.add() {
+		return nil
+	}
+	defer h.telling.done()
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h openHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return openHandler{h.Handler.WithAttrs(attrs), h.telling}
+}
+
+func (h openHandler) WithGroup(name string) slog.Handler {
+	return openHandler{h.Handler.WithGroup(name), h.telling}
 }

@@ -15,8 +15,8 @@ type Option func(*Settings)
 type Settings struct {
 	// TTL is the time to live asked for, or zero for the Locker's default.
 	TTL time.Duration
-	// Owner is the explicit owner, or empty. It is a secret.
-	Owner string
+	// Owner is the explicit owner, or empty. It is a secret, which printing does not show.
+	Owner string `json:"-"`
 	// NoRenewal is set by WithoutRenewal.
 	NoRenewal bool
 	// MaxHold is the longest time to hold, or zero for no limit.
@@ -25,6 +25,15 @@ type Settings struct {
 	Label string
 
 	err error
+}
+
+// Format prints the settings for people, with every verb in the same way.
+func (s Settings) Format(f fmt.State, _ rune) {
+	owner := "no owner"
+	if s.Owner != "" {
+		owner = "an owner"
+	}
+	fmt.Fprintf(f, "settings: TTL %s, %s, renewal %t, maximum hold %s, label %q", s.TTL, owner, !s.NoRenewal, s.MaxHold, s.Label)
 }
 
 // WithTTL sets the time to live of the lease: how long others wait when its

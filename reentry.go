@@ -57,7 +57,7 @@ var errOwnerHolds = fmt.Errorf("%w: by the same owner", ErrHeld)
 
 func newReentry(b backend.Backend, clock backend.Clock) *reentry {
 	r := &reentry{Backend: b, clock: clock, owners: map[laneKey]*ownerHolds{}}
-	r.queuer, _ = b.(backend.Queuer)
+	r.queuer, _ = backend.As[backend.Queuer](b)
 	return r
 }
 
@@ -77,7 +77,7 @@ func (r *reentry) serverHold(hold backend.Hold) (backend.Hold, bool) {
 // loss of all holds beside it.
 func (r *reentry) NotifyLoss(lost func(id backend.ID, cause error)) {
 	r.lost = lost
-	if n, ok := r.Backend.(backend.LossNotifier); ok {
+	if n, ok := backend.As[backend.LossNotifier](r.Backend); ok {
 		n.NotifyLoss(r.serverLost)
 	}
 }

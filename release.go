@@ -48,9 +48,8 @@ func (l *lease) release(ctx context.Context) error {
 func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 	s := l.c.sched
 	s.mu.Lock()
-	act := l.state.release(s.clock.Now())
-	s.set(l, l.state.wake())
-	f := l.c.act(l, act)
+	act := l.apply(func(h *hold, now backend.Instant) action { return h.release(now) })
+	cause := l.state.cause
 	switch l.state.phase {
 	case phaseLost:
 		settled, err = true, &endedError{key: l.hold.Key, cause: l.state.cause}
@@ -68,9 +67,7 @@ func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 		}
 	}
 	s.mu.Unlock()
-	if f != nil {
-		f()
-	}
+	l.carryOut(act, cause)
 	return turn, settled, err
 }
 
@@ -97,13 +94,23 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		}
 		repeated = !isAny(err, known) || errors.Is(err, ErrOutcomeUnknown)
 	}
-	send := func(ctx context.Context) (struct{}, error) { return struct{}{}, c.ops.Release(ctx, l.hold) }
+	send := func(ctx context.Context) (int, error) { return -1, c.ops.Release(ctx, *l.hold) }
+	if c.teller != nil && !(c.counted && l.hold.Owner != "") {
+		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.hold) }
+	}
+	start := c.clock.Now()
+	t := l.openTurn()
+	defer l.closeTurn(t)
 	for tries := 1; ; tries++ {
+		var others int
 		var err error
 		if direct(ctx) {
-			_, err = send(detached)
+			others, err = send(detached)
 		} else {
-			_, err = bounded(detached, c, giveUp, nil, send)
+			others, err = bounded(detached, c, giveUp, nil, send)
+		}
+		if err == nil && c.queuer == nil {
+			l.leaveTurn(t, others, c.clock.Now().Sub(start))
 		}
 		if err == errStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
@@ -129,7 +136,17 @@ func (l *lease) releasedTwice() {
 
 // endRelease draws the conclusion from what the server said.
 func (l *lease) endRelease(err error) error {
-	s, c := l.c.sched, l.c
+	again, err := l.concludeRelease(err)
+	if again {
+		// A renewal that was not confirmed may have lengthened the lease up to now.
+		l.c.giveBack(*l.hold)
+	}
+	return err
+}
+
+// concludeRelease also reports whether the release has to be repeated.
+func (l *lease) concludeRelease(err error) (again bool, _ error) {
+	s := l.c.sched
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(l.releasing)
@@ -138,12 +155,12 @@ func (l *lease) endRelease(err error) error {
 	switch {
 	case err == nil:
 		l.state.settle()
-		return nil
+		return false, nil
 	case errors.Is(err, ErrNotHeld):
 		l.state.settle()
 		if repeated {
 			// The first request, whose answer was lost, or a clean-up has done it.
-			return nil
+			return false, nil
 		}
 		cause := err
 		if !errors.Is(err, ErrLost) {
@@ -152,13 +169,9 @@ func (l *lease) endRelease(err error) error {
 				cause = ErrExpired
 			}
 		}
-		return &endedError{key: l.hold.Key, cause: cause}
+		return false, &endedError{key: l.hold.Key, cause: cause}
 	}
-	if !repeated {
-		l.unsettled = true
-		// A renewal that was not confirmed may have lengthened the lease up to now.
-		c.cleanUpLocked(l.hold.Key, l.hold.TTL, func(ctx context.Context) error { return c.ops.Release(ctx, l.hold) })
-	}
-	return fmt.Errorf("%w: releasing %q was not confirmed; it is repeated in the background, and the lease ends within its TTL: %w",
+	l.unsettled = true
+	return !repeated, fmt.Errorf("%w: releasing %q was not confirmed; it is repeated in the background, and the lease ends within its TTL: %w",
 		backend.ErrOutcomeUnknown, l.hold.Key, err)
 }

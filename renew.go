@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -12,32 +13,118 @@ import (
 // batchSize is how many renewals share one round trip where the backend can.
 const batchSize = 128
 
+// dueRenewal is a renewal that is to be sent, with what served the key before.
+type dueRenewal struct {
+	l    *lease
+	part string
+}
+
+// renewSoon notes a renewal that is due, and returns what sends all that are noted. The
+// scheduler's mutex is held.
+func (c *client) renewSoon(l *lease) func() {
+	c.dueRenewals = append(c.dueRenewals, dueRenewal{l, l.part})
+	if len(c.dueRenewals) > 1 {
+		return nil
+	}
+	return c.sendRenewals
+}
+
+// batched reports whether the lease may be renewed together with others.
+func (c *client) batched(l *lease) bool {
+	return c.batch != nil && !(c.counted && l.hold.Owner != "")
+}
+
+// takeAlong fills up the batches in which the renewals go that are due, with those that
+// are due soon: within a hundredth of their TTL, which costs one renewal more in thirty.
+// The scheduler's mutex is held.
+func (c *client) takeAlong(now backend.Instant) {
+	room := map[string]int{} // in the last batch of each part
+	total := 0
+	var window time.Duration
+	for _, d := range c.dueRenewals {
+		if !c.batched(d.l) {
+			continue
+		}
+		if room[d.part] == 0 {
+			room[d.part] = batchSize
+			total += batchSize
+		}
+		room[d.part]--
+		total--
+		window = max(window, soon(d.l))
+	}
+	var others []timed[entry]
+	for line := &c.sched.entries; total > 0 && len(others) < 4*batchSize && line.first() <= now.Add(window); {
+		x := line.items[0]
+		line.pop()
+		l, ok := x.e.(*lease)
+		if !ok || room[l.part] == 0 || !c.batched(l) || x.at > now.Add(soon(l)) || now >= l.state.ends() {
+			others = append(others, x)
+			continue
+		}
+		room[l.part]--
+		total--
+		l.state.renewAt = min(l.state.renewAt, now)
+		next, _ := l.due(now) // it is not the first, so it sends nothing
+		line.set(l, &l.next, next)
+	}
+	for _, x := range others {
+		c.sched.entries.set(x.e, x.place, x.at)
+	}
+}
+
+// soon is how much earlier than it is due a renewal may be sent.
+func soon(l *lease) time.Duration { return l.hold.TTL / 100 }
+
 // sendRenewals sends the renewals that are due, on the goroutines of a bounded
-// pool. A renewal that hangs costs one of them until its context ends; the
-// deadlines do not depend on them.
+// pool. A renewal that hangs keeps its goroutine until its context ends, and its place
+// for a moment; the deadlines do not depend on them.
 func (c *client) sendRenewals() {
 	c.sched.mu.Lock()
 	due := c.dueRenewals
 	c.dueRenewals = nil
 	c.sched.mu.Unlock()
-	together := due[:0:0]
-	for _, l := range due {
-		if c.batch == nil || c.counted && l.hold.Owner != "" {
-			c.renewers.run(func() { c.renew(l) })
+	together := map[string][]*lease{}
+	for _, d := range due {
+		l, part := d.l, c.partition(d.l.hold.Key)
+		if part != d.part {
+			c.sched.mu.Lock()
+			l.part = part
+			c.sched.mu.Unlock()
+		}
+		if c.batched(l) {
+			together[part] = append(together[part], l)
 		} else {
-			together = append(together, l)
+			c.renewers.run(part, hangsAfter(l), func() { c.renew(l) })
 		}
 	}
-	if len(together) == 1 {
-		c.renewers.run(func() { c.renew(together[0]) })
-		return
+	for part, due := range together {
+		for some := range slices.Chunk(due, batchSize) {
+			send := func() { c.renewBatch(some) }
+			if len(some) == 1 {
+				send = func() { c.renew(some[0]) }
+			}
+			c.renewers.run(part, hangsAfter(some...), send)
+		}
 	}
-	for due := together; len(due) > 0; {
-		n := min(len(due), batchSize)
-		some := due[:n]
-		c.renewers.run(func() { c.renewBatch(some) })
-		due = due[n:]
+}
+
+// hangsAfter is how long the renewal of some leases may take before it is taken to
+// hang: little to those with a short TTL.
+func hangsAfter(leases ...*lease) time.Duration {
+	d := poolPatience
+	for _, l := range leases {
+		d = min(d, l.hold.TTL/30)
 	}
+	return d
+}
+
+// partition names what serves the key.
+func (c *client) partition(key string) string {
+	if c.parts == nil {
+		return ""
+	}
+	return c.parts.Partition(key)
 }
 
 // renewalContext bounds one renewal by a third of the TTL, so that at least two
@@ -55,18 +142,20 @@ func (c *client) renew(l *lease) {
 	defer cancel()
 	start := c.clock.Now()
 	v, err := whileOpen(ctx, c, nil, func(ctx context.Context) (backend.Validity, error) {
-		return c.ops.Renew(ctx, l.hold)
+		return c.ops.Renew(ctx, *l.hold)
 	})
-	c.renewalEnded(ctx, l, v, err, start)
+	c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 }
 
+// renewBatch renews the leases in one round trip. They get the same time for the next
+// one, so that they stay together.
 func (c *client) renewBatch(leases []*lease) {
 	live := make([]*lease, 0, len(leases))
 	holds := make([]backend.Hold, 0, len(leases))
 	var ttl time.Duration
 	for _, l := range leases {
 		if l.ctx.Err() == nil {
-			live, holds, ttl = append(live, l), append(holds, l.hold), max(ttl, l.hold.TTL)
+			live, holds, ttl = append(live, l), append(holds, *l.hold), max(ttl, l.hold.TTL)
 		}
 	}
 	if len(live) == 0 || !c.calls.add() {
@@ -82,29 +171,30 @@ func (c *client) renewBatch(leases []*lease) {
 	if err == nil && len(answers) != len(live) {
 		err = errors.New("the backend answered for another number of holds than it was asked for")
 	}
+	roll := rand.Float64()
 	for i, l := range live {
 		if err != nil {
-			c.renewalEnded(ctx, l, backend.Validity{}, err, start)
+			c.renewalEnded(ctx, l, backend.Validity{}, err, start, roll)
 		} else {
-			c.renewalEnded(ctx, l, answers[i].Validity, answers[i].Err, start)
+			c.renewalEnded(ctx, l, answers[i].Validity, answers[i].Err, start, roll)
 		}
 	}
 }
 
 // renewalEnded tells the hold how a renewal that began at start ended: extended,
-// still held, gone, or unknown.
-func (c *client) renewalEnded(ctx context.Context, l *lease, v backend.Validity, err error, start backend.Instant) {
+// still held, gone, or unknown. roll spreads the next one.
+func (c *client) renewalEnded(ctx context.Context, l *lease, v backend.Validity, err error, start backend.Instant, roll float64) {
 	v.Sent = min(v.Sent, start)
 	l.step(func(h *hold, now backend.Instant) action {
 		switch {
 		case err == nil:
-			return h.renewed(now, v, rand.Float64())
+			return h.renewed(now, v, roll)
 		case errors.Is(err, ErrLost):
 			return h.gone(now, err)
 		case errors.Is(err, ErrNotHeld):
 			return h.gone(now, ErrTakenOver)
 		}
-		return h.failed(now, rand.Float64())
+		return h.failed(now, roll)
 	})
 	if err != nil && !errors.Is(err, ErrNotHeld) && !errors.Is(err, ErrClosed) && l.ctx.Context.Err() == nil {
 		c.log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -61,6 +62,10 @@ func batchingLocker(t *testing.T) (lock.Locker, *batchingQueue) {
 
 func TestBatchesLeaveOutWhatIsCountedHere(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, batchesLeaveOutWhatIsCountedHere)
+}
+
+func batchesLeaveOutWhatIsCountedHere(t *testing.T) {
 	l, b := batchingLocker(t)
 	var leases []lock.Lease
 	for i := range 100 {
@@ -82,6 +87,68 @@ func TestBatchesLeaveOutWhatIsCountedHere(t *testing.T) {
 	b.mu.Unlock()
 	for _, lease := range leases {
 		_ = lease.Release(t.Context())
+	}
+}
+
+// counts counts requests and renewals.
+type counts struct {
+	backend.Backend
+	mu              sync.Mutex
+	requests, holds int
+}
+
+func (c *counts) Clock() backend.Clock { return backend.RuntimeClock() }
+
+func (c *counts) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	c.holds += n
+}
+
+func (c *counts) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	c.add(1)
+	return c.Backend.Renew(ctx, h)
+}
+
+func (c *counts) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	c.add(len(holds))
+	return c.Backend.(backend.BatchRenewer).RenewBatch(ctx, holds)
+}
+
+// TestBatchesAreFull: leases that were taken at different times are renewed together,
+// and not much more often than alone.
+func TestBatchesAreFull(t *testing.T) {
+	t.Parallel()
+	for n, least := range map[int]float64{10000: 100, 2000: 64, 100: 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+				require.NoError(t, err)
+				c := &counts{Backend: inner}
+				l, err := lock.New(c, &lock.Options{TTL: 15 * time.Second})
+				require.NoError(t, err)
+				for i := range n {
+					_, err := l.TryAcquire(t.Context(), fmt.Sprint(i))
+					require.NoError(t, err)
+					time.Sleep(5 * time.Second / time.Duration(n))
+				}
+				time.Sleep(15 * time.Second)
+				c.mu.Lock()
+				c.requests, c.holds = 0, 0
+				c.mu.Unlock()
+				time.Sleep(60 * time.Second)
+				c.mu.Lock()
+				perRequest := float64(c.holds) / float64(c.requests)
+				period := 60 * float64(n) / float64(c.holds)
+				c.mu.Unlock()
+				t.Logf("%d leases: %.1f in a request, each every %.2f s", n, perRequest, period)
+				assert.Greater(t, perRequest, least)
+				assert.Greater(t, period, 4.5, "a third of the TTL, less a tenth of it at most, is 4.75 s on average")
+				require.NoError(t, l.Close())
+			})
+		})
 	}
 }
 

@@ -1,65 +1,59 @@
 package lock
 
 import (
-	"container/heap"
 	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
 
-// scheduler calls whatever is due, for all leases of a Locker, from one timer.
+// scheduler calls whatever is due, for all leases of a Locker, from one timer: their
+// renewals, and the clean-ups. Their ends are expiries' business.
 // It never does I/O: what a due entry wants done is collected while the mutex is
-// held and carried out afterwards, so that a hanging server cannot delay the
-// deadline of any lease. Without entries there is no timer and no goroutine.
+// held and carried out afterwards. Without entries there is no timer and no goroutine.
 type scheduler struct {
 	clock backend.Clock
 
 	mu      sync.Mutex
-	entries entryHeap
+	entries timeline[entry]
 	timer   *time.Timer
 	armed   backend.Instant // when the timer fires, or never
 	stopped bool
+
+	// before is called before anything that is due, which waits while it returns false.
+	before func() bool
+	// along is called with the mutex held when everything that is due was called, and
+	// may add to what it wants done.
+	along func(now backend.Instant)
 }
 
 // entry is something that has to happen at an instant.
 type entry interface {
-	slot() *slot
-	// due is called with the scheduler's mutex held when the entry's wake has
-	// come. It sets the next wake, or never to leave the scheduler, and returns
-	// what to do once the mutex is free, or nil.
-	due(now backend.Instant) func()
-}
-
-// slot is the place of an entry in the scheduler. The scheduler's mutex guards it.
-type slot struct {
-	wake  backend.Instant
-	index int // position in the heap plus one; zero: not in the heap
+	// place is the entry's place in the timeline. The scheduler's mutex guards it.
+	place() *int32
+	// due is called with the scheduler's mutex held when the entry's instant has
+	// come. It returns the next, or never to leave the scheduler, and what to do once
+	// the mutex is free, or nil.
+	due(now backend.Instant) (next backend.Instant, todo func())
 }
 
 // maxSleep bounds one sleep. The runtime's timers stand still while the machine is
 // suspended; waking up now and then finds the deadlines that passed meanwhile.
 const maxSleep = time.Second
 
+// dueAtOnce bounds for how many entries the mutex is kept.
+const dueAtOnce = 1024
+
 func newScheduler(clock backend.Clock) *scheduler { return &scheduler{clock: clock, armed: never} }
 
-// set moves the entry to its wake, adds it, or takes it out when its wake is
-// never. The mutex is held.
-func (s *scheduler) set(e entry, wake backend.Instant) {
-	sl := e.slot()
-	sl.wake = wake
-	switch {
-	case wake == never || s.stopped:
-		if sl.index > 0 {
-			heap.Remove(&s.entries, sl.index-1)
-		}
-		return
-	case sl.index > 0:
-		heap.Fix(&s.entries, sl.index-1)
-	default:
-		heap.Push(&s.entries, e)
+// set moves the entry to its instant, adds it, or takes it out when that is never.
+// The mutex is held.
+func (s *scheduler) set(e entry, at backend.Instant) {
+	if s.stopped {
+		at = never
 	}
-	if wake < s.armed {
+	s.entries.set(e, e.place(), at)
+	if at < s.armed {
 		s.arm(s.clock.Now())
 	}
 }
@@ -67,11 +61,12 @@ func (s *scheduler) set(e entry, wake backend.Instant) {
 // arm sets the timer for the first entry. The mutex is held. A timer that fires
 // too early is harmless, so removals do not touch it.
 func (s *scheduler) arm(now backend.Instant) {
-	if len(s.entries) == 0 || s.stopped {
+	first := s.entries.first()
+	if first == never || s.stopped {
 		s.armed = never
 		return
 	}
-	sleep := min(max(s.entries[0].slot().wake.Sub(now), 0), maxSleep)
+	sleep := min(max(first.Sub(now), 0), maxSleep)
 	s.armed = now.Add(sleep)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(sleep, s.run)
@@ -82,19 +77,27 @@ func (s *scheduler) arm(now backend.Instant) {
 
 // run is the timer's goroutine.
 func (s *scheduler) run() {
+	ready := s.before == nil || s.before()
 	var todo []func()
 	s.mu.Lock()
+	if !ready {
+		if !s.stopped {
+			s.timer.Reset(time.Millisecond)
+		}
+		s.mu.Unlock()
+		return
+	}
 	now := s.clock.Now()
-	for len(s.entries) > 0 && s.entries[0].slot().wake <= now {
-		e := s.entries[0]
-		if f := e.due(now); f != nil {
+	for n := 0; s.entries.first() <= now && n < dueAtOnce; n++ {
+		e := s.entries.pop()
+		next, f := e.due(now)
+		if f != nil {
 			todo = append(todo, f)
 		}
-		if sl := e.slot(); sl.wake == never {
-			heap.Remove(&s.entries, sl.index-1)
-		} else {
-			heap.Fix(&s.entries, sl.index-1)
-		}
+		s.entries.set(e, e.place(), next)
+	}
+	if s.along != nil {
+		s.along(now)
 	}
 	s.arm(now)
 	s.mu.Unlock()
@@ -115,32 +118,8 @@ func (s *scheduler) stopIf(condition func() bool) bool {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	for _, e := range s.entries {
-		e.slot().index = 0
+	for s.entries.first() != never {
+		s.entries.pop()
 	}
-	s.entries = nil
 	return true
-}
-
-// entryHeap is a heap of entries by wake, for container/heap.
-type entryHeap []entry
-
-func (h entryHeap) Len() int           { return len(h) }
-func (h entryHeap) Less(i, j int) bool { return h[i].slot().wake < h[j].slot().wake }
-func (h entryHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].slot().index, h[j].slot().index = i+1, j+1
-}
-func (h *entryHeap) Push(x any) {
-	e := x.(entry)
-	*h = append(*h, e)
-	e.slot().index = len(*h)
-}
-func (h *entryHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	e.slot().index = 0
-	return e
 }

@@ -45,7 +45,7 @@ func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
 func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	c := a.c
 	refused := false
-	if a.req.Owner != "" {
+	if a.req.Owner != "" && !c.isLeft(a.req.Key) {
 		// Re-entry comes before every place in a queue: those who wait there may be
 		// waiting for this very owner.
 		l, err := a.try(ctx)
@@ -62,18 +62,23 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 			// granted to this one must not keep them waiting while it waits for them.
 			a.rename()
 		}
-		if a.refusal == nil {
-			a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", ErrHeld, a.req.Key)
-		}
 		select {
 		case <-p.turn:
 		case <-ctx.Done():
+			a.passedOver(ln)
 			return nil, true, ctx.Err()
 		case <-c.done:
 			return nil, true, ErrClosed
 		}
 	}
 	w := waiter{a: a, lane: ln, asked: refused && p.turn == nil}
+	if refused || ln.granted {
+		ln.held.Store(refused || w.heldHere())
+		ln.granted = false
+	}
+	if refused {
+		w.doubts = mostDoubts
+	}
 	var l *lease
 	var err error
 	if c.queuer != nil {
@@ -82,13 +87,29 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 		l, err = w.poll(ctx)
 	}
 	if l != nil {
-		ln.last = l
+		ln.last, ln.granted = l, true
+		ln.held.Store(true)
 		if !w.handedOver {
+			l.doubts = max(w.doubts, 0)
 			ln.yield, ln.took = ln.watchers-1, a.took
-			c.lanes.asked(ln)
 		}
 	}
+	if l == nil && p.turn != nil {
+		a.passedOver(ln) // its time may have ended with its turn
+	}
 	return l, refused || p.turn != nil || w.slept, err
+}
+
+// passedOver notes, for a caller who gives up behind others of its lane and knows
+// nothing itself, whether somebody is known to hold the key.
+func (a *acquisition) passedOver(ln *lane) {
+	switch {
+	case a.refusal != nil || a.trouble != nil || a.unknown:
+	case ln.isHeld():
+		a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", ErrHeld, a.req.Key)
+	default:
+		a.trouble = fmt.Errorf("%w: the server has not answered those callers of this Locker who are before this one", ErrUnavailable)
+	}
 }
 
 // over reports whether an error ends the wait.
@@ -109,6 +130,8 @@ type waiter struct {
 	fails int       // errors of the server in a row
 	polls int       // refusals in a row without a watch, and by the same holder
 	since time.Time // of that holder
+	// doubts are the turns that the lease leaves to others of whom only refusals tell.
+	doubts int
 }
 
 // poll asks, watches, asks again, and then sleeps until the watch signals or it
@@ -119,6 +142,9 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 	defer w.stop()
 	for {
 		if w.worthAsking() {
+			if l, err := w.giveTurn(ctx); l != nil || err != nil {
+				return l, err
+			}
 			l, err := a.try(ctx)
 			if err == nil || a.over(ctx, err) {
 				return l, err
@@ -130,8 +156,12 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 				}
 				continue
 			}
+			w.lane.held.Store(true)
 		}
 		w.fails = 0
+		if !w.heldHere() {
+			w.doubts = mostDoubts
+		}
 		if c.watcher != nil && w.lane.hints == nil && c.clock.Now() >= w.lane.watchAt {
 			watching, err := w.watch(ctx)
 			if err != nil {
@@ -214,8 +244,8 @@ func (w *waiter) interval() time.Duration {
 		d = min(d, held.Remaining+expiryPadding+rand.N(min(held.Remaining/8, expirySpread)+1))
 	}
 	if w.heldHere() {
-		left := backend.Instant(w.lane.last.until.Load()).Sub(w.a.c.clock.Now())
-		d = min(d, max(left, 0)+expiryPadding)
+		until, _ := w.lane.last.term.read()
+		d = min(d, max(until.Sub(w.a.c.clock.Now()), 0)+expiryPadding)
 	}
 	return d
 }
@@ -255,7 +285,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 		h, failed := o.answered(ctx, w.a.c)
 		if failed != nil {
 			// What is handed over will be given back, by the release or by the clean-up.
-			w.a.unknown = true
+			w.a.doubt()
 			return nil, failed
 		}
 		if l, left := w.handed(h); !left {
@@ -285,7 +315,13 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) bool {
 	now := w.a.c.clock.Now()
 	ln.apart, ln.hinted = now.Sub(ln.hinted), now
 	ln.watchers = hint.Watchers
-	ln.yield = min(ln.yield, hint.Watchers) - 1
+	if hint.Watchers > 0 {
+		if w.takeTurn() {
+			ln.yield = hint.Watchers - 1 // it is this Locker that released
+		}
+		ln.yield = min(ln.yield, hint.Watchers)
+	}
+	ln.yield--
 	return ln.yield >= 0
 }
 
@@ -352,32 +388,46 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	a, c := w.a, w.a.c
 	c.notices.expect(a.req.ID)
 	start := c.clock.Now()
-	req := a.req
+	req, sent := a.req, newFlight()
 	ticket, err := queueCall(ctx, c, a.answerLimit(), func(t backend.Ticket, err error) {
 		if err == nil {
 			c.withdraw(req, t)
 		}
-	}, func(ctx context.Context) (backend.Ticket, error) { return c.queuer.Enqueue(ctx, req) })
+	}, func(ctx context.Context) (backend.Ticket, error) {
+		t, err := c.queuer.Enqueue(ctx, req)
+		sent.land(err)
+		return t, err
+	})
 	if err == errOwnerHolds {
 		return nil, err
 	}
 	if err != nil {
+		doubted := a.unknown
 		_, err = a.answer(ctx, backend.Grant{}, err, c.clock.Now())
+		a.doubtOf(sent, doubted)
 		return nil, err
 	}
-	if a.refusal == nil {
-		a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
-	}
 	a.trouble = nil // the server is there
+	w.lane.place.Store(&ticket)
+	defer w.lane.place.Store(nil)
 	placed := c.clock.Now()
 	g, err := queueCall(ctx, c, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
 	if c.clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
 		w.slept = true // longer than the answer of a server that grants at once
 	}
+	behind := ticket.Behind()
+	if behind {
+		w.lane.held.Store(true)
+		if a.refusal == nil {
+			a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
+		}
+	}
 	var l *lease
 	if err == nil {
 		l, err = a.granted(g, c.clock.Now())
+	} else if ctx.Err() != nil && !behind {
+		a.trouble = fmt.Errorf("%w: no answer from the server to the place in its queue", ErrOutcomeUnknown)
 	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 		if errors.Is(err, ErrNotHeld) {
 			// It was the place that was lost, and no hold.
@@ -429,7 +479,7 @@ func queueCall[T any](ctx context.Context, c *client, limit time.Duration, late 
 
 // withdraw gives a place up in the background until the server confirms it.
 func (c *client) withdraw(req backend.Request, t backend.Ticket) *cleanup {
-	return c.cleanUp(req.Key, req.TTL, func(ctx context.Context) error {
+	return c.cleanUp(req.Key, req.TTL, nil, func(ctx context.Context) error {
 		if err := t.Withdraw(ctx); err != nil {
 			return fmt.Errorf("withdrawing: %w", err)
 		}

@@ -1,0 +1,111 @@
+package lock_test
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// polled is the memory backend without what knows of others.
+type polled struct{ backend.Backend }
+
+func (p polled) Clock() backend.Clock { return backend.RuntimeClock() }
+
+// TestTurnIsLeftToWaitersOfOthers: one Locker takes the key again and again, and another
+// waits for it. How often it is passed over:
+func TestTurnIsLeftToWaitersOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		polls      bool
+		elsewhere  bool // the release is in another goroutine: the next Acquire doesn't wait for it
+		half, most int  // turns that half of the waits miss, and that one of them may
+	}{
+		"a release that tells": {false, false, 1, 1},
+		"a release elsewhere":  {false, true, 3, 5},
+		"refusals alone":       {true, false, 3, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore(nil)
+				open := func() lock.Locker {
+					b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
+					require.NoError(t, err)
+					if c.polls {
+						b = polled{b}
+					}
+					l, err := lock.New(b, nil)
+					require.NoError(t, err)
+					return l
+				}
+				a, b := open(), open()
+				var turns atomic.Int64
+				var stop atomic.Bool
+				var releases sync.WaitGroup
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for !stop.Load() {
+						lease, err := a.Acquire(t.Context(), "k")
+						if !assert.NoError(t, err) {
+							return
+						}
+						turns.Add(1)
+						time.Sleep(50 * time.Millisecond)
+						if c.elsewhere {
+							releases.Go(func() { assert.NoError(t, lease.Release(t.Context())) })
+							continue
+						}
+						assert.NoError(t, lease.Release(t.Context()))
+						if c.polls {
+							time.Sleep(time.Millisecond) // in virtual time nobody else would ever be lucky
+						}
+					}
+				}()
+				time.Sleep(time.Second + 7*time.Millisecond)
+				var missed []int64
+				for range 21 {
+					before := turns.Load()
+					lease, err := b.Acquire(t.Context(), "k")
+					require.NoError(t, err)
+					missed = append(missed, turns.Load()-before)
+					time.Sleep(10 * time.Millisecond)
+					require.NoError(t, lease.Release(t.Context()))
+					time.Sleep(30 * time.Millisecond)
+				}
+				stop.Store(true)
+				<-done
+				releases.Wait()
+				slices.Sort(missed)
+				assert.LessOrEqual(t, missed[10], int64(c.half), "%v", missed)
+				assert.LessOrEqual(t, missed[20], int64(c.most), "%v", missed)
+				before := time.Now()
+				for range 20 {
+					lease, err := a.Acquire(t.Context(), "k")
+					require.NoError(t, err)
+					require.NoError(t, lease.Release(t.Context()))
+				}
+				assert.Less(t, time.Since(before), 5*time.Second)
+				before = time.Now()
+				for range 100 {
+					lease, err := a.Acquire(t.Context(), "k")
+					require.NoError(t, err)
+					require.NoError(t, lease.Release(t.Context()))
+				}
+				assert.Zero(t, time.Since(before), "nobody waits, so nobody is waited for")
+				require.NoError(t, a.Close())
+				require.NoError(t, b.Close())
+			})
+		})
+	}
+}
