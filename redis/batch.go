@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/mortiselock/lock/backend"
 )
 
@@ -46,8 +48,28 @@ func (b *redisBackend) renewChunk(ctx context.Context, holds []backend.Hold, out
 	}
 }
 
-// exec sends the commands in one pipeline and returns the instant before.
+// exec sends the commands in one pipeline, to a server that takes writes, and returns
+// the instant before.
 func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.Instant) {
+	refusal := func() error {
+		for _, cmd := range cmds {
+			if goredis.IsReadOnlyError(cmd.Err()) {
+				return cmd.Err()
+			}
+		}
+		return nil
+	}
+	sent = b.pipeline(ctx, cmds)
+	if err := refusal(); err != nil {
+		_ = b.elsewhere(ctx, err, func() error {
+			sent = b.pipeline(ctx, cmds)
+			return refusal()
+		})
+	}
+	return sent
+}
+
+func (b *redisBackend) pipeline(ctx context.Context, cmds []single) (sent backend.Instant) {
 	pipe := b.client.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)

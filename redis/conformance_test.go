@@ -61,6 +61,7 @@ func guardedOn(url string) *conformance.GuardedWrite {
 }
 
 func TestConformanceOfClient(t *testing.T) {
+	t.Parallel()
 	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
 	t.Cleanup(func() { _ = client.Close() })
 	cfg.Judge = linear.Judge(t)

@@ -108,7 +108,7 @@ func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Inst
 		d.mu.Unlock()
 		defer d.land(f)
 		sent = d.clock.Now()
-		return sent, d.client.Process(ctx, cmd)
+		return sent, neverSent(d.client.Process(ctx, cmd))
 	}
 	q := messages.Get().(*message)
 	q.ctx, q.cmd = ctx, cmd
@@ -141,7 +141,9 @@ func (d *dispatcher) await(q *message) (backend.Instant, error) {
 	}
 }
 
-func unsentAfter(ctx context.Context) error { return fmt.Errorf("nothing was sent: %w", ctx.Err()) }
+func unsentAfter(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", backend.ErrNotSent, ctx.Err())
+}
 
 // withdraw takes a command back, unless it is being sent.
 func (d *dispatcher) withdraw(q *message) bool {
@@ -252,7 +254,7 @@ func (d *dispatcher) send(calls []*message) {
 	sent := d.clock.Now()
 	_, err := pipe.Exec(ctx)
 	for _, q := range calls {
-		q.sent, q.err = sent, q.cmd.Err()
+		q.sent, q.err = sent, neverSent(q.cmd.Err())
 		if q.err == nil && q.cmd.Val() == nil {
 			q.err = err // a hook of the client has kept it from being sent
 		}

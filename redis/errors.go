@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -158,11 +159,13 @@ type unmarked struct{ err error }
 
 func (u unmarked) Error() string { return u.err.Error() }
 
+var nothingChanged = []error{
+	backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld, backend.ErrTooManyHolds, backend.ErrUnsupported,
+	backend.ErrNotSent,
+}
+
 func (u unmarked) Is(target error) bool {
-	if target == backend.ErrUnavailable || target == backend.ErrPermanent {
-		return false
-	}
-	return errors.Is(u.err, target)
+	return !slices.Contains(nothingChanged, target) && errors.Is(u.err, target)
 }
 
 // describe marks the error with its sentinel, adds what to do about it, and

@@ -232,7 +232,7 @@ func TestContexts(t *testing.T) {
 func TestTimeoutIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, servertest.WithControl())
-	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: 100 * time.Millisecond})
+	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: time.Second})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
 	req := request(uniqueKey(t))

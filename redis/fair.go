@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -74,7 +75,8 @@ func fairly(g backend.Guarantees) backend.Guarantees {
 	g.Fair = true
 	// A new slice: the other one may be shared.
 	g.Assumptions = append(append([]string(nil), g.Assumptions...),
-		"First come first served: every Locker of the key is opened with fair=true, the server keeps its data and its clock, and a waiter that can't ask it for a second may be passed over until it can.")
+		"First come, first served: every Locker of the key is opened with fair=true, and the server keeps its data and its clock.",
+		"A waiter that can't ask the server for a second may be passed over until it can.")
 	return g
 }
 
@@ -165,7 +167,7 @@ func (f *fairBackend) placeOf(id backend.ID) string {
 // A watch that other waiters of this client have set up is used from the start.
 func (f *fairBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	t := &fairTicket{f: f, req: req, names: f.b.buckets.namesOf(req.Key), place: f.placeOf(req.ID)}
-	t.watch = f.b.hub.join(f.channelOf(f.name), t.place)
+	t.watch.Store(f.b.hub.join(f.channelOf(f.name), t.place))
 	if err := t.ask(ctx, "join"); err != nil {
 		t.unwatch()
 		return nil, err
@@ -183,8 +185,9 @@ type fairTicket struct {
 	names   names
 	place   string
 	arrival string // by the server's clock; a place that was lost comes back here
-	watch   *watcher
+	watch   atomic.Pointer[watcher]
 	granted bool
+	behind  atomic.Bool
 	grant   backend.Grant
 	sleep   time.Duration // how long to wait for a push before asking again
 	alive   time.Time     // when the server last answered
@@ -202,6 +205,7 @@ func (t *fairTicket) ask(ctx context.Context, place string) error {
 		t.granted = err == nil
 		return err
 	}
+	t.behind.Store(true)
 	t.arrival = list.string(4)
 	t.sleep = t.pause()
 	// The first of the queue asks when the holder's lease can have ended. The second,
@@ -232,15 +236,17 @@ func (t *fairTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	defer timer.Stop()
 	var watchAgain time.Time
 	for !t.granted {
-		if t.watch == nil && time.Now().After(watchAgain) {
+		if t.watch.Load() == nil && time.Now().After(watchAgain) {
 			watchAgain = time.Now().Add(2 * time.Second)
-			t.watch, _ = t.f.b.hub.add(t.f.channelOf(t.f.name), t.place) // without it there is the timer
+			if w, err := t.f.b.hub.add(t.f.channelOf(t.f.name), t.place); err == nil { // without it there is the timer
+				t.watch.Store(w)
+			}
 		}
 		timer.Reset(t.sleep)
 		var signals <-chan backend.Hint
 		var confirmed <-chan error
-		if t.watch != nil {
-			signals, confirmed = t.watch.signals, t.watch.confirmed
+		if w := t.watch.Load(); w != nil {
+			signals, confirmed = w.signals, w.confirmed
 		}
 		select {
 		case <-ctx.Done():
@@ -275,15 +281,19 @@ func (t *fairTicket) askAgain(ctx context.Context) error {
 	return nil
 }
 
+// Behind implements backend.Ticket.
+func (t *fairTicket) Behind() bool { return t.behind.Load() }
+
 func (t *fairTicket) unwatch() {
-	if t.watch != nil {
-		t.f.b.hub.remove(t.f.channelOf(t.f.name), t.watch)
-		t.watch = nil
+	if w := t.watch.Swap(nil); w != nil {
+		t.f.b.hub.remove(t.f.channelOf(t.f.name), w)
 	}
 }
 
-// Withdraw gives up the place and the grant, and tells the next, in one script.
+// Withdraw gives up the place and the grant, and tells the next, in one script. The
+// watch ends too, since nobody may have called Wait.
 func (t *fairTicket) Withdraw(ctx context.Context) error {
+	t.unwatch()
 	_, err := t.f.b.run(ctx, fairReleaseScript, t.names, t.f.leaving(t.req.ID.Hex(), t.place)...)
 	return err
 }

@@ -11,7 +11,7 @@
 --
 -- Returns  what try.lua does; a refusal goes on with
 --          arrival, how many are before it, ms for which the first lasts
---          {-5}  the queue is not ours
+--          {-5}  the queue is no sorted set
 local head, arrival, left = first()
 if head == -5 then return {-5} end
 local back = tonumber(ARGV[5])

@@ -6,14 +6,14 @@
 -- KEYS[4]  until when each place lasts without its waiter, in ms, in a sorted set
 --
 -- Returns the first place that still lasts, its arrival, and for how many ms it
--- lasts, after dropping those before it; or nil where nobody waits, and -5 where
--- the queue is not ours.
+-- lasts, after dropping those before it, and what is no place at all: nothing says
+-- that it lasts. Or nil where nobody waits, and -5 where the queue is no sorted set.
 local function first()
   local now
   while true do
     local top = redis.pcall('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
     local place = top[1]
-    if top.err or place and not string.match(place, '^%x+$') then return -5 end
+    if top.err then return -5 end
     if not place then return nil end
     if not now then
       local time = redis.call('TIME')

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -77,4 +78,48 @@ func TestFairFullMemory(t *testing.T) {
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	_, err = two.Wait(short(t, ttl))
 	require.NoError(t, err)
+}
+
+// What is in the queue and is no place holds nobody up, wherever it stands: it is
+// dropped, as a place is that has ended.
+func TestFairForeignMemberOfAQueue(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	f := fairOf(b)
+	key := uniqueKey(t)
+	n := namesOf(defaultPrefix, key)
+	hold, g := granted(t, f, request(key))
+	foreign := func(member string, score float64) {
+		t.Helper()
+		require.NoError(t, c.ZAdd(t.Context(), n.queue(), goredis.Z{Score: score, Member: member}).Err())
+	}
+	foreign("not ours", 0)
+	foreign("", 0)
+	ticket := placed(t, f, request(key))
+	foreign("nor this", 1)
+	next := make(chan error, 1)
+	go func() {
+		_, err := ticket.Wait(short(t, ttl))
+		next <- err
+	}()
+	_, err := f.Inspect(t.Context(), key)
+	require.NoError(t, err)
+	foreign("nor that", -1)
+	_, err = f.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrHeld)
+	foreign("and more", -1)
+	require.NoError(t, f.ForceRelease(t.Context(), key, g.Token))
+	require.NoError(t, <-next)
+	require.ErrorIs(t, f.Release(t.Context(), hold), backend.ErrNotHeld)
+	foreign("alone", 5)
+	require.NoError(t, f.Release(t.Context(), backend.HoldOf(ticket.req)))
+	last, _ := granted(t, f, request(key))
+	require.NoError(t, f.Release(t.Context(), last))
+	require.Zero(t, c.Exists(t.Context(), n.queue(), n.lives(), n.record()).Val())
+
+	// What is no queue at all is left alone.
+	require.NoError(t, c.Set(t.Context(), n.queue(), "x", time.Minute).Err())
+	_, err = f.Try(t.Context(), request(key))
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.Equal(t, "x", c.Get(t.Context(), n.queue()).Val())
 }

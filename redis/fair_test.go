@@ -2,14 +2,12 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
@@ -17,6 +15,7 @@ import (
 )
 
 func TestConformanceOfFair(t *testing.T) {
+	t.Parallel()
 	cfg := conformanceOfURL(servertest.SharedRedis(t).URL() + "?fair=true")
 	cfg.Guarded = guardedOn(servertest.SharedRedis(t).URL())
 	cfg.Judge = linear.Judge(t)
@@ -82,14 +81,15 @@ func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
 	key := uniqueKey(t)
 	f := fairOf(b)
 	hold, _ := granted(t, f, request(key))
-	placed(t, f, request(key)) // nobody waits at it
+	const long = time.Hour
 	dead := time.Now()
-	ticket := placed(t, fairOf(backendOn(t, c)), request(key))
+	placed(t, f, brief(key, long)) // nobody waits at it
+	ticket := placed(t, fairOf(backendOn(t, c)), brief(key, long))
 	require.NoError(t, f.Release(t.Context(), hold))
-	_, err := ticket.Wait(short(t, ttl))
+	_, err := ticket.Wait(short(t, time.Minute))
 	require.NoError(t, err)
-	assert.Greater(t, time.Since(dead), placeLife-100*time.Millisecond)
-	assert.Less(t, time.Since(dead), 2*time.Second, "1.1 s until the place ends, and a busy machine")
+	assert.GreaterOrEqual(t, time.Since(dead), placeLife-2*time.Millisecond, "which the server counts in milliseconds")
+	assert.LessOrEqual(t, ticket.sleep, placeLife/3, "it asks soon after the end of the place")
 }
 
 func TestFairLostPushEndsByPoll(t *testing.T) {
@@ -151,7 +151,6 @@ func TestFairCancelledWaitsLeaveNothing(t *testing.T) {
 		_, err := other.Acquire(ctx, key)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.True(t, errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrOutcomeUnknown), err)
 	}
 	require.NoError(t, other.Close())
 	require.Zero(t, c.Exists(t.Context(), namesOf(defaultPrefix, key).queue()).Val())

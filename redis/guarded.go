@@ -58,10 +58,16 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 		all = append(all, key)
 	}
 	cmd := keyed(ctx, append(append(all, hold.ID.Hex()), args...))
-	err = b.client.Process(ctx, cmd)
-	if unknownScript(err) {
-		cmd = s.script.asText(ctx, cmd)
-		err = b.client.Process(ctx, cmd)
+	send := func() error {
+		err := b.client.Process(ctx, cmd)
+		if unknownScript(err) {
+			cmd = s.script.asText(ctx, cmd)
+			err = b.client.Process(ctx, cmd)
+		}
+		return err
+	}
+	if err = send(); goredis.IsReadOnlyError(err) {
+		err = b.elsewhere(ctx, err, send)
 	}
 	var refusal goredis.Error
 	switch {
@@ -112,10 +118,10 @@ func guardedBy(lease lock.Lease) (*redisBackend, backend.Hold, error) {
 	if !ok && lease.Context().Err() != nil {
 		return nil, hold, notHeld(lease.Key())
 	}
-	if f, ok := owner.(*fairBackend); ok {
+	if f, ok := backend.As[*fairBackend](owner); ok {
 		owner = f.b
 	}
-	b, isRedis := owner.(*redisBackend)
+	b, isRedis := backend.As[*redisBackend](owner)
 	if !ok || !isRedis {
 		return nil, hold, fmt.Errorf("redislock: key %q: %w: the lease is not one of a Locker on one Redis", lease.Key(), backend.ErrUnsupported)
 	}

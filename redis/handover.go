@@ -35,18 +35,17 @@ func (b *redisBackend) HandOver(ctx context.Context, from backend.Hold, to backe
 	}
 	switch r.value {
 	case int64(0):
-		if r.repeated {
-			return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: a hand-over lost its reply", n.key, backend.ErrOutcomeUnknown)
-		}
-		return backend.Grant{}, notHeld(n.key)
+		err = notHeld(n.key)
 	case int64(foreignRecord):
-		return backend.Grant{}, foreignError(n)
+		err = foreignError(n)
 	case int64(-2):
-		return backend.Grant{}, foreignCounter(n)
+		err = foreignCounter(n)
 	case int64(-3):
-		return backend.Grant{}, tokensUsedUp(n)
+		err = tokensUsedUp(n)
 	case int64(-4):
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has other holds on it", n.key, backend.ErrUnsupported)
+		err = fmt.Errorf("redislock: key %q: %w: its owner has other holds on it", n.key, backend.ErrUnsupported)
+	default:
+		err = unexpected(n.key, r)
 	}
-	return backend.Grant{}, unexpected(n.key, r)
+	return backend.Grant{}, r.refusal(n, err)
 }

@@ -22,7 +22,18 @@ import (
 func TestMain(m *testing.M) {
 	goredis.SetLogger(quiet{}) // it tells of every connection that a test breaks
 	conformance.Child(childConformance)
-	goleak.VerifyTestMain(servertest.StopAfter(m))
+	goleak.VerifyTestMain(patient{servertest.StopAfter(m)})
+}
+
+// patient lets clients that were closed find it out: go-redis asks a dead server for a
+// sign of life once a second, and looks only then.
+type patient struct{ servertest.Runner }
+
+func (p patient) Run() int {
+	code := p.Runner.Run()
+	for end := time.Now().Add(20 * time.Second); goleak.Find() != nil && time.Now().Before(end); {
+	}
+	return code
 }
 
 type quiet struct{}
@@ -94,10 +105,14 @@ func raw(t testing.TB, c goredis.UniversalClient, key string) (value string, exp
 	return value, expires
 }
 
-// eventually waits for something that has no signal.
+// eventually waits for something that has no signal. It asks less and less often.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 5*time.Millisecond, what)
+	end := time.Now().Add(time.Minute)
+	for pause := time.Millisecond; !ok(); pause = min(2*pause, 50*time.Millisecond) {
+		require.True(t, time.Now().Before(end), "never: %s", what)
+		time.Sleep(pause)
+	}
 }
 
 func short(t testing.TB, d time.Duration) context.Context {

@@ -34,10 +34,11 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 	if token, ok := r.value.(string); ok {
 		list = []any{int64(1), token, int64(1)}
 	}
+	var err error
 	switch list.int(0) {
 	case 1:
-		token, err := strconv.ParseUint(list.string(1), 10, 64)
-		if err == nil && len(list) == 3 {
+		token, noNumber := strconv.ParseUint(list.string(1), 10, 64)
+		if noNumber == nil && len(list) == 3 {
 			return backend.Grant{
 				Token:    token,
 				Holds:    list.int(2),
@@ -46,24 +47,38 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 		}
 	case 0:
 		if len(list) == 4 || len(list) == 7 {
-			return backend.Grant{}, &backend.HeldError{
+			err = &backend.HeldError{
 				Key:       req.Key,
 				Holder:    decodeHolder(list.string(1), list.string(2)),
 				Remaining: list.millis(3),
 			}
 		}
 	case foreignRecord:
-		return backend.Grant{}, foreignError(n)
+		err = foreignError(n)
 	case -2:
-		return backend.Grant{}, foreignCounter(n)
+		err = foreignCounter(n)
 	case -3:
-		return backend.Grant{}, tokensUsedUp(n)
+		err = tokensUsedUp(n)
 	case -5:
-		return backend.Grant{}, foreignQueue(n)
+		err = foreignQueue(n)
 	case -4:
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
+		err = fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
 	}
-	return backend.Grant{}, unexpected(req.Key, r)
+	if err == nil {
+		err = unexpected(req.Key, r)
+	}
+	return backend.Grant{}, r.refusal(n, err)
+}
+
+// refusal is the error of a request for a grant that was refused. An earlier request
+// that lost its reply may be under way still, and be granted what this one was not:
+// then the outcome is unknown, whatever the last answer was.
+func (r reply) refusal(n names, err error) error {
+	if !r.repeated {
+		return err
+	}
+	return fmt.Errorf("redislock: key %q: %w: an attempt lost its reply, and may take effect yet; after it: %w",
+		n.key, backend.ErrOutcomeUnknown, unmarked{err})
 }
 
 // Renew extends the hold in one script.
@@ -100,18 +115,31 @@ func renewal(hold backend.Hold, n names, r reply) (backend.Validity, error) {
 // Release ends the hold in one script. When an attempt lost its reply and the
 // next one finds no hold, the first is taken to have removed it.
 func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
+	_, err := b.ReleaseTelling(ctx, hold)
+	return err
+}
+
+// ReleaseTelling implements backend.ReleaseTeller. In a Cluster the clients that watch
+// may be connected to other members, so their number is not known.
+func (b *redisBackend) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
 	n := b.buckets.namesOf(hold.Key)
-	var r reply
-	var err error
+	args := []any{hold.ID.Hex()}
 	if b.cluster {
-		r, err = b.run(ctx, releaseScript, n, hold.ID.Hex(), "cluster")
-	} else {
-		r, err = b.run(ctx, releaseScript, n, hold.ID.Hex())
+		args = append(args, "cluster")
 	}
+	own := b.hub.subscribes(n.record())
+	r, err := b.run(ctx, releaseScript, n, args...)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return removal(n, r)
+	if watch, ok := r.value.(int64); ok && watch > 1 {
+		others = int(watch) - 2
+		if own {
+			others = max(others-1, 0)
+		}
+		return others, nil
+	}
+	return -1, removal(n, r)
 }
 
 // ForceRelease removes the record if it has the token, in one script.

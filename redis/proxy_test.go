@@ -17,6 +17,7 @@ type proxy struct {
 	trigger atomic.Pointer[[]byte] // what the request to be hit contains
 	drops   atomic.Int32           // how many replies were dropped
 	stop    func()                 // refuses further connections
+	target  atomic.Pointer[string] // where further connections lead
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -24,6 +25,7 @@ func newProxy(t *testing.T, target string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	p := &proxy{addr: l.Addr().String(), stop: func() { _ = l.Close() }}
+	p.target.Store(&target)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
@@ -49,7 +51,7 @@ func newProxy(t *testing.T, target string) *proxy {
 				return
 			}
 			keep(client)
-			server, err := net.Dial("tcp", target)
+			server, err := net.Dial("tcp", *p.target.Load())
 			if err != nil {
 				_ = client.Close()
 				continue

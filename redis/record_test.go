@@ -114,9 +114,9 @@ func TestReentrancyByOwner(t *testing.T) {
 	b, c := shared(t)
 	other := backendOn(t, c) // another process, as far as the server can tell
 	key := uniqueKey(t)
-	long, first := granted(t, b, ownedRequest(key, "alice", time.Minute))
+	long, first := granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	_, expires := raw(t, c, key)
-	brief, second := granted(t, other, ownedRequest(key, "alice", time.Second))
+	brief, second := granted(t, other, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, first.Token, second.Token)
 	require.Equal(t, 2, second.Holds)
 	_, still := raw(t, c, key)
@@ -136,7 +136,7 @@ func TestReentrancyByOwner(t *testing.T) {
 	_, err = other.Renew(t.Context(), brief)
 	require.NoError(t, err)
 	require.NoError(t, other.Release(t.Context(), brief))
-	_, next := granted(t, b, ownedRequest(key, "alice", time.Minute))
+	_, next := granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	require.Greater(t, next.Token, first.Token, "another outermost hold has another token")
 }
 
@@ -169,18 +169,18 @@ func TestLimitOfHolds(t *testing.T) {
 	key := uniqueKey(t)
 	var last backend.Hold
 	for i := range backend.MaxHolds {
-		hold, g := granted(t, b, ownedRequest(key, "alice", ttl))
+		hold, g := granted(t, b, ownedRequest(key, "alice", time.Minute))
 		require.Equal(t, i+1, g.Holds)
 		last = hold
 	}
 	value, _ := raw(t, c, key)
-	_, err := b.Try(t.Context(), ownedRequest(key, "alice", ttl))
+	_, err := b.Try(t.Context(), ownedRequest(key, "alice", time.Minute))
 	require.ErrorIs(t, err, backend.ErrTooManyHolds)
 	require.NotErrorIs(t, err, backend.ErrHeld)
 	same, _ := raw(t, c, key)
 	require.Equal(t, value, same)
 	require.NoError(t, b.Release(t.Context(), last))
-	_, g := granted(t, b, ownedRequest(key, "alice", ttl))
+	_, g := granted(t, b, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, backend.MaxHolds, g.Holds)
 }
 

@@ -98,7 +98,7 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	return b, nil
 }
 
-// redisBackend implements backend.Backend, Watcher, BatchRenewer, HandOverer,
+// redisBackend implements backend.Backend, Watcher, BatchRenewer, Partitioner, HandOverer,
 // Inspector, ForceReleaser, Revoker and Lister.
 type redisBackend struct {
 	client     goredis.UniversalClient
@@ -116,6 +116,7 @@ type redisBackend struct {
 var (
 	_ backend.Backend       = (*redisBackend)(nil)
 	_ backend.Watcher       = (*redisBackend)(nil)
+	_ backend.ReleaseTeller = (*redisBackend)(nil)
 	_ backend.BatchRenewer  = (*redisBackend)(nil)
 	_ backend.Inspector     = (*redisBackend)(nil)
 	_ backend.ForceReleaser = (*redisBackend)(nil)
@@ -124,11 +125,17 @@ var (
 )
 
 func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, error) {
-	switch client.(type) {
-	case nil:
-		return nil, fmt.Errorf("redislock: %w: the client is nil", backend.ErrInvalid)
+	missing := client == nil
+	switch c := client.(type) {
+	case *goredis.Client:
+		missing = c == nil
+	case *goredis.ClusterClient:
+		missing = c == nil
 	case *goredis.Ring:
 		return nil, fmt.Errorf("redislock: %w: a Ring gives a key to another server when one is down; use a Client or a ClusterClient", backend.ErrUnsupported)
+	}
+	if missing {
+		return nil, fmt.Errorf("redislock: %w: the client is nil", backend.ErrInvalid)
 	}
 	if prefix == "" {
 		prefix = defaultPrefix

@@ -18,7 +18,7 @@ import (
 
 func init() {
 	backend.DefaultMux.Register("redlock", RedlockOpener)
-	backend.DefaultMux.Declare("redlock://", redlockGuarantees(5, true, lock.DefaultTTL, true))
+	backend.DefaultMux.Declare("redlock://", redlockGuarantees(5, true, lock.DefaultTTL, 0, true))
 }
 
 const (
@@ -64,6 +64,13 @@ type RedlockOptions struct {
 	// reached has complete data, and lets a second holder in if every such node has
 	// lost it while a key was held.
 	NewNodes bool
+
+	// TokenMemory is for how long a node remembers the last token of a key after the last
+	// grant or renewal: at least twice the restart delay, and the same in every Locker on
+	// these nodes. A node keeps about 200 bytes for each key that was used within that
+	// time. Afterwards tokens go on from the nodes' clocks, and rise as long as these are
+	// not apart, nor set back, by as much. Default: max(24 h, 10 TTL).
+	TokenMemory time.Duration
 
 	// WithoutTokens saves the nodes the work for tokens, and the second round trip of an
 	// acquisition whose token is not accepted with the first. Token is 0
@@ -151,6 +158,11 @@ func openRedlock(ctx context.Context, clients []*goredis.Client, owned bool, opt
 	return b, nil
 }
 
+// leastTokenMemory is how long a token must be remembered: until its hold has ended, which
+// is within the longest TTL after the last renewal, and then for as long as a node that
+// has lost its data grants nothing, so that the clocks may be as far apart as there.
+func leastTokenMemory(restartDelay time.Duration) time.Duration { return 2 * restartDelay }
+
 func closeAll(clients []*goredis.Client) {
 	for _, c := range clients {
 		_ = c.Close()
@@ -167,6 +179,8 @@ type redlockBackend struct {
 	restartDelay time.Duration
 	longestDelay time.Duration // of all Lockers that are known of
 	tokens       bool
+	tokenMemory  time.Duration // 0: the default
+	gates        gates
 	grant        script // for these keys only, see grantScriptOf
 	clock        backend.Clock
 	guarantees   backend.Guarantees
@@ -202,12 +216,15 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 	switch {
 	case len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl):
 		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
-	case opts.NodeTimeout < 0 || opts.RestartDelay < 0:
-		return nil, fmt.Errorf("redislock: %w: NodeTimeout and RestartDelay must not be negative", backend.ErrInvalid)
+	case opts.NodeTimeout < 0 || opts.RestartDelay < 0 || opts.TokenMemory < 0:
+		return nil, fmt.Errorf("redislock: %w: NodeTimeout, RestartDelay and TokenMemory must not be negative", backend.ErrInvalid)
 	case opts.RestartDelay > 0 && opts.RestartDelay < ttl:
 		return nil, fmt.Errorf("redislock: %w: the restart delay of %s is less than the TTL of %s, and a node that has lost its data would vote while a lease runs that it has forgotten", backend.ErrInvalid, opts.RestartDelay, ttl)
 	case opts.NodeTimeout > ttl/3:
 		return nil, fmt.Errorf("redislock: %w: the node timeout of %s is more than a third of the TTL of %s, and one node that does not answer could cost the lease", backend.ErrInvalid, opts.NodeTimeout, ttl)
+	}
+	if least := leastTokenMemory(max(opts.RestartDelay, ttl)); opts.TokenMemory > 0 && opts.TokenMemory < least {
+		return nil, fmt.Errorf("redislock: %w: the token memory of %s is less than %s, twice the restart delay: a hold without renewal lasts for up to one restart delay (the longest TTL) and is named by its token, and what is forgotten after it must be older than the clocks of the nodes are apart", backend.ErrInvalid, opts.TokenMemory, least)
 	}
 	b := &redlockBackend{
 		quorum:       len(clients)/2 + 1,
@@ -217,6 +234,8 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		nodeTimeout:  opts.NodeTimeout,
 		restartDelay: opts.RestartDelay,
 		tokens:       !opts.WithoutTokens,
+		tokenMemory:  opts.TokenMemory,
+		gates:        newGates(),
 		clock:        backend.SystemClock(),
 	}
 	if b.nodeTimeout == 0 {
@@ -229,7 +248,7 @@ func newRedlock(clients []*goredis.Client, owned bool, opts RedlockOptions) (*re
 		b.owned = clients
 	}
 	b.longestDelay = b.restartDelay
-	b.guarantees = redlockGuarantees(len(clients), b.tokens, b.restartDelay, false)
+	b.guarantees = redlockGuarantees(len(clients), b.tokens, b.restartDelay, b.tokenMemory, false)
 	ctx, cancel := context.WithCancel(context.Background())
 	b.end = cancel
 	for _, c := range clients {

@@ -1,7 +1,11 @@
 package redislock
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,12 +38,28 @@ func freshSet(t testing.TB, n int) []*servertest.Server {
 }
 
 // firstUse says once that the nodes are new, with a restart delay that is shorter than
-// those of the tests: the nodes remember the longest.
+// those of the tests: the nodes remember the longest. One that answers late may have been
+// left out; then it is waited for.
 func firstUse(t testing.TB, servers []*servertest.Server) {
 	t.Helper()
-	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: time.Second}})
-	require.NoError(t, err)
-	require.NoError(t, b.Close())
+	eventually(t, "all nodes grant", func() bool {
+		var log bytes.Buffer
+		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &RedlockOptions{
+			NewNodes: true, Lock: lock.Options{TTL: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		})
+		require.NoError(t, err)
+		require.NoError(t, b.Close())
+		return !strings.Contains(log.String(), "a node can't be reached") && !strings.Contains(log.String(), "grant nothing for up to another")
+	})
+}
+
+// unhurried gives the nodes all the time for an answer that the TTL allows: in most tests
+// a late one says nothing but that the machine is busy.
+func unhurried(opts RedlockOptions) *RedlockOptions {
+	if opts.NodeTimeout == 0 {
+		opts.NodeTimeout = cmp.Or(opts.Lock.TTL, lock.DefaultTTL) / 3
+	}
+	return &opts
 }
 
 func redlockURL(servers []*servertest.Server) string {
@@ -68,8 +88,22 @@ func conformanceOfRedlock(name, url string, ttl time.Duration) conformance.Confi
 	}
 }
 
-// TestRedlockConformance runs the suite on three nodes, and on five of which some
-// are dead.
+// keysOf are the names of the keys with the prefix on the servers.
+func keysOf(ctx context.Context, t *testing.T, servers []*servertest.Server, prefix string) (string, error) {
+	var text string
+	for _, s := range servers {
+		keys, err := clientOf(t, s).Keys(ctx, prefix+"*").Result()
+		if err != nil {
+			return "", err
+		}
+		slices.Sort(keys)
+		text += s.Addr() + ": " + strings.Join(keys, " ") + "\n"
+	}
+	return text, nil
+}
+
+// TestRedlockConformance runs the suite on three nodes, and on five of which as many are
+// dead as it bears.
 func TestRedlockConformance(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
@@ -78,8 +112,6 @@ func TestRedlockConformance(t *testing.T) {
 		parameters string
 	}{
 		{"3 nodes", 3, 3, ""},
-		{"5 nodes", 5, 5, ""},
-		{"5 nodes, 1 down", 5, 4, ""},
 		{"5 nodes, 2 down", 5, 3, ""},
 		{"3 nodes, without tokens", 3, 3, "&tokens=off"},
 	} {
@@ -97,12 +129,17 @@ func TestRedlockConformance(t *testing.T) {
 				ttl = 2 * time.Second
 				url += "&node_timeout=600ms"
 			}
-			conformance.Run(t, conformanceOfRedlock("redlock, "+set.name, url, ttl))
-			if set.up < set.nodes {
-				// go-redis asks a dead server for a sign of life once a second, and
-				// only then sees that its client was closed. goleak would see it too.
-				time.Sleep(1100 * time.Millisecond)
+			cfg := conformanceOfRedlock("redlock, "+set.name, url, ttl)
+			cfg.Untouched = func(context.Context) (conformance.Store, error) {
+				prefix := "untouched" + backend.NewID().Hex()[:8]
+				return conformance.Store{
+					Open: func(ctx context.Context) (backend.Backend, error) {
+						return backend.DefaultMux.Open(ctx, url+"&prefix="+prefix, backend.OpenConfig{TTL: ttl})
+					},
+					Contents: func(ctx context.Context) (string, error) { return keysOf(ctx, t, servers[:set.up], prefix) },
+				}, nil
 			}
+			conformance.Run(t, cfg)
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 func (b *redlockBackend) failure(ctx context.Context, r *round, key string) error {
 	var texts []string
 	failures, permanent, unknown := 0, true, false
+	without := ""
 	for i, n := range b.nodes {
 		var p problem
 		switch r.tally.votes[i] {
@@ -33,6 +34,7 @@ func (b *redlockBackend) failure(ctx context.Context, r *round, key string) erro
 		case no:
 			if r.telling && r.calls[i].round != nil {
 				texts = append(texts, n.name+": "+b.problemOf(&r.calls[i], key).text)
+				without = fmt.Sprintf(", %d refused", r.tally.count(no))
 			}
 			continue
 		default:
@@ -47,7 +49,7 @@ func (b *redlockBackend) failure(ctx context.Context, r *round, key string) erro
 	if permanent && failures > 0 {
 		sentinel = backend.ErrPermanent
 	}
-	err := fmt.Errorf("%w: %d of %d nodes failed, and %d are needed: %s", sentinel, failures, len(b.nodes), b.quorum, strings.Join(texts, "; "))
+	err := fmt.Errorf("%w: %d of %d nodes failed%s, and %d are needed: %s", sentinel, failures, len(b.nodes), without, b.quorum, strings.Join(texts, "; "))
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("redislock: key %q: %w: %w", key, cause, unmarked{err})
 	}
@@ -85,8 +87,15 @@ func (b *redlockBackend) problemOf(c *call, key string) problem {
 	case int64:
 		switch v {
 		case 0:
-			return problem{text: "no longer has the key"}
+			switch c.script.hash {
+			case extendScript.hash, acceptScript.hash:
+				return problem{text: "no longer has the key"}
+			}
+			return problem{text: "does not have the hold"}
 		case 2:
+			if c.script.hash == extendScript.hash {
+				return problem{text: "no longer has the key, and somebody else does"}
+			}
 			return problem{text: "has accepted a larger token for another acquisition"}
 		case 3:
 			return problem{text: "has the key for a hold whose token it does not know; try again when more nodes answer"}

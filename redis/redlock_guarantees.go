@@ -8,8 +8,8 @@ import (
 )
 
 // redlockGuarantees are those of a set of nodes. appendOnly: every node writes an
-// append-only file.
-func redlockGuarantees(nodes int, tokens bool, restartDelay time.Duration, appendOnly bool) backend.Guarantees {
+// append-only file. tokenMemory is 0 for the default.
+func redlockGuarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration, appendOnly bool) backend.Guarantees {
 	g := guarantees(appendOnly)
 	g.Name = "redlock"
 	if longest := restartDelay.Truncate(g.TTLGrain); longest < g.MaxTTL {
@@ -17,9 +17,12 @@ func redlockGuarantees(nodes int, tokens bool, restartDelay time.Duration, appen
 		g.LongerTTL = "raise restart_delay (RestartDelay) in every Locker on these nodes"
 	}
 	g.Assumptions = []string{
-		fmt.Sprintf("At least %d of the %d Redis servers keep the record while it is held; they are independent, every Locker is given all of them, and nobody else writes under the prefix.", nodes/2+1, nodes),
-		fmt.Sprintf("A server that restarts without its newest data (no append-only file, or one that is not written with appendfsync always before its machine loses power) takes no part for as long as the longest TTL: the library sees to it for %s, the restart delay, which should be the same for every Locker and is the longest TTL that one accepts, or for the longest that the nodes knew when the Locker was opened, when the data or the run of the server is new, and the operator where a power failure took the end of an append-only file.", restartDelay),
-		"The wall clocks of so many servers that they and the servers that did not vote form a majority are not set forward while a key is held.",
+		fmt.Sprintf("At least %d of the %d Redis servers keep the record while it is held. They are independent of each other.", nodes/2+1, nodes),
+		"Every Locker is given all of them, and nobody else writes under the prefix.",
+		fmt.Sprintf("A server that restarts without its newest data takes no part for the longest TTL: the library keeps it away for %s, the restart delay.", restartDelay),
+		"Every Locker has the same restart delay, or is opened after the one with the longest.",
+		"Where a power failure took the end of an append-only file (without appendfsync always), the operator keeps that server away for the longest TTL.",
+		"No wall clocks are set forward, while a key is held, on so many servers that, with the non-voters, they are a majority.",
 		"The rates of the clocks of the servers and of the holder differ by less than one percent.",
 	}
 	g.Expiry = backend.ClockMajority
@@ -29,13 +32,19 @@ func redlockGuarantees(nodes int, tokens bool, restartDelay time.Duration, appen
 	g.Token = backend.TokenNone
 	g.TokenSurvives = nil
 	if tokens {
+		remembered := "max(24 h, 10 TTL)"
+		if tokenMemory > 0 {
+			remembered = tokenMemory.String()
+		}
 		g.Token = backend.TokenQuorum
 		g.TokenSurvives = []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved}
 		if appendOnly {
 			g.TokenSurvives = append(g.TokenSurvives, backend.EventRestart)
 		}
 		g.Assumptions = append(g.Assumptions,
-			"Tokens keep rising, whatever the clocks do, as long as a majority of the servers keeps the tokens that it accepted, for max(24 h, 10 TTL) after the last use of the key; after that, as long as the servers' clocks have not been set back behind the last token.")
+			"Tokens keep rising, whatever the clocks do, as long as every server keeps the last one that it accepted.",
+			fmt.Sprintf("A server may lose it, or forget it, which is %s after the last grant or renewal: then tokens also need clocks.", remembered),
+			"In that case the servers' clocks differ by less than the restart delay, and are not set back.")
 	}
 	return g
 }

@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	_ "embed" // the scripts
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,10 +46,12 @@ type candidate struct {
 // Inspect shows the hold that a majority of the nodes has. Redis does not know who
 // waits, so Waiters is -1.
 func (b *redlockBackend) Inspect(ctx context.Context, key string) (backend.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return backend.Record{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
+	if err := enter(ctx, b.gates.others, key); err != nil {
+		return backend.Record{}, err
 	}
+	defer leave(b.gates.others)
 	r := b.newRound(0, (*tally).everybody, meansShow)
+	r.telling = true
 	r.ask(showScript, []any{"evalsha", showScript.hash, 2, b.record(key), b.accepted(key)}, false)
 	r.wait(ctx, b.nodeTimeout)
 	var all []candidate
@@ -114,11 +115,13 @@ func (b *redlockBackend) candidateOf(answer list) (candidate, bool) {
 
 // ForceRelease removes the record from every node where it has the token.
 func (b redlockWithTokens) ForceRelease(ctx context.Context, key string, token uint64) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
+	if err := enter(ctx, b.gates.others, key); err != nil {
+		return err
 	}
+	defer leave(b.gates.others)
 	text := strconv.FormatUint(token, 10)
 	r := b.newRound(0, (*tally).everybody, meansRelease)
+	r.telling = true
 	r.ask(evictScript, []any{
 		"evalsha", evictScript.hash, 3, b.record(key), b.accepted(key), b.mark, text, revokedHead(text),
 	}, false)

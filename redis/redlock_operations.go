@@ -53,9 +53,16 @@ func grantScriptOf(clients []*goredis.Client, prefix string) script {
 	return newScript(fmt.Sprintf("-- databases %v, prefix %s\n%s", databases, prefix, grantText))
 }
 
-// tokenMemory is for how long a node remembers the token that it accepted last for
-// a key: max(24 h, 10 TTL).
-func tokenMemory(ttl time.Duration) int64 { return max(24*time.Hour, 10*ttl).Milliseconds() }
+// memory is for how many milliseconds a node remembers the token that it accepted last
+// for a key, from the last grant or renewal on.
+func (b *redlockBackend) memory(ttl time.Duration) int64 {
+	kept := b.tokenMemory
+	if kept == 0 {
+		kept = max(24*time.Hour, 10*ttl)
+	}
+	// Others may have had longer leases on the nodes.
+	return max(kept, leastTokenMemory(b.longestDelay)).Milliseconds()
+}
 
 func (b *redlockBackend) record(key string) string   { return b.prefix + "k:" + key }
 func (b *redlockBackend) accepted(key string) string { return b.prefix + "t:" + key }
@@ -76,12 +83,14 @@ func (b *redlockBackend) limit(ttl time.Duration) time.Duration { return min(b.n
 // what they got, wait for a random time and ask again, so that one of them is the
 // first. Otherwise the key would be refused to all while nobody has it.
 func (b *redlockBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	if err := ctx.Err(); err != nil {
-		return backend.Grant{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", req.Key, err)
-	}
+	var before error
 	for splits := 0; ; splits++ {
 		start := b.clock.Now()
 		g, split, err := b.try(ctx, req)
+		if before != nil && errors.Is(err, backend.ErrNotSent) {
+			return g, before
+		}
+		before = err
 		if !split || splits == maxSplits {
 			return g, err
 		}
@@ -103,6 +112,10 @@ const (
 
 // try asks once. It also reports whether the vote was split.
 func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backend.Grant, split bool, _ error) {
+	if err := enter(ctx, b.gates.tries, req.Key); err != nil {
+		return backend.Grant{}, false, err
+	}
+	defer leave(b.gates.tries)
 	id := req.ID.Hex()
 	// An attempt that failed is cleared away by its number: the acquisition may have
 	// asked again before a node has got the release, or the late grant, of the last time.
@@ -116,7 +129,7 @@ func (b *redlockBackend) try(ctx context.Context, req backend.Request) (_ backen
 	var proposed int64
 	if b.tokens {
 		proposed = b.proposal(r.sent)
-		args = append(args, proposed, tokenMemory(req.TTL))
+		args = append(args, proposed, b.memory(req.TTL))
 	}
 	r.after = func(c *call, v vote) {
 		if r.verdict != agreed && mayHold(c, v) {
@@ -169,7 +182,7 @@ func (b *redlockBackend) accept(ctx context.Context, r *round, req backend.Reque
 	second.tally.votes, second.telling = r.toAccept(), true
 	second.ask(acceptScript, []any{
 		"evalsha", acceptScript.hash, 2, b.record(req.Key), b.accepted(req.Key),
-		req.ID.Hex(), token, tokenMemory(req.TTL),
+		req.ID.Hex(), token, b.memory(req.TTL),
 	}, false)
 	return second, second.wait(ctx, b.limit(req.TTL))
 }
@@ -280,10 +293,12 @@ func (b *redlockBackend) unlockArgs(key, record string) []any {
 // get it back; they count from the next renewal on. A round without a majority
 // changes nothing else: the hold goes on until its deadline.
 func (b *redlockBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	if err := ctx.Err(); err != nil {
-		return backend.Validity{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
+	if err := enter(ctx, b.gates.renewals, hold.Key); err != nil {
+		return backend.Validity{}, err
 	}
+	defer leave(b.gates.renewals)
 	r := b.newRound(hold.TTL, (*tally).gone, meansRenewal)
+	r.telling = true
 	t := b.topUps.begin(b, r, hold)
 	r.after = func(c *call, v vote) {
 		if r.verdict == agreed {
@@ -292,7 +307,8 @@ func (b *redlockBackend) Renew(ctx context.Context, hold backend.Hold) (backend.
 		t.answered()
 	}
 	r.ask(extendScript, []any{
-		"evalsha", extendScript.hash, 2, b.record(hold.Key), b.mark, hold.ID.Hex(), hold.TTL.Milliseconds(),
+		"evalsha", extendScript.hash, 3, b.record(hold.Key), b.mark, b.accepted(hold.Key),
+		hold.ID.Hex(), hold.TTL.Milliseconds(), hold.Token, b.memory(hold.TTL),
 	}, false)
 	v := r.wait(ctx, b.limit(hold.TTL))
 	t.placeAll()
@@ -340,9 +356,10 @@ func meansRenewal(c *call) vote {
 // Release ends the hold on every node. It is confirmed by a majority; nodes that
 // don't answer get the release when they answer again.
 func (b *redlockBackend) Release(ctx context.Context, hold backend.Hold) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
+	if err := enter(ctx, b.gates.others, hold.Key); err != nil {
+		return err
 	}
+	defer leave(b.gates.others)
 	sent := b.topUps.end(hold.ID)
 	r := b.newRound(hold.TTL, (*tally).ended, meansRelease)
 	r.ask(unlockScript, b.unlockArgs(hold.Key, recordHead+hold.ID.Hex()+"|"), true)

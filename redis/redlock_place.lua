@@ -14,7 +14,9 @@
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then return 0 end
 local accepted = redis.call('GET', KEYS[2])
 local last = accepted and tonumber(string.match(accepted, '^(%d+)|%x+$'))
-if ARGV[3] ~= '0' and (not accepted or last and last < tonumber(ARGV[3])) then
+if ARGV[3] ~= '0' and accepted == ARGV[3] .. '|' .. ARGV[4] then
+  redis.call('PEXPIRE', KEYS[2], ARGV[5])
+elseif ARGV[3] ~= '0' and (not accepted or last and last < tonumber(ARGV[3])) then
   redis.call('SET', KEYS[2], ARGV[3] .. '|' .. ARGV[4], 'PX', ARGV[5])
 end
 return 1

@@ -28,10 +28,14 @@ func askedAnew(t *testing.T, servers []*servertest.Server, opts RedlockOptions, 
 	t.Helper()
 	var log bytes.Buffer
 	opts.Lock.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
+	clients := clientsOf(t, servers)
+	b, err := NewRedlockBackend(t.Context(), clients, unhurried(opts))
 	require.NoError(t, err)
 	_, err = b.Try(t.Context(), req)
 	require.NoError(t, b.Close())
+	for _, c := range clients {
+		_ = c.Close()
+	}
 	return log.String(), err
 }
 
@@ -49,7 +53,7 @@ func keepsOut(t *testing.T, servers []*servertest.Server, opts RedlockOptions, k
 		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
 		require.Contains(t, warnings, "grant nothing for up to another")
 		asked++
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond)
 	}
 	require.Positive(t, asked, "the nodes were away for longer than the lease")
 	eventually(t, "the nodes vote again", func() bool {
@@ -99,7 +103,7 @@ func TestRedlockLostByAMajority(t *testing.T) {
 				t.Parallel()
 				servers := nodeSet(t, 3)
 				opts := RedlockOptions{NewNodes: newNodes, Lock: lock.Options{TTL: 6 * time.Second}}
-				b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
+				b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), unhurried(opts))
 				require.NoError(t, err)
 				servers[2].Kill(t) // the lease is on two nodes of three
 				_, g := granted(t, b, brief("k", opts.Lock.TTL))
@@ -115,42 +119,38 @@ func TestRedlockLostByAMajority(t *testing.T) {
 // the lease of another Locker, with a longer TTL than that of the one that asks now.
 func TestRedlockNodesRememberTheLongestTTL(t *testing.T) {
 	t.Parallel()
-	long := RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: 6 * time.Second}}
-	short := RedlockOptions{Lock: lock.Options{TTL: time.Second}}
+	long := RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: 9 * time.Second}}
+	short := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
 
 	t.Run("opened after", func(t *testing.T) {
 		t.Parallel()
 		servers := nodeSet(t, 3)
-		_, err := askedAnew(t, servers, RedlockOptions{NewNodes: true, Lock: short.Lock}, brief("other", time.Second))
+		_, err := askedAnew(t, servers, RedlockOptions{NewNodes: true, Lock: short.Lock}, brief("other", short.Lock.TTL))
 		require.NoError(t, err)
 		servers[2].Kill(t) // the lease is on two nodes of three
-		warnings, err := askedAnew(t, servers, long, brief("another", time.Second))
+		warnings, err := askedAnew(t, servers, long, brief("another", long.Lock.TTL))
 		require.NoError(t, err)
-		require.Contains(t, warnings, "restart_delay=6s")
-		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
+		require.Contains(t, warnings, "restart_delay=9s")
+		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), unhurried(long))
 		require.NoError(t, err)
 		_, g := granted(t, b, brief("k", long.Lock.TTL))
 		require.NoError(t, b.Close())
 		servers[1].Restart(t, false)
 		servers[2].Restart(t, false)
 		keepsOut(t, servers, short, "k", g)
-		warnings, err = askedAnew(t, servers, long, brief("another", time.Second))
+		warnings, err = askedAnew(t, servers, long, brief("yet another", long.Lock.TTL))
 		require.NoError(t, err)
-		require.NotContains(t, warnings, "restart_delay=6s", "the nodes know")
+		require.NotContains(t, warnings, "restart_delay=9s", "the nodes know")
 	})
 	t.Run("open before", func(t *testing.T) {
 		t.Parallel()
 		servers := nodeSet(t, 3)
-		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := redlockOn(t, servers, unhurried(long))
 		hold, g := granted(t, b, brief("k", long.Lock.TTL))
-		rival, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &short)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, rival.Close()) })
+		rival := redlockOn(t, servers, unhurried(short))
 		flush(t, servers[1], servers[2])
 		for backend.SystemClock().Now() < g.Until() {
-			_, err := rival.Try(t.Context(), brief("k", time.Second))
+			_, err := rival.Try(t.Context(), brief("k", short.Lock.TTL))
 			if backend.SystemClock().Now() < g.Until() {
 				require.ErrorIs(t, err, backend.ErrUnavailable)
 			}
@@ -161,15 +161,14 @@ func TestRedlockNodesRememberTheLongestTTL(t *testing.T) {
 	t.Run("restarted under the longer lease", func(t *testing.T) {
 		t.Parallel()
 		servers := nodeSet(t, 3)
-		b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &long)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		b := redlockOn(t, servers, unhurried(long))
 		hold, _ := granted(t, b, brief("k", long.Lock.TTL))
 		servers[1].Restart(t, false)
+		restarted := clientOf(t, servers[1])
 		eventually(t, "the node is told how long it has to wait", func() bool {
 			_, _ = b.Renew(t.Context(), hold)
-			mark, err := clientOf(t, servers[1]).Get(t.Context(), defaultRedlockPrefix+"node").Result()
-			return err == nil && strings.HasSuffix(mark, "|6000")
+			mark, err := restarted.Get(t.Context(), defaultRedlockPrefix+"node").Result()
+			return err == nil && strings.HasSuffix(mark, "|9000")
 		})
 	})
 }
@@ -189,7 +188,7 @@ func TestRedlockLostByAll(t *testing.T) {
 			for _, s := range servers {
 				upFor(t, s, 7) // so that a flush does not show in the uptime
 			}
-			b := redlockOn(t, servers, &opts)
+			b := redlockOn(t, servers, unhurried(opts))
 			_, g := granted(t, b, brief("k", opts.Lock.TTL))
 			require.NoError(t, b.Close())
 			for _, s := range servers {
@@ -221,8 +220,8 @@ func TestRedlockLostByOne(t *testing.T) {
 func TestRedlockReplacedNode(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	opts := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
-	b := redlockOn(t, servers, &opts)
+	opts := RedlockOptions{Lock: lock.Options{TTL: 5 * time.Second}}
+	b := redlockOn(t, servers, unhurried(opts))
 	servers[0].Kill(t)
 	_, g := granted(t, b, brief("k", opts.Lock.TTL))
 	servers[0] = freshSet(t, 1)[0]
@@ -243,12 +242,12 @@ func TestRedlockReplacedNode(t *testing.T) {
 // passed, which the log and the error say.
 func TestRedlockFirstInstallation(t *testing.T) {
 	t.Parallel()
-	opts := RedlockOptions{Lock: lock.Options{TTL: 2 * time.Second}}
+	opts := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
 	t.Run("just started", func(t *testing.T) {
 		t.Parallel()
 		servers := freshSet(t, 3)
 		slow := opts
-		slow.RestartDelay = 5 * time.Second
+		slow.RestartDelay = 8 * time.Second
 		warnings, err := askedAnew(t, servers, slow, brief("k", opts.Lock.TTL))
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
@@ -263,7 +262,7 @@ func TestRedlockFirstInstallation(t *testing.T) {
 		t.Parallel()
 		servers := freshSet(t, 3)
 		for _, s := range servers {
-			upFor(t, s, 4)
+			upFor(t, s, 5)
 		}
 		warnings, err := askedAnew(t, servers, opts, brief("k", opts.Lock.TTL))
 		require.NoError(t, err)
@@ -273,7 +272,7 @@ func TestRedlockFirstInstallation(t *testing.T) {
 		t.Parallel()
 		servers := freshSet(t, 3)
 		for _, s := range servers {
-			upFor(t, s, 4)
+			upFor(t, s, 5)
 		}
 		servers[2].Kill(t) // it may have a mark
 		slow := opts
@@ -293,7 +292,7 @@ func TestRedlockFirstInstallation(t *testing.T) {
 		for range 8 {
 			clients := clientsOf(t, servers)
 			all.Go(func() {
-				b, err := NewRedlockBackend(t.Context(), clients, &first)
+				b, err := NewRedlockBackend(t.Context(), clients, unhurried(first))
 				if !assert.NoError(t, err) {
 					return
 				}
@@ -311,29 +310,27 @@ func TestRedlockFirstInstallation(t *testing.T) {
 func TestRedlockLongTTL(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	opts := RedlockOptions{Lock: lock.Options{TTL: 2 * time.Second}}
+	opts := RedlockOptions{Lock: lock.Options{TTL: 6 * time.Second}}
 	refused := func(err error) {
 		t.Helper()
 		require.ErrorIs(t, err, lock.ErrInvalid)
 		require.ErrorContains(t, err, "raise restart_delay (RestartDelay)")
 	}
-	l, err := NewRedlock(t.Context(), clientsOf(t, servers), &opts)
+	l, err := NewRedlock(t.Context(), clientsOf(t, servers), unhurried(opts))
 	require.NoError(t, err)
 	defer l.Close()
-	_, err = l.TryAcquire(t.Context(), "k", lock.WithTTL(2*time.Second+time.Millisecond))
+	_, err = l.TryAcquire(t.Context(), "k", lock.WithTTL(opts.Lock.TTL+time.Millisecond))
 	refused(err)
-	lease, err := l.TryAcquire(t.Context(), "k", lock.WithTTL(2*time.Second))
+	lease, err := l.TryAcquire(t.Context(), "k", lock.WithTTL(opts.Lock.TTL))
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context()))
 
-	b, err := NewRedlockBackend(t.Context(), clientsOf(t, servers), &opts)
-	require.NoError(t, err)
-	defer b.Close()
+	b := redlockOn(t, servers, &opts)
 	_, err = lock.New(b, &lock.Options{TTL: time.Minute})
 	refused(err)
 
 	opts.RestartDelay = time.Minute
-	longer, err := NewRedlock(t.Context(), clientsOf(t, servers), &opts)
+	longer, err := NewRedlock(t.Context(), clientsOf(t, servers), unhurried(opts))
 	require.NoError(t, err)
 	defer longer.Close()
 	lease, err = longer.TryAcquire(t.Context(), "k", lock.WithTTL(time.Minute))
@@ -349,21 +346,21 @@ func TestRedlockALongerDelayCostsNobody(t *testing.T) {
 	t.Parallel()
 	servers := freshSet(t, 3)
 	for _, s := range servers {
-		upFor(t, s, 4)
+		upFor(t, s, 5)
 	}
-	short := RedlockOptions{Lock: lock.Options{TTL: time.Second}}
+	short := RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}}
 	long := RedlockOptions{RestartDelay: time.Hour, Lock: short.Lock}
-	_, err := askedAnew(t, servers, short, brief("k", time.Second))
+	_, err := askedAnew(t, servers, short, brief("k", short.Lock.TTL))
 	require.NoError(t, err)
 	for _, opts := range []RedlockOptions{long, short, long} {
-		warnings, err := askedAnew(t, servers, opts, brief(uniqueKey(t), time.Second))
+		warnings, err := askedAnew(t, servers, opts, brief(uniqueKey(t), short.Lock.TTL))
 		require.NoError(t, err)
 		require.NotContains(t, warnings, "lost their data")
 	}
 	flush(t, servers[0], servers[1])
-	_, err = askedAnew(t, servers, short, brief("other", time.Second))
+	_, err = askedAnew(t, servers, short, brief("other", short.Lock.TTL))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
-	require.ErrorContains(t, err, "takes no part for another 59m5")
+	require.ErrorContains(t, err, "takes no part for another 59m")
 }
 
 // lostVote has the key granted by nodes of which the first forgets it when it is
@@ -408,7 +405,7 @@ func TestRedlockNeighbourHidesNoRestart(t *testing.T) {
 			t.Parallel()
 			servers := nodeSet(t, 3)
 			const ttl = 6 * time.Second
-			opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+			opts := unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}})
 			holder, rival := redlockOn(t, servers, opts), redlockOn(t, servers, opts)
 			others := &RedlockOptions{NewNodes: true, Lock: lock.Options{TTL: time.Second}}
 			var clients []goredis.UniversalClient
@@ -471,7 +468,7 @@ func TestRedlockRestartBehindTheMark(t *testing.T) {
 	servers[1] = servertest.Redis(t, servertest.WithPersistence()) // it votes at once
 	firstUse(t, servers)
 	const ttl = 6 * time.Second
-	opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+	opts := unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}})
 	holder, rival := redlockOn(t, servers, opts), redlockOn(t, servers, opts)
 	hook := &atMark{do: func() { servers[0].Restart(t, true) }}
 	nodeServer(rival, 0).client.AddHook(hook)
@@ -492,8 +489,8 @@ func nodeServer(b backend.Backend, node int) redisServer {
 func TestRedlockDoneBehindAnUnknownScript(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 1)
-	b := redlockOn(t, servers, &RedlockOptions{Lock: lock.Options{TTL: time.Second}})
-	hold, _ := granted(t, b, brief("k", time.Second)) // the script for grants is known now, and that for renewals is not
+	b := redlockOn(t, servers, unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}}))
+	hold, _ := granted(t, b, request("k")) // the script for grants is known now, and that for renewals is not
 	r, s := b.(redlockWithTokens), nodeServer(b, 0)
 	hook := &atMark{fail: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 	hook.armed.Store(true)

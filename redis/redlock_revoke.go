@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	_ "embed" // the script
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -35,11 +34,13 @@ func revokedToken(record string) (token string, revoked bool) {
 // confirmation: a renewal under way may still put it back there. If they are a
 // majority there is no such hold.
 func (b redlockWithTokens) Revoke(ctx context.Context, key string, token uint64) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("redislock: key %q: nothing was sent: %w", key, err)
+	if err := enter(ctx, b.gates.others, key); err != nil {
+		return err
 	}
+	defer leave(b.gates.others)
 	text := strconv.FormatUint(token, 10)
 	r := b.newRound(0, (*tally).everybody, meansRelease)
+	r.telling = true
 	r.ask(revokeVotesScript, []any{
 		"evalsha", revokeVotesScript.hash, 3, b.record(key), b.accepted(key), b.mark,
 		text, revokedHead(text),

@@ -148,17 +148,18 @@ func TestRedlockRevokeDuringTopUp(t *testing.T) {
 func TestRedlockRevokedLease(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 5)
-	const ttl = 3 * time.Second
-	opts := &RedlockOptions{Lock: lock.Options{TTL: ttl}}
+	const ttl = 5 * time.Second
+	opts := unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}})
 	l, err := NewRedlock(t.Context(), clientsOf(t, servers), opts)
 	require.NoError(t, err)
 	defer l.Close()
 	b := redlockOn(t, servers, opts)
 	lease, err := l.Acquire(t.Context(), "k", lock.WithLabel("hangs"))
 	require.NoError(t, err)
+	nodes := clientsOf(t, servers)
 	eventually(t, "every node has got it", func() bool {
-		for _, s := range servers {
-			if n, err := clientOf(t, s).Exists(t.Context(), defaultRedlockPrefix+"k:k").Result(); err != nil || n == 0 {
+		for _, c := range nodes {
+			if n, err := c.Exists(t.Context(), defaultRedlockPrefix+"k:k").Result(); err != nil || n == 0 {
 				return false
 			}
 		}
@@ -190,7 +191,7 @@ func TestRedlockRevokedLease(t *testing.T) {
 // token for it. It does not count for the confirmation: the hold may go on there.
 func TestRedlockForceOnANodeWithoutTheToken(t *testing.T) {
 	t.Parallel()
-	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{NodeTimeout: 500 * time.Millisecond})
+	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{})
 	b := redlockWithTokens{d.redlockBackend}
 	hold, g := granted(t, d, request("k"))
 	eventually(t, "all have it", func() bool { return d.count(t, "k") == 3 })

@@ -75,7 +75,7 @@ func (b *redlockBackend) checkNodes(ctx context.Context, clients []*goredis.Clie
 	for _, s := range states {
 		appendOnly = appendOnly && s.info["aof_enabled"] == "1"
 	}
-	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, appendOnly)
+	b.guarantees = redlockGuarantees(len(states), b.tokens, b.restartDelay, b.tokenMemory, appendOnly)
 	if err := b.checkMarks(ctx, logger, patient, states, opts); err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (u *topUp) place(c *call, v vote) {
 	}
 	b.nodes[c.index].send(&call{index: c.index, script: placeScript, args: []any{
 		"evalsha", placeScript.hash, 2, b.record(u.hold.Key), b.accepted(u.hold.Key),
-		record, u.hold.TTL.Milliseconds(), u.hold.Token, u.hold.ID.Hex(), tokenMemory(u.hold.TTL),
+		record, u.hold.TTL.Milliseconds(), u.hold.Token, u.hold.ID.Hex(), b.memory(u.hold.TTL),
 	}}, now)
 }
 

@@ -40,7 +40,7 @@ func TestRedlockNothingIsPutBackBesideARelease(t *testing.T) {
 func TestRedlockForgetWaitsForASlowNode(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	b := redlockOn(t, servers, &RedlockOptions{Lock: lock.Options{TTL: time.Minute}})
+	b := redlockOn(t, servers, unhurried(RedlockOptions{Lock: lock.Options{TTL: time.Minute}}))
 	frozen := clientOf(t, servers[2])
 	hold, _ := granted(t, b, request("f/k"))
 	eventually(t, "the third node has the key", func() bool {
@@ -68,7 +68,7 @@ func TestRedlockForgetWaitsForASlowNode(t *testing.T) {
 func TestRedlockForgetWithoutAMinority(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	b := redlockOn(t, servers, nil)
+	b := redlockOn(t, servers, unhurried(RedlockOptions{}))
 	hold, _ := granted(t, b, request("f/k"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	servers[2].Kill(t)

@@ -16,7 +16,7 @@ import (
 //
 //	redlock://[user:password@]host1:port,host2:port,host3:port[/database]
 //
-// Parameters: prefix, node_timeout, restart_delay, new_nodes (true or false),
+// Parameters: prefix, node_timeout, restart_delay, token_memory, new_nodes (true or false),
 // tokens (on or off), pool_size, tls (true or false), and with it ca, cert and key,
 // which name PEM files. Anything else is refused with an error matching ErrInvalid. User, password, database and
 // TLS are those of every node.
@@ -39,7 +39,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 		ttl = lock.DefaultTTL
 	}
 	// The times of the nodes come from the TTL.
-	if err := redlockGuarantees(len(u.Hosts), true, guarantees(false).MaxTTL, false).CheckTTL(ttl); err != nil {
+	if err := redlockGuarantees(len(u.Hosts), true, guarantees(false).MaxTTL, 0, false).CheckTTL(ttl); err != nil {
 		return fail(err)
 	}
 	q := u.Query
@@ -48,6 +48,7 @@ func redlockClients(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Client, 
 		Prefix:        q.String("prefix", defaultRedlockPrefix),
 		NodeTimeout:   q.Duration("node_timeout", nodeTimeoutFor(ttl)),
 		RestartDelay:  q.Duration("restart_delay", ttl),
+		TokenMemory:   q.Duration("token_memory", 0),
 		NewNodes:      q.Bool("new_nodes", false),
 		WithoutTokens: q.OneOf("tokens", "on", "off") == "off",
 	}

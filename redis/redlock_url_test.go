@@ -113,12 +113,13 @@ func TestRedlockTLS(t *testing.T) {
 		addresses, elsewhere = append(addresses, "127.0.0.1:"+port), append(elsewhere, "localhost:"+port)
 	}
 	open := func(authority, parameters string) error {
-		b, err := backend.DefaultMux.Open(t.Context(), "redlock://"+authority+"?"+parameters, backend.OpenConfig{TTL: ttl})
+		// With time enough for the handshakes.
+		b, err := backend.DefaultMux.Open(t.Context(), "redlock://"+authority+"?node_timeout=10s&"+parameters, backend.OpenConfig{TTL: time.Minute})
 		if err != nil {
 			return err
 		}
 		defer b.Close()
-		hold, g := granted(t, b, request(uniqueKey(t)))
+		hold, g := granted(t, b, brief(uniqueKey(t), time.Minute))
 		require.NotZero(t, g.Token)
 		_, err = b.Renew(t.Context(), hold)
 		require.NoError(t, err)
@@ -170,7 +171,7 @@ func TestRedlockPermissions(t *testing.T) {
 		hosts, admins = append(hosts, s.Addr()), append(admins, admin)
 	}
 	var log bytes.Buffer
-	b, err := backend.DefaultMux.Open(t.Context(), "redlock://locks:pass@"+strings.Join(hosts, ",")+"?new_nodes=true", backend.OpenConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	b, err := backend.DefaultMux.Open(t.Context(), "redlock://locks:pass@"+strings.Join(hosts, ",")+"?new_nodes=true&node_timeout=5s", backend.OpenConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	defer b.Close()
 	require.Empty(t, log.String())

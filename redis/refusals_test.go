@@ -70,6 +70,9 @@ func TestFullMemory(t *testing.T) {
 	single, _ := granted(t, b, request(one))
 	first, _ := granted(t, b, ownedRequest(two, "a", ttl))
 	second, _ := granted(t, b, ownedRequest(two, "a", ttl))
+	three, four := uniqueKey(t), uniqueKey(t)
+	_, revoked := granted(t, b, request(three))
+	_, forced := granted(t, b, request(four))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 
 	_, err := b.Try(t.Context(), request(uniqueKey(t)))
@@ -86,6 +89,12 @@ func TestFullMemory(t *testing.T) {
 	for _, hold := range []backend.Hold{single, first, second} {
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
+	// An operator can still act.
+	require.NoError(t, b.Revoke(t.Context(), three, revoked.Token))
+	rec, err := b.Inspect(t.Context(), three)
+	require.NoError(t, err)
+	require.True(t, rec.Revoked)
+	require.NoError(t, b.ForceRelease(t.Context(), four, forced.Token))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	granted(t, b, request(one))
 	granted(t, b, request(two))
@@ -112,7 +121,7 @@ func TestTooFewReplicas(t *testing.T) {
 func TestClosedClientEndsItsHolds(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.SharedRedis(t))
-	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: 3 * time.Second}})
+	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: 6 * time.Second}})
 	require.NoError(t, err)
 	var leases []lock.Lease
 	for range 3 { // the renewals of some are sent together

@@ -9,6 +9,7 @@
 -- ARGV[3]  given when the rest of the script tells those who wait
 --
 -- Returns   1  released
+--           n  more than one: released, and n-2 connections watch the key
 --           0  there is no such hold; nothing was changed
 --          -1  the record is not ours
 local record = redis.call('GET', KEYS[1])
@@ -50,6 +51,7 @@ if record then
     if watchers ~= 0 or ARGV[2] then
       redis.pcall('PUBLISH', KEYS[1], string.format('%d', watchers or 0))
     end
+    if watchers and not ARGV[2] then return 2 + watchers end
     return 1
   end
 end

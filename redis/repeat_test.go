@@ -223,3 +223,53 @@ func TestCancelledTryCanBeCleanedUp(t *testing.T) {
 		require.Empty(t, value)
 	}
 }
+
+// A refusal after a broken connection proves nothing: the request that was under way
+// on it may be granted later.
+func TestRefusalOfARepeatIsUnknown(t *testing.T) {
+	t.Parallel()
+	b, direct, p := behindProxy(t)
+	other := backendOn(t, direct)
+	unknown := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
+		for _, promise := range nothingChanged {
+			require.NotErrorIs(t, err, promise)
+		}
+		require.NotErrorAs(t, err, new(*backend.HeldError))
+	}
+	key := uniqueKey(t)
+	hold, _ := granted(t, other, request(key))
+	for what, from := range map[string]backend.Backend{"usual": b, "fair": fairOf(b)} {
+		_, _ = from.Try(t.Context(), request(key)) // the server learns the script
+		req := request(key)
+		p.dropReplyTo(req.ID.Hex())
+		_, err := from.Try(t.Context(), req)
+		unknown(err)
+		require.ErrorContains(t, err, "held by", what)
+	}
+	mine, _ := granted(t, b, ownedRequest(uniqueKey(t), "a", ttl))
+	for range backend.MaxHolds - 1 {
+		granted(t, b, ownedRequest(mine.Key, "a", ttl))
+	}
+	req := ownedRequest(mine.Key, "a", ttl)
+	p.dropReplyTo(req.ID.Hex())
+	_, err := b.Try(t.Context(), req)
+	unknown(err)
+
+	// A hand-over that is refused may be carried out later too.
+	_, _ = b.HandOver(t.Context(), backend.HoldOf(request(key)), request(key))
+	for _, from := range []backend.Hold{backend.HoldOf(request(key)), mine} {
+		to := request(from.Key)
+		p.dropReplyTo(to.ID.Hex())
+		_, err = b.HandOver(t.Context(), from, to)
+		unknown(err)
+	}
+
+	// A renewal never makes a hold, so that its refusal is one.
+	gone := request(key)
+	p.dropReplyTo(gone.ID.Hex())
+	_, err = b.Renew(t.Context(), backend.HoldOf(gone))
+	require.ErrorIs(t, err, backend.ErrNotHeld)
+	require.NoError(t, other.Release(t.Context(), hold))
+}

@@ -21,6 +21,8 @@ if record then
   end
   if token == ARGV[1] and latest > 0 then
     latest = string.format('%.0f', latest)
+    -- PEXPIRE works when memory is full, and the SET after it then does too.
+    redis.call('PEXPIRE', KEYS[1], latest)
     redis.call('SET', KEYS[1],
       'M1|' .. ARGV[2] .. ':' .. now .. '+' .. latest .. '|' .. token .. '|' .. since .. '|-|' .. details,
       'PX', latest)

@@ -61,7 +61,11 @@ type single struct{ *goredis.Cmd }
 func (single) NoRetry() bool { return true }
 
 func newCommand(ctx context.Context, args ...any) single {
-	return single{goredis.NewCmd(ctx, args...)}
+	cmd := single{goredis.NewCmd(ctx, args...)}
+	// A Cluster client asks some member for COMMAND to find this out, and the commands to
+	// all members wait for the answer.
+	cmd.SetStepCount(1)
+	return cmd
 }
 
 // command is the script with its arguments, to be sent by its hash first. The
@@ -108,7 +112,7 @@ type reply struct {
 // refusal of the server only if no earlier attempt can have been applied.
 func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) (reply, error) {
 	if err := ctx.Err(); err != nil {
-		return reply{}, fmt.Errorf("redislock: key %q: nothing was sent: %w", n.key, err)
+		return reply{}, fmt.Errorf("redislock: key %q: %w", n.key, unsentAfter(ctx))
 	}
 	var r reply
 	for repeats := 0; ; repeats++ {
@@ -131,12 +135,35 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 	}
 }
 
-// process sends one command, together with those of other callers where that is
-// possible, and returns the instant before.
+// process sends one command to a server that takes writes, and returns the instant
+// before.
 func (b *redisBackend) process(ctx context.Context, cmd single) (backend.Instant, error) {
+	sent, err := b.send(ctx, cmd)
+	if goredis.IsReadOnlyError(err) {
+		err = b.elsewhere(ctx, err, func() (err error) {
+			sent, err = b.send(ctx, cmd)
+			return err
+		})
+	}
+	return sent, err
+}
+
+// send sends one command, together with those of other callers where that is
+// possible, and returns the instant before.
+func (b *redisBackend) send(ctx context.Context, cmd single) (backend.Instant, error) {
 	if b.together != nil {
 		return b.together.process(ctx, cmd)
 	}
 	sent := b.clock.Now()
-	return sent, b.client.Process(ctx, cmd)
+	return sent, neverSent(b.client.Process(ctx, cmd))
+}
+
+// neverSent marks the bare error of a context, which go-redis returns only while a
+// command waits for a connection: on a connection the end of a context shows as an
+// error of the network.
+func neverSent(err error) error {
+	if err == context.Canceled || err == context.DeadlineExceeded { //nolint:errorlint // a wrapped one may come from a connection
+		return fmt.Errorf("%w: %w", backend.ErrNotSent, err)
+	}
+	return err
 }

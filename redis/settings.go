@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -17,37 +18,48 @@ import (
 // checkSettings asks the server for a sign of life, refuses what cannot work and
 // warns of what may lose locks.
 func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, ttl time.Duration) error {
-	if _, err := b.ask(ctx, "ping"); err != nil {
-		return openError(ctx, err)
-	}
 	if timeout, ok := hangTimeout(b.client); ok && timeout > ttl/3 {
+		shown := "none"
+		if timeout < forever {
+			shown = timeout.String()
+		}
 		logger.WarnContext(ctx, "redislock: the client ignores the deadlines of contexts, and its ReadTimeout is longer than a third of the TTL, so that one hanging request can cost the lease; set ContextTimeoutEnabled",
-			"read_timeout", timeout, "ttl", ttl)
+			"read_timeout", shown, "ttl", ttl)
 	}
-	servers, err := b.serverInfos(ctx)
-	if notAllowed(err) {
-		logger.WarnContext(ctx, "redislock: the server does not allow INFO; make sure that maxmemory-policy is noeviction", "error", err)
-	} else if err != nil {
+	b.hub.warn = func(err error) {
+		logger.Warn("redislock: the user may not subscribe to the channels of the prefix, so that waiters here learn of a release only when they ask again",
+			"channels", b.prefix+"*", "error", err)
+	}
+	primaries, err := b.primaries(ctx)
+	if err != nil {
 		return openError(ctx, err)
 	}
-	appendOnly := len(servers) > 0
-	for _, info := range servers {
-		if info["role"] == "slave" {
+	if err := primaries[0].mute; err != nil {
+		logger.WarnContext(ctx, "redislock: the server does not allow INFO; make sure that maxmemory-policy is noeviction", "error", err)
+	}
+	appendOnly := true
+	for _, p := range primaries {
+		if p.err != nil {
+			logger.WarnContext(ctx, "redislock: a member of the Cluster does not answer; its keys are unavailable for now, and its settings were not looked at: whether it evicts keys, and whether it keeps an append-only file",
+				"member", p.address, "error", describe(ctx, p.err))
+		}
+		if p.info["role"] == "slave" && !b.cluster {
 			return fmt.Errorf("redislock: open: %w: the server is a read-only replica; use the address of its primary, or Sentinel (master=NAME)", backend.ErrUnavailable)
 		}
-		if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+		if policy := p.info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 			logger.WarnContext(ctx, "redislock: the server may evict locks and token counters when its memory is full; set maxmemory-policy to noeviction",
-				"maxmemory_policy", policy, "maxmemory", info["maxmemory_human"])
+				"maxmemory_policy", policy, "maxmemory", p.info["maxmemory_human"])
 		}
-		appendOnly = appendOnly && info["aof_enabled"] == "1"
+		appendOnly = appendOnly && p.info["aof_enabled"] == "1"
 	}
 	b.guarantees = guarantees(appendOnly)
-	if !b.cluster && len(servers) == 1 && servers[0]["cluster_enabled"] == "1" {
+	first := primaries[0]
+	if !b.cluster && first.info["cluster_enabled"] == "1" {
 		if err := b.reachesEverySlot(ctx); err != nil {
 			return openError(ctx, err)
 		}
 	}
-	if _, err := b.ask(ctx, "publish", b.prefix+"{m:00}:k:", ""); notAllowed(err) {
+	if _, err := ask(ctx, first.client, "publish", b.prefix+"{m:00}:k:", ""); notAllowed(err) {
 		logger.WarnContext(ctx, "redislock: the user may not publish on the channels of the prefix, so that waiters elsewhere learn of a release only when they ask again",
 			"channels", b.prefix+"*", "error", err)
 	} else if err != nil {
@@ -56,13 +68,72 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 	return nil
 }
 
+// primary is a server that is written to, and what it said of itself.
+type primary struct {
+	client  goredis.UniversalClient
+	address string
+	info    map[string]string
+	mute    error // INFO is not allowed
+	err     error // no sign of life
+}
+
+func (p *primary) look(ctx context.Context) {
+	if _, p.err = ask(ctx, p.client, "ping"); p.err != nil {
+		return
+	}
+	text, err := ask(ctx, p.client, "info")
+	if notAllowed(err) {
+		p.mute = err
+		return
+	}
+	said, _ := text.(string)
+	p.info, p.err = infoFields(said), err
+}
+
+// primaries asks every server that is written to, and has those that answered first.
+// It is an error if none does, and if one refuses for good.
+func (b *redisBackend) primaries(ctx context.Context) ([]primary, error) {
+	cluster, ok := b.client.(*goredis.ClusterClient)
+	if !ok {
+		p := primary{client: b.client}
+		p.look(ctx)
+		return []primary{p}, p.err
+	}
+	var mu sync.Mutex
+	var there, away []primary
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, member *goredis.Client) error {
+		p := primary{client: member, address: member.Options().Addr}
+		p.look(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case p.err == nil:
+			there = append(there, p)
+		case errors.Is(sentinelFor(p.err), backend.ErrPermanent):
+			return p.err
+		default:
+			away = append(away, p)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(there) > 0:
+		return append(there, away...), nil
+	case len(away) > 0:
+		return nil, away[0].err
+	}
+	return nil, errors.New("the Cluster names no members")
+}
+
 // ask sends one command, once.
-func (b *redisBackend) ask(ctx context.Context, args ...any) (any, error) {
+func ask(ctx context.Context, client goredis.UniversalClient, args ...any) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	cmd := newCommand(ctx, args...)
-	err := b.client.Process(ctx, cmd)
+	err := client.Process(ctx, cmd)
 	return cmd.Val(), err
 }
 
@@ -85,34 +156,6 @@ func openError(ctx context.Context, err error) error {
 func notAllowed(err error) bool {
 	return goredis.HasErrorPrefix(err, "NOPERM") || goredis.HasErrorPrefix(err, "unknown command") ||
 		goredis.HasErrorPrefix(err, "ERR unknown command")
-}
-
-// serverInfos returns the INFO fields of every server that is written to.
-func (b *redisBackend) serverInfos(ctx context.Context) ([]map[string]string, error) {
-	cluster, ok := b.client.(*goredis.ClusterClient)
-	if !ok {
-		text, err := b.client.Info(ctx).Result()
-		if err != nil {
-			return nil, err
-		}
-		return []map[string]string{infoFields(text)}, nil
-	}
-	var mu sync.Mutex
-	var all []map[string]string
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
-		text, err := node.Info(ctx).Result()
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		all = append(all, infoFields(text))
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
 }
 
 func infoFields(text string) map[string]string {
@@ -138,14 +181,20 @@ func (b *redisBackend) reachesEverySlot(ctx context.Context) error {
 	return err
 }
 
+// forever is the timeout of a client that has none.
+const forever = time.Duration(math.MaxInt64)
+
 // hangTimeout returns the read timeout of a client that ignores the deadlines
 // of contexts.
-func hangTimeout(client goredis.UniversalClient) (time.Duration, bool) {
+func hangTimeout(client goredis.UniversalClient) (timeout time.Duration, ignores bool) {
 	switch c := client.(type) {
 	case *goredis.Client:
-		return c.Options().ReadTimeout, !c.Options().ContextTimeoutEnabled
+		timeout, ignores = c.Options().ReadTimeout, !c.Options().ContextTimeoutEnabled
 	case *goredis.ClusterClient:
-		return c.Options().ReadTimeout, !c.Options().ContextTimeoutEnabled
+		timeout, ignores = c.Options().ReadTimeout, !c.Options().ContextTimeoutEnabled
 	}
-	return 0, false
+	if ignores && timeout <= 0 {
+		timeout = forever
+	}
+	return timeout, ignores
 }

@@ -64,6 +64,10 @@ func (h *hub) rest(failures int) {
 
 // connect opens a connection that subscribes to the channels first.
 func (h *hub) connect(channels []string) (*subscription, error) {
+	select {
+	case <-h.leave: // the one before
+	default:
+	}
 	sub := &subscription{broken: make(chan struct{})}
 	sub.ctx, sub.cancel = context.WithCancel(h.ctx)
 	sub.pubsub = h.open(sub.ctx)
@@ -94,6 +98,8 @@ func (h *hub) serve(sub *subscription) {
 		case <-sub.broken:
 			return
 		case <-h.ctx.Done():
+			return
+		case <-h.leave:
 			return
 		case <-h.wake:
 			if channels := h.take(); len(channels) > 0 {

@@ -13,15 +13,8 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// cluster starts members that share the slots, without replicas.
-func cluster(t *testing.T, members int) []string {
-	t.Helper()
-	addrs, _ := clusterOf(t, members)
-	return addrs
-}
-
-// clusterOf also returns the members, in the order of their slots, of each of which
-// the others can do without.
+// clusterOf starts members that share the slots in their order, without replicas. The
+// others can do without each of them.
 func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest.Server) {
 	t.Helper()
 	var clients []*goredis.Client
@@ -50,9 +43,17 @@ func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest
 	return addrs, servers
 }
 
+// TestCluster is what needs a cluster and leaves it as it is.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	addrs := cluster(t, 3)
+	addrs, servers := clusterOf(t, 3)
+	t.Run("members", func(t *testing.T) { testClusterMembers(t, addrs) })
+	t.Run("permissions", func(t *testing.T) { testClusterPermissions(t, addrs) })
+	t.Run("without cluster mode", func(t *testing.T) { testClusterWithoutClusterMode(t, addrs) })
+	t.Run("fair", func(t *testing.T) { testClusterFair(t, addrs, servers) })
+}
+
+func testClusterMembers(t *testing.T, addrs []string) {
 	b, err := backend.DefaultMux.Open(t.Context(), "redis://"+strings.Join(addrs, ",")+"?cluster=true", backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
@@ -99,14 +100,12 @@ func TestCluster(t *testing.T) {
 }
 
 // The rules that the documentation gives for a Cluster suffice.
-func TestClusterPermissions(t *testing.T) {
-	t.Parallel()
-	addrs := cluster(t, 2)
+func testClusterPermissions(t *testing.T, addrs []string) {
 	for _, addr := range addrs {
 		c := goredis.NewClient(&goredis.Options{Addr: addr})
 		args := []any{"acl", "setuser", "locks", "on", ">pass"}
 		args = append(args, documentedRules(t)...)
-		require.NoError(t, c.Do(t.Context(), append(args, "+cluster|slots", "+command")...).Err())
+		require.NoError(t, c.Do(t.Context(), append(args, "+cluster|slots")...).Err())
 		require.NoError(t, c.Close())
 	}
 	b, err := backend.DefaultMux.Open(t.Context(), "redis://locks:pass@"+strings.Join(addrs, ",")+"?cluster=true", backend.OpenConfig{TTL: ttl})
@@ -123,9 +122,7 @@ func TestClusterPermissions(t *testing.T) {
 }
 
 // A client that does not know of the cluster is told at once what is missing.
-func TestClusterWithoutClusterMode(t *testing.T) {
-	t.Parallel()
-	addrs := cluster(t, 2)
+func testClusterWithoutClusterMode(t *testing.T, addrs []string) {
 	_, err := backend.DefaultMux.Open(t.Context(), "redis://"+addrs[0], backend.OpenConfig{TTL: ttl})
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.ErrorContains(t, err, "cluster=true")
@@ -146,7 +143,7 @@ func TestClusterWithoutClusterMode(t *testing.T) {
 	require.Positive(t, moved)
 
 	// One member that serves every slot is a server like any other.
-	alone := cluster(t, 1)
+	alone, _ := clusterOf(t, 1)
 	whole, err := backend.DefaultMux.Open(t.Context(), "redis://"+alone[0], backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	granted(t, whole, request(uniqueKey(t)))

@@ -16,15 +16,17 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// turmoil has the Lockers compete for one key for some seconds, half of the callers
-// with little patience, while one thing after another happens. No two valid leases
-// meet, tokens rise in the order of the holds, somebody is always served in the end,
-// and the key is free afterwards.
+// turmoil has the Lockers compete for one key for some seconds, and until it has changed
+// hands often, most of the callers with little patience, while one thing after another
+// happens. No two valid leases meet, tokens rise in the order of the holds, somebody is
+// always served in the end, and the key is free afterwards.
 func turmoil(t *testing.T, lockers []lock.Locker, faults ...func()) {
 	t.Helper()
 	key := uniqueKey(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	const enough = 10
+	start := time.Now()
 	var (
 		inside atomic.Pointer[lock.Lease]
 		last   atomic.Uint64
@@ -59,7 +61,9 @@ func turmoil(t *testing.T, lockers []lock.Locker, faults ...func()) {
 					time.Sleep(rand.N(2 * time.Millisecond))
 					inside.CompareAndSwap(&lease, nil)
 					_ = lease.Release(ctx)
-					served.Add(1)
+					if served.Add(1) > enough && time.Since(start) > 4*time.Second {
+						cancel()
+					}
 				}
 			})
 		}
@@ -72,8 +76,8 @@ func turmoil(t *testing.T, lockers []lock.Locker, faults ...func()) {
 	})
 	all.Wait()
 	t.Logf("%d holds", served.Load())
-	require.Greater(t, served.Load(), int64(10))
-	lease, err := lockers[0].Acquire(short(t, 20*time.Second), key)
+	require.Greater(t, served.Load(), int64(enough))
+	lease, err := lockers[0].Acquire(short(t, time.Minute), key)
 	require.NoError(t, err)
 	require.Greater(t, lease.Token(), last.Load())
 	require.NoError(t, lease.Release(t.Context()))
@@ -145,16 +149,17 @@ func TestRedlockSlowNetwork(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		lines, clients = append(lines, p), append(clients, c)
 	}
-	l, err := NewRedlock(t.Context(), clients, &RedlockOptions{Lock: lock.Options{TTL: 3 * time.Second}, NodeTimeout: 300 * time.Millisecond})
+	l, err := NewRedlock(t.Context(), clients, &RedlockOptions{Lock: lock.Options{TTL: 2 * ttl}, NodeTimeout: 2 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	lines[0].Delay(time.Second)
+	const delay = 4 * time.Second
+	lines[0].Delay(delay)
 	lease, err := l.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
 	for range 3 {
 		require.NoError(t, lease.Renew(t.Context()))
 	}
-	lines[1].Delay(time.Second)
+	lines[1].Delay(delay)
 	_, err = l.TryAcquire(t.Context(), "other")
 	require.ErrorIs(t, err, lock.ErrUnavailable)
 	require.NotErrorIs(t, err, lock.ErrHeld)
@@ -162,7 +167,7 @@ func TestRedlockSlowNetwork(t *testing.T) {
 	lines[1].Delay(0)
 	eventually(t, "they vote again", func() bool { return lease.Renew(t.Context()) == nil })
 	require.NoError(t, lease.Release(t.Context()))
-	other, err := l.Acquire(short(t, ttl), "other")
+	other, err := l.Acquire(short(t, time.Minute), "other")
 	require.NoError(t, err)
 	require.NoError(t, other.Release(t.Context()))
 }

@@ -14,14 +14,14 @@ import (
 )
 
 // waitingOn is a Locker in which a goroutine waits for a key that somebody else holds
-// for longer than the test takes, and whose watch is in force.
+// for longer than it waits, and whose watch is in force.
 func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 	t.Helper()
 	l, err := lock.New(b, &lock.Options{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	got := make(chan error, 1)
-	ctx := short(t, 20*time.Second)
+	ctx := short(t, time.Minute)
 	go func() {
 		lease, err := l.Acquire(ctx, key)
 		if err == nil {
@@ -43,50 +43,43 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 	return got
 }
 
-// pollMost is how long the sleep under a watch is at most: two seconds and a quarter of
-// them, and what a busy machine adds.
-const pollMost = 2500*time.Millisecond + time.Second
-
-// A key that is free without a word to anybody is found within the poll interval,
-// long before the lease that was there would have ended.
+// A key that is free without a word to anybody is found by a poll, long before the lease
+// that was there would have ended.
 func TestPushThatNeverComes(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	key := uniqueKey(t)
-	req := request(key)
-	req.TTL = time.Minute
-	granted(t, b, req)
+	granted(t, b, brief(key, time.Hour))
 	got := waitingOn(t, backendOn(t, c), key)
 	require.NoError(t, c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err())
-	free := time.Now()
 	require.NoError(t, <-got)
-	require.Less(t, time.Since(free), pollMost)
 }
 
-// A subscription that is dropped together with the push that was on its way wakes those
-// who wait, before they would have asked again by themselves.
+// A subscription that is dropped together with the push that was on its way signals every
+// watch, and those who wait get the key.
 func TestSubscriptionDroppedWithThePush(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	direct := backendOn(t, clientOf(t, server))
 	key := uniqueKey(t)
-	req := request(key)
-	req.TTL = time.Minute
-	hold, _ := granted(t, direct, req)
+	hold, _ := granted(t, direct, brief(key, time.Hour))
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), Password: server.Password(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
-	got := waitingOn(t, backendOn(t, c), key)
+	b := backendOn(t, c)
+	got := waitingOn(t, b, key)
+	watch, err := b.Watch(t.Context(), key)
+	require.NoError(t, err)
 	p.Freeze(servertest.ToClient)
 	require.NoError(t, direct.Release(t.Context(), hold))
 	p.Cut()
+	signalled(t, watch)
 	p.Resume(servertest.ToClient)
-	cut := time.Now()
 	require.NoError(t, <-got)
-	require.Less(t, time.Since(cut), 1500*time.Millisecond, "it was woken and did not poll")
 }
 
-// A record that goes under its holder ends the lease within a renewal period.
+// A record that goes under its holder ends the lease by the next renewal, and not at the
+// deadline.
 func TestDataThatGoesUnderAHolder(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
@@ -95,16 +88,14 @@ func TestDataThatGoesUnderAHolder(t *testing.T) {
 		"DEL":      func(key string) error { return c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err() },
 		"FLUSHALL": func(string) error { return c.FlushAll(t.Context()).Err() },
 	} {
-		l, err := lock.New(backendOn(t, c), &lock.Options{TTL: 3 * time.Second})
+		l, err := lock.New(backendOn(t, c), &lock.Options{TTL: 6 * time.Second})
 		require.NoError(t, err)
 		key := uniqueKey(t)
 		lease, err := l.Acquire(t.Context(), key)
 		require.NoError(t, err)
 		first := lease.Token()
 		require.NoError(t, remove(key))
-		gone := time.Now()
 		<-lease.Context().Done()
-		require.Less(t, time.Since(gone), 2*time.Second, "%s: by the renewal, and not at the deadline", name)
 		require.ErrorIs(t, context.Cause(lease.Context()), backend.ErrTakenOver, name)
 		next, err := l.Acquire(t.Context(), key)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -57,6 +58,7 @@ type hubTimes struct {
 	ping   time.Duration // a connection that was silent for so long is pinged
 	dead   time.Duration // and given up
 	retry  time.Duration // the longest pause between attempts to connect
+	forbid time.Duration // and between those to do what the user is not permitted
 }
 
 var usualTimes = hubTimes{
@@ -67,6 +69,7 @@ var usualTimes = hubTimes{
 	ping:   5 * time.Second,
 	dead:   15 * time.Second,
 	retry:  5 * time.Second,
+	forbid: time.Minute,
 }
 
 // hub shares one subscription connection between all watches. While it has
@@ -74,18 +77,24 @@ var usualTimes = hubTimes{
 // another reads from it. The mutex is never held during I/O.
 type hub struct {
 	open   func(context.Context) *goredis.PubSub
+	warn   func(error) // is told once that the user may not subscribe
+	warned sync.Once
 	counts bool // the messages count the clients that watch
 	times  hubTimes
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{} // there are channels to subscribe to
+	leave  chan struct{} // the address leads to another server now
 	done   sync.WaitGroup
 
-	mu      sync.Mutex
-	topics  map[string]*topic
-	fresh   []string // channels in state absent that somebody watches
-	running bool
-	closed  bool
+	mu       sync.Mutex
+	topics   map[string]*topic
+	fresh    []string // channels in state absent that somebody watches
+	running  bool
+	closed   bool
+	refused  error     // subscribing is not permitted, as the server said last
+	refusals int       // in a row
+	until    time.Time // it is not tried again before
 }
 
 // topic is a channel. At most one SUBSCRIBE or UNSUBSCRIBE for it is
@@ -142,9 +151,17 @@ func (w *watcher) end() {
 }
 
 func newHub(counts bool, open func(context.Context) *goredis.PubSub) *hub {
-	h := &hub{open: open, counts: counts, times: usualTimes, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+	h := &hub{open: open, counts: counts, times: usualTimes, wake: make(chan struct{}, 1), leave: make(chan struct{}, 1), topics: map[string]*topic{}}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
+}
+
+// subscribes reports whether the server may count this client among those that watch.
+func (h *hub) subscribes(channel string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[channel]
+	return t != nil && t.state != absent
 }
 
 // join is a watch on a channel that is subscribed to already, or nil.
@@ -174,8 +191,11 @@ func (h *hub) add(channel, tag string) (*watcher, error) {
 	if h.closed {
 		return nil, errBackendClosed
 	}
-	w := newWatcher(tag)
 	t := h.topics[channel]
+	if h.refused != nil && time.Now().Before(h.until) && (t == nil || t.state != subscribed) {
+		return nil, describe(context.Background(), h.refused)
+	}
+	w := newWatcher(tag)
 	if t == nil {
 		t = &topic{watchers: map[*watcher]struct{}{}}
 		h.topics[channel] = t
@@ -207,6 +227,14 @@ func (h *hub) remove(channel string, w *watcher) {
 	t.empty = time.Now()
 	if t.state == absent {
 		delete(h.topics, channel)
+	}
+}
+
+// moved has the connection replaced: the address leads to another server than before.
+func (h *hub) moved() {
+	select {
+	case h.leave <- struct{}{}:
+	default:
 	}
 }
 
@@ -295,6 +323,7 @@ func (h *hub) onSubscribed(channel string) bool {
 		return false
 	}
 	t.state = subscribed
+	h.refused, h.refusals = nil, 0
 	for w := range t.watchers {
 		if w.answered {
 			w.signal(backend.Hint{}) // what happened while there was no subscription is unknown
@@ -372,10 +401,20 @@ func (h *hub) onUnreachable(err error) {
 }
 
 // onRefused is an error that the server gave to a SUBSCRIBE, without saying to
-// which. It ends every watch that waits for a confirmation.
+// which. It ends every watch that waits for a confirmation. A missing permission is
+// asked for now and then only: each answer costs a connection.
 func (h *hub) onRefused(err error) {
+	forbidden := errors.Is(sentinelFor(err), backend.ErrPermanent)
+	if forbidden && h.warn != nil {
+		h.warned.Do(func() { h.warn(err) })
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if forbidden {
+		h.refused = err
+		h.until = time.Now().Add(min(h.times.forbid, time.Second<<min(h.refusals, 6)))
+		h.refusals++
+	}
 	for _, t := range h.topics {
 		if t.state != subscribing {
 			continue

@@ -1,0 +1,97 @@
+package redislock
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// anySubscriber is whether the server has subscribers to the channels of the fair mode.
+func anySubscriber(t *testing.T, c *goredis.Client) bool {
+	t.Helper()
+	channels, err := c.PubSubChannels(t.Context(), defaultPrefix+"w:*").Result()
+	require.NoError(t, err)
+	return len(channels) > 0
+}
+
+// A place that is given up before anybody waits at it is watched no longer.
+func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, servertest.Redis(t))
+	f := fairOf(backendOn(t, c))
+	key := uniqueKey(t)
+	granted(t, f, request(key))
+	staying := placed(t, f, request(key))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = staying.Wait(ctx)
+	}()
+	eventually(t, "the client knows that the channel is subscribed to", func() bool {
+		f.b.hub.mu.Lock()
+		defer f.b.hub.mu.Unlock()
+		for _, topic := range f.b.hub.topics {
+			if topic.state == subscribed {
+				return true
+			}
+		}
+		return false
+	})
+	for range 10 {
+		ticket := placed(t, f, request(key))
+		require.NotNil(t, ticket.watch.Load(), "it uses the subscription that there is")
+		require.NoError(t, ticket.Withdraw(t.Context()))
+	}
+	stop()
+	<-ended
+	require.NoError(t, staying.Withdraw(t.Context()))
+	eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+}
+
+// Waits that are cancelled at any moment, also while they take their place, leave no
+// subscription.
+func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	c := clientOf(t, server)
+	l, err := lock.Open(t.Context(), server.URL()+"?fair=true")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	const keys = 16
+	for i := range keys {
+		_, err := l.Acquire(t.Context(), strconv.Itoa(i))
+		require.NoError(t, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var staying, cancelled sync.WaitGroup
+	staying.Go(func() { _, _ = l.Acquire(ctx, "0") })
+	eventually(t, "the channel is subscribed to", func() bool { return anySubscriber(t, c) })
+	for i := 1; i < keys; i++ {
+		cancelled.Go(func() {
+			for range 60 {
+				brief, end := context.WithCancel(t.Context())
+				timer := time.AfterFunc(rand.N(3*time.Millisecond), end)
+				_, err := l.Acquire(brief, strconv.Itoa(i))
+				timer.Stop()
+				end()
+				if err == nil {
+					t.Error("the key is held")
+				}
+			}
+		})
+	}
+	cancelled.Wait()
+	stop()
+	staying.Wait()
+	eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+}
