@@ -2,14 +2,18 @@ package mysqllock
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -28,10 +32,7 @@ func TestCleanup(t *testing.T) {
 		_, err := CleanupTable(t.Context(), db, opts, 0)
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		const old = 450 // more than two transactions
-		for i := range old {
-			hold, _ := granted(t, b, request(fmt.Sprint("old/", i)))
-			require.NoError(t, b.Release(t.Context(), hold))
-		}
+		manyFree(t, b, old)
 		held, _ := granted(t, b, request("held"))
 		age(t, b, "2 DAY")
 		recent, _ := granted(t, b, request("recent"))
@@ -86,23 +87,26 @@ func TestCleanupBesideUsers(t *testing.T) {
 		db := userPool(t, s, "")
 		db.SetMaxOpenConns(16)
 		b := tableOn(t, db, &Options{Table: ownTable(t, db)})
-		ctx, cancel := context.WithTimeout(t.Context(), storm()/2)
-		defer cancel()
 		var wg sync.WaitGroup
-		removed := make([]int, 2)
-		for i := range removed {
+		var removed atomic.Int64
+		begun := time.Now()
+		over := func() bool {
+			lasted := time.Since(begun)
+			return lasted > patience || lasted > storm() && removed.Load() > 0
+		}
+		for range 2 {
 			wg.Go(func() {
-				for ctx.Err() == nil {
+				for !over() {
 					n, err := b.Cleanup(t.Context(), time.Microsecond)
 					assert.NoError(t, err)
-					removed[i] += n
+					removed.Add(int64(n))
 				}
 			})
 		}
 		for u := range 8 {
 			wg.Go(func() {
 				var last uint64
-				for i := 0; ctx.Err() == nil; i++ {
+				for !over() {
 					key := fmt.Sprint("k", u/2)
 					req := request(key)
 					g, err := b.Try(t.Context(), req)
@@ -117,7 +121,136 @@ func TestCleanupBesideUsers(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		t.Logf("removed %v rows", removed)
-		require.NotZero(t, removed[0]+removed[1])
+		t.Logf("removed %d rows", removed.Load())
+		require.NotZero(t, removed.Load())
+	})
+}
+
+// manyFree makes rows of keys that somebody has used.
+func manyFree(t *testing.T, b *tableBackend, n int) {
+	t.Helper()
+	hold, _ := granted(t, b, request("old/0000"))
+	require.NoError(t, b.Release(t.Context(), hold))
+	numbered(t, b.db, b.table, columns, hold.Key, "old/", n, "i>0")
+}
+
+// oldRows are rows of keys that nobody has used for long.
+func oldRows(t *testing.T, b *tableBackend, n int) {
+	t.Helper()
+	manyFree(t, b, n)
+	age(t, b, "2 DAY")
+}
+
+// A clean-up waits neither for a guarded write nor for a row that somebody has locked by
+// hand, and new keys wait for none of them.
+func TestCleanupWaitsForNobody(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		opts := &Options{Table: ownTable(t, db)}
+		b := tableOn(t, db, opts)
+		const old = 30
+		oldRows(t, b, old)
+		l := lockerOn(t, db, opts)
+		lease, err := l.Acquire(t.Context(), "old/0015-written", lock.WithTTL(time.Minute))
+		require.NoError(t, err)
+		require.NoError(t, Guarded(t.Context(), lease, func(context.Context, *sql.Tx) error {
+			onLockedRow(t, db, b.table, "old/0007", func() {
+				ctx := short(t, patience/2)
+				n, err := CleanupTable(ctx, db, opts, 24*time.Hour)
+				assert.NoError(t, err)
+				assert.Equal(t, old-1, n, "the one that is locked is left")
+				for _, key := range []string{"new", "old/0015"} {
+					_, err := b.Try(ctx, request(key))
+					assert.NoError(t, err)
+				}
+			})
+			return nil
+		}))
+		n, err := CleanupTable(t.Context(), db, opts, 24*time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// A clean-up whose connection is cut off without the server's noticing, at whatever
+// statement, keeps nobody from taking keys, new ones or those that it was about to remove.
+func TestCleanupCutOff(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		for _, at := range []string{"INSERT IGNORE", "ORDER BY lock_key LIMIT", "GREATEST(token,", "DELETE "} {
+			db := userPool(t, s, "")
+			opts := &Options{Table: ownTable(t, db)}
+			b := tableOn(t, db, opts)
+			oldRows(t, b, 5)
+			p := servertest.Proxy(t, s.Addr())
+			cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
+			require.NoError(t, err)
+			cfg.Addr = p.Addr()
+			away := poolOf(t, cfg.FormatDSN(), "")
+			p.StallReplies(1, at)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := CleanupTable(ctx, away, opts, time.Hour)
+				done <- err
+			}()
+			eventually(t, "the statement has been sent", func() bool { return p.Lost() == 1 })
+			p.Freeze()
+			for _, key := range []string{"new", "old/0003"} {
+				_, err = b.Try(short(t, patience/2), request(key))
+				require.NoError(t, err, "%s, cut off at %s", key, at)
+			}
+			cancel()
+			p.Resume()
+			p.Cut()
+			require.Error(t, <-done)
+		}
+	})
+}
+
+// Rows of row locks that nobody has used for long are removed, and no others. Tokens go on
+// to rise, and waiters get their keys.
+func TestCleanupRows(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		table := "rows_" + backend.NewID().Hex()[:8]
+		opts := &RowOptions{Table: table}
+		b := rowBackendOn(t, s, opts)
+		admin := adminPool(t, s)
+		last := map[string]uint64{}
+		const old = 250 // more than one chunk
+		manyUsed(t, b, "old/", old)
+		for _, key := range []string{"old/0000", "old/0249"} {
+			hold, g := granted(t, b, request(key))
+			require.NoError(t, b.Release(t.Context(), hold))
+			last[key] = g.Token
+		}
+		held, _ := granted(t, b, request("held"))
+		ahead, _ := granted(t, b, request("ahead"))
+		require.NoError(t, b.Release(t.Context(), ahead))
+		execOn(t, admin, "UPDATE "+table+"_holders SET since=since-INTERVAL 2 DAY, token=token-86400000000*2")
+		execOn(t, admin, "UPDATE "+table+"_holders SET token=9000000000000000 WHERE k='ahead'")
+		recent, _ := granted(t, b, request("recent"))
+		require.NoError(t, b.Release(t.Context(), recent))
+		clean := func(age time.Duration) (int, error) {
+			return CleanupRows(t.Context(), rowConnector(t, s, nil), opts, age)
+		}
+		_, err := clean(0)
+		require.ErrorIs(t, err, backend.ErrInvalid)
+		n, err := clean(72 * time.Hour)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		n, err = clean(24 * time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, old, n)
+		for _, of := range []string{table, table + "_holders"} {
+			require.Equal(t, 3, number(t, admin, "SELECT COUNT(*) FROM "+of), "the held one, the one ahead of the clock and the recent one")
+		}
+		_, err = b.Renew(t.Context(), held)
+		require.NoError(t, err)
+		for key := range last {
+			hold, g := granted(t, b, request(key))
+			require.Greater(t, g.Token, last[key])
+			require.NoError(t, b.Release(t.Context(), hold))
+		}
 	})
 }

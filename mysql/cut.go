@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -20,14 +21,25 @@ import (
 type cuttable struct {
 	driver.Connector
 	readTimeout time.Duration
+	limit       time.Duration // for a connection with the greeting and the login; 0: none
+	lifetime    time.Duration // of a connection; 0: no limit
+	// outdated counts how often a server has said that it takes no writes: connections that
+	// were made before may all lead to it.
+	outdated *atomic.Int64
 }
 
 // NewConnector is mysql.NewConnector for [NewRow], and for pools that are given to
 // [NewTable], with sql.OpenDB: a statement costs less there, since it can be given up
 // without the driver's help when its context has ended and the server does not
-// answer. The connections of a URL are made in this way. It dials by itself: a config with a DialFunc is refused
+// answer. When a server says that it has become read-only, the connections are given up, so that the next ones lead to the new
+// primary. Where the config has a Timeout, greeting and login together take no longer than that either, or three seconds. The connections of a URL are made in this way. It dials by itself: a config with a DialFunc is refused
 // with ErrInvalid. The config is not changed.
 func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
+	return newCuttable(cfg, 0)
+}
+
+// newCuttable is NewConnector for connections that are given up at an age.
+func newCuttable(cfg *mysql.Config, lifetime time.Duration) (driver.Connector, error) {
 	if cfg == nil || cfg.DialFunc != nil {
 		return nil, fmt.Errorf("mysqllock: %w: a config without a DialFunc is needed", backend.ErrInvalid)
 	}
@@ -43,14 +55,29 @@ func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysqllock: %w: %w", backend.ErrInvalid, err)
 	}
-	return cuttable{connector, c.ReadTimeout}, nil
+	made := cuttable{Connector: connector, readTimeout: c.ReadTimeout, lifetime: lifetime, outdated: new(atomic.Int64)}
+	if c.Timeout > 0 {
+		made.limit = max(c.Timeout, loginLimit)
+	}
+	return made, nil
 }
+
+// loginLimit is for how long a server that is slow may take to greet and to log in, also
+// where Timeout is shorter.
+const loginLimit = 3 * time.Second
 
 type dialledKey struct{}
 
 // Connect is part of driver.Connector.
 func (c cuttable) Connect(ctx context.Context) (driver.Conn, error) {
 	var socket net.Conn
+	since := c.outdated.Load()
+	if c.limit > 0 {
+		// The driver would wait for the greeting as long as for any answer.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.limit)
+		defer cancel()
+	}
 	conn, err := c.Connector.Connect(context.WithValue(ctx, dialledKey{}, &socket))
 	if err != nil {
 		return nil, err
@@ -60,7 +87,11 @@ func (c cuttable) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%w: a connection of type %T", backend.ErrUnsupported, conn)
 	}
-	return &cutConn{whole, socket}, nil
+	cut := &cutConn{driverConn: whole, socket: socket, outdated: c.outdated, since: since}
+	if c.lifetime > 0 {
+		cut.until = time.Now().Add(c.lifetime)
+	}
+	return cut, nil
 }
 
 // driverConn is everything that database/sql can use of a connection of the driver.
@@ -78,7 +109,42 @@ type driverConn interface {
 
 type cutConn struct {
 	driverConn
-	socket net.Conn
+	socket   net.Conn
+	until    time.Time // zero: no limit
+	outdated *atomic.Int64
+	since    int64 // what outdated was when it was made
+}
+
+// IsValid is asked before the connection goes back to its pool, and ResetSession before it
+// is used again.
+func (c *cutConn) IsValid() bool {
+	return c.driverConn.IsValid() && c.since == c.outdated.Load() && (c.until.IsZero() || time.Now().Before(c.until))
+}
+
+func (c *cutConn) ResetSession(ctx context.Context) error {
+	if !c.IsValid() {
+		return driver.ErrBadConn
+	}
+	return c.driverConn.ResetSession(ctx)
+}
+
+// ExecContext and QueryContext look whether the server still takes writes.
+func (c *cutConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	res, err := c.driverConn.ExecContext(ctx, query, args)
+	c.look(err)
+	return res, err
+}
+
+func (c *cutConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	rows, err := c.driverConn.QueryContext(ctx, query, args)
+	c.look(err)
+	return rows, err
+}
+
+func (c *cutConn) look(err error) {
+	if isReadOnly(err) {
+		c.outdated.CompareAndSwap(c.since, c.since+1)
+	}
 }
 
 // socketOf is the socket of a connection that can be cut, and nil for others.

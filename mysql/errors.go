@@ -34,6 +34,7 @@ const (
 	codeDeadlock           = 1213
 	codeReadOnlyOption     = 1290
 	codeInterrupted        = 1317
+	codeStatementBinlog    = 1665
 	codeReadOnlyTx         = 1792
 	codeReadOnlyMode       = 1836
 	codeLockNowait         = 3572 // MySQL only; MariaDB answers NOWAIT with 1205
@@ -63,7 +64,7 @@ var permanentCodes = codes(
 	1130, 1227, 1251, 1524, 1698, 1820, 1862, 3118, 3159, 4151, // the account
 	1103, 1288, 1347, 1364, // a table or a view that is not ours
 	1264, 1366, 1406, 1690, // values that don't fit their columns
-	1286, 1665, // engine, binary log
+	1286, codeStatementBinlog,
 	1231, 1232, // variables
 )
 
@@ -90,6 +91,24 @@ func codeOf(err error) uint16 {
 	return 0
 }
 
+// isReadOnly reports that the server takes no writes, or none any more: after a planned
+// switchover its address leads elsewhere, while the connections to it stay open.
+func isReadOnly(err error) bool {
+	switch codeOf(err) {
+	case codeReadOnlyOption, codeReadOnlyTx, codeReadOnlyMode:
+		return true
+	}
+	return errors.Is(err, errReadOnly)
+}
+
+// writable is true on a server that takes writes of everybody. An account that may write
+// all the same on another one is told nothing by the server. On some versions of MariaDB
+// read_only is a word; on MySQL super_read_only implies it.
+const writable = "(CONCAT(@@GLOBAL.read_only) IN ('0', 'OFF'))"
+
+// errReadOnly is what is found on a server that became read-only.
+var errReadOnly = errors.New("the server has become read-only, as the old primary does in a switchover")
+
 // worthRepeating reports that the whole transaction was rolled back, or did
 // nothing, because of what others did at the same time: the same step can be
 // taken again. After 1205 the transaction must be rolled back first.
@@ -106,6 +125,15 @@ type unsent struct{ err error }
 
 func (u unsent) Error() string { return u.err.Error() }
 func (u unsent) Unwrap() error { return u.err }
+
+// noConnection is why there is no connection, with what to do where it took too long.
+type noConnection struct {
+	err  error
+	hint string
+}
+
+func (n noConnection) Error() string { return n.err.Error() }
+func (n noConnection) Unwrap() error { return n.err }
 
 // sentinelFor returns ErrUnavailable or ErrPermanent for an error that promises
 // that nothing was changed, and nil for every other.
@@ -129,7 +157,7 @@ func sentinelFor(err error) error {
 	case errors.As(err, &certificate), databaseClosed(err):
 		return backend.ErrPermanent
 	// The driver and database/sql return ErrBadConn only for what was not sent.
-	case errors.Is(err, driver.ErrBadConn), dialFailed(err):
+	case errors.Is(err, driver.ErrBadConn), dialFailed(err), errors.Is(err, errReadOnly):
 		return backend.ErrUnavailable
 	}
 	return unsentSentinel(err)
@@ -230,6 +258,8 @@ func hintFor(err error) string {
 		return "; the user needs SELECT, INSERT and UPDATE on the table (DELETE for Cleanup)"
 	case codeNoSuchTable, codeUnknownColumn, 1364:
 		return "; the table was dropped or altered: open the Locker again to create it or to see its DDL"
+	case codeStatementBinlog:
+		return "; set binlog_format to ROW or MIXED, for the server or for the session"
 	case codeReadOnlyOption, codeReadOnlyTx, codeReadOnlyMode:
 		return "; the server, or the session, is read-only: use the address of the primary"
 	case codeTooManyConnections, 1203:
@@ -241,12 +271,17 @@ func hintFor(err error) string {
 		return ""
 	}
 	var u unsent
+	var n noConnection
 	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.Is(err, errReadOnly):
+		return "; use the address of the primary"
 	case errors.As(err, &certificate):
 		return "; check ca, and the name in the server's certificate"
 	case databaseClosed(err):
 		return "; the pool was closed before the Locker"
+	case errors.As(err, &n) && errors.Is(err, context.DeadlineExceeded):
+		return n.hint
 	case errors.As(err, &u) && errors.Is(err, context.DeadlineExceeded):
 		return "; no connection came free or could be made in time: make the pool larger (pool_size, or SetMaxOpenConns) or check the address"
 	}

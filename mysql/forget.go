@@ -20,22 +20,15 @@ const forgetChunk = 200
 
 var errNoPrefix = fmt.Errorf("mysqllock: %w: an empty prefix would forget the tokens of every key", backend.ErrInvalid)
 
-// Forget implements backend.Forgetter. The user needs DELETE on the table.
+// Forget implements backend.Forgetter. A row that somebody has locked is left alone. The
+// user needs DELETE on the table.
 func (b *tableBackend) Forget(ctx context.Context, prefix string) error {
 	if prefix == "" {
 		return errNoPrefix
 	}
-	statement := string(statement(nil).text("DELETE FROM ").text(b.table).text(" WHERE ").beginning(prefix).
-		text(" AND expires<=" + now + " ORDER BY lock_key LIMIT ").int(forgetChunk))
+	where := statement(nil).text(" WHERE ").beginning(prefix).text(" AND expires<=" + now)
 	for {
-		var removed int64
-		err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			res, err := conn.ExecContext(ctx, statement)
-			if err == nil {
-				removed, err = res.RowsAffected()
-			}
-			return err
-		})
+		removed, err := b.remove(ctx, where, forgetChunk)
 		switch {
 		case err != nil:
 			return fmt.Errorf("mysqllock: forgetting keys: %w", describe(ctx, err))
@@ -51,40 +44,50 @@ func (b *rowBackend) Forget(ctx context.Context, prefix string) error {
 	if prefix == "" {
 		return errNoPrefix
 	}
+	keys := "SELECT k FROM " + b.rows + " WHERE k >= " + literal(prefix) + " AND LEFT(k, " + strconv.Itoa(len(prefix)) + ") = " + literal(prefix)
+	if _, err := b.removeKeys(ctx, keys, ""); err != nil {
+		return fmt.Errorf("mysqllock: forgetting keys: %w", describe(ctx, err))
+	}
+	return nil
+}
+
+// removeKeys removes the keys that the query names, which ends with a condition, if their
+// records meet another one, and returns how many. It leaves out those whose rows somebody
+// has locked.
+func (b *rowBackend) removeKeys(ctx context.Context, query, record string) (removed int, err error) {
 	for after := ""; ; {
-		conn, err := b.control.Conn(ctx)
+		conn, err := b.briefConn(ctx)
 		if err != nil {
-			return fmt.Errorf("mysqllock: forgetting keys: %w", describe(ctx, unsent{err}))
+			return removed, err
 		}
-		keys, err := b.forgetSome(ctx, conn, prefix, after)
-		_, ended := conn.ExecContext(ctx, "ROLLBACK")
-		closeConn(conn, ended)
-		switch {
-		case err != nil:
-			return fmt.Errorf("mysqllock: forgetting keys: %w", describe(ctx, err))
-		case len(keys) < forgetChunk:
-			return nil
+		keys, n, err := b.removeSome(ctx, conn, query+" AND k > "+literal(after)+" ORDER BY k LIMIT "+strconv.Itoa(forgetChunk), record)
+		_, _ = conn.ExecContext(ctx, "ROLLBACK")
+		closeConn(conn, errNotReused)
+		removed += n
+		if err != nil || len(keys) < forgetChunk {
+			return removed, err
 		}
 		after = keys[len(keys)-1]
 	}
 }
 
-// forgetSome returns the keys that it has looked at. It names each row that it locks:
-// a statement about several may lock rows of other keys, which are refused meanwhile.
-// It leaves a transaction open.
-func (b *rowBackend) forgetSome(ctx context.Context, conn *sql.Conn, prefix, after string) ([]string, error) {
-	keys, err := b.keysFrom(ctx, conn, prefix, after)
+// removeSome returns the keys that it has looked at, and how many it has removed. It names each
+// row that it locks: a statement about several may lock rows of other keys, which are refused
+// meanwhile. It leaves a transaction open.
+func (b *rowBackend) removeSome(ctx context.Context, conn *sql.Conn, query, record string) (keys []string, removed int, err error) {
+	keys, err = keysOf(ctx, conn, query)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if _, err := conn.ExecContext(ctx, "START TRANSACTION"); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, key := range keys {
+		gone := false
 		err := conn.QueryRowContext(ctx, b.row(key)+" FOR UPDATE NOWAIT").Scan(new(int))
 		switch code := codeOf(err); {
 		case err == nil:
-			err = b.deleteKey(ctx, conn, key)
+			gone, err = b.deleteKey(ctx, conn, key, record)
 		case errors.Is(err, sql.ErrNoRows), code == codeLockNowait, code == codeLockWaitTimeout:
 			err = nil
 		}
@@ -92,16 +95,17 @@ func (b *rowBackend) forgetSome(ctx context.Context, conn *sql.Conn, prefix, aft
 			_, err = conn.ExecContext(ctx, "COMMIT AND CHAIN")
 		}
 		if err != nil {
-			return nil, err
+			return nil, removed, err
+		}
+		if gone {
+			removed++
 		}
 	}
-	return keys, nil
+	return keys, removed, nil
 }
 
-// keysFrom are the next keys with the prefix, in the order of their bytes.
-func (b *rowBackend) keysFrom(ctx context.Context, conn *sql.Conn, prefix, after string) ([]string, error) {
-	rows, err := conn.QueryContext(ctx, "SELECT k FROM "+b.rows+" WHERE k >= "+literal(prefix)+" AND k > "+literal(after)+
-		" AND LEFT(k, "+strconv.Itoa(len(prefix))+") = "+literal(prefix)+" ORDER BY k LIMIT "+strconv.Itoa(forgetChunk))
+func keysOf(ctx context.Context, conn *sql.Conn, query string) ([]string, error) {
+	rows, err := conn.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +120,15 @@ func (b *rowBackend) keysFrom(ctx context.Context, conn *sql.Conn, prefix, after
 	return keys, errors.Join(err, rows.Err(), rows.Close())
 }
 
-func (b *rowBackend) deleteKey(ctx context.Context, conn *sql.Conn, key string) error {
-	for _, table := range []string{b.rows, b.holders} {
-		if _, err := conn.ExecContext(ctx, "DELETE FROM "+table+" WHERE k = "+literal(key)); err != nil {
-			return err
-		}
+// deleteKey removes both rows of a key, if its record meets the condition.
+func (b *rowBackend) deleteKey(ctx context.Context, conn *sql.Conn, key, record string) (bool, error) {
+	res, err := conn.ExecContext(ctx, "DELETE FROM "+b.holders+" WHERE k = "+literal(key)+record)
+	if err != nil {
+		return false, err
 	}
-	return nil
+	if n, err := res.RowsAffected(); err != nil || n == 0 && record != "" {
+		return false, err
+	}
+	_, err = conn.ExecContext(ctx, "DELETE FROM "+b.rows+" WHERE k = "+literal(key))
+	return err == nil, err
 }

@@ -15,26 +15,35 @@ import (
 // A port that is not MySQL's is told from a server that is slow or full.
 func TestOpenWhereNoMySQLListens(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ words, says string }{
-		"silent":         {"", "does not greet, as MySQL and MariaDB do at once: check the host and the port, or whether the server hangs"},
-		"another greets": {"220 mail.example ESMTP ready\r\n", "does not speak the protocol of MySQL: check the host and the port"},
-		"a few bytes":    {"-E\r\n", "does not greet"},
-	} {
-		for _, mode := range []string{"table", "row"} {
-			t.Run(name+" "+mode, func(t *testing.T) {
-				t.Parallel()
-				addr := servertest.Words(t, c.words)
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				defer cancel()
-				_, err := lock.Open(ctx, "mysql://u:hunter2@"+addr+"/d?mode="+mode)
-				require.ErrorIs(t, err, lock.ErrUnavailable)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				assert.ErrorContains(t, err, "what listens at "+addr+" "+c.says)
-				assert.NotContains(t, err.Error(), "hunter2")
-				assert.NotContains(t, err.Error(), "pool")
-			})
-		}
+	type words struct{ mode, words, says string }
+	cases := map[string]words{}
+	for _, mode := range []string{"table", "row"} {
+		cases["silent "+mode] = words{mode, "", "does not greet, as MySQL and MariaDB do at once: check the host and the port, or whether the server hangs"}
+		cases["another greets "+mode] = words{mode, "220 mail.example ESMTP ready\r\n", "does not speak the protocol of MySQL: check the host and the port"}
+		cases["a few bytes "+mode] = words{mode, "-E\r\n", "does not greet"}
 	}
+	together(t, cases, func(t *testing.T, c words) {
+		addr := servertest.Words(t, c.words)
+		_, err := lock.Open(short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
+		require.ErrorIs(t, err, lock.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "what listens at "+addr+" "+c.says)
+		assert.NotContains(t, err.Error(), "hunter2")
+		assert.NotContains(t, err.Error(), "pool")
+	})
+}
+
+// A port of something else that says nothing is told after what a login may take, and not
+// after what a statement may.
+func TestOpenGivesUpASilentPortSoon(t *testing.T) {
+	t.Parallel()
+	together(t, map[string]string{"table": "table", "row": "row"}, func(t *testing.T, mode string) {
+		start := time.Now()
+		_, err := lock.Open(t.Context(), "mysql://u:p@"+servertest.Words(t, "")+"/d?mode="+mode)
+		require.ErrorIs(t, err, lock.ErrUnavailable)
+		require.ErrorContains(t, err, "does not greet")
+		require.Less(t, time.Since(start), readTimeout-time.Second)
+	})
 }
 
 // What MySQL itself says is not replaced.

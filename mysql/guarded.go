@@ -14,34 +14,38 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Guarded runs fn in a transaction that takes effect only while the lease is held:
-// it commits if fn returns nil and the lease is still the recorded holder of its key,
-// and otherwise changes nothing. It needs no clock and no check of a fencing token by
-// the protected side, since both are one database: while the transaction is open, it
-// keeps a shared lock on the row of the lease, and nobody can take the key over
-// before it has ended.
+// Guarded runs fn in a transaction that takes effect only while the lease is held. It
+// commits if fn returns nil and the lease is still the recorded holder of its key, and
+// otherwise changes nothing. No clock and no token is needed: until the transaction has
+// ended, the row of the lease is locked, and nobody can take the key over.
 //
-// A lease that renews itself is renewed first. While the transaction is open, neither it
-// nor another hold of its owner on the key is renewed; fn must end before the lease does,
-// and those other holds are lost if they end before. With its context, fn can't take the key again or release another
-// hold of it, which ErrUnsupported says at once; with another context that waits for fn
-// until the lease has ended. The context of fn ends with ctx and with the lease,
-// and the transaction is then rolled back. fn uses the transaction with its context,
-// closes its rows, and neither commits nor rolls back; statements that commit implicitly, as DDL
-// does, end the protection, which is found before the commit. The protected tables must
-// be transactional. A statement that the server goes on with after the lease has ended
-// keeps the key from others until it is through; a process that is stopped or cut off
-// during fn does so until the server has heard nothing from it for a TTL, in whole seconds
-// (wait_timeout of the session, which is set for the transaction and then set back).
+//	err := mysqllock.Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ?", id)
+//		return err
+//	})
 //
-// The error matches ErrNotHeld when the lease was lost, and ErrOutcomeUnknown when the
-// answer to the commit did not arrive, which is waited for until a second after ctx or the
-// lease has ended, or when fn has ended the transaction itself. Otherwise it is that of fn or of the server. In
-// these cases nothing was changed, except that an unknown outcome is just that.
-// Leases of one Locker can be used at the same time, and so can one lease. Each
-// transaction takes a connection: of a pool with a limit a quarter, and one at least if it
-// has two, is left to renewals, and Guarded waits until ctx or the lease has ended for
-// one of the others. A Guarded that fn calls with its context does not wait.
+// The duties of fn:
+//
+//   - It uses the transaction with its context, which ends with ctx and with the lease. It
+//     closes its rows, and neither commits nor rolls back.
+//   - It ends within the lease, which is renewed before, unless it was acquired without
+//     renewal, and not meanwhile. Other holds of the owner on the key are not renewed either.
+//   - The tables that it changes are transactional. What commits implicitly, as DDL does,
+//     ends the protection, which is found before the commit.
+//   - With its context it can't take the key again or release another hold of it:
+//     ErrUnsupported says so. With another context that waits until the lease has ended.
+//
+// The error matches ErrNotHeld when the lease was lost. It matches ErrOutcomeUnknown when
+// fn has ended the transaction itself, or when the answer to the commit did not arrive
+// until a second after ctx or the lease has ended. Otherwise it is that of fn or of the
+// server, and nothing was changed.
+//
+// Each call takes a connection, also several for one lease. A quarter of a pool with a limit,
+// and one connection at least if it has two, is left to renewals. Guarded waits for one of
+// the others, until ctx or the lease has ended; called by fn with its context, it does not.
+// A statement that the server goes on with keeps the key from others until it is through. A
+// process that is stopped or cut off does so until the server has heard nothing from it
+// for a TTL, in whole seconds (wait_timeout of the session, set for the transaction).
 func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if lease == nil || fn == nil {
 		return fmt.Errorf("mysqllock: %w: Guarded needs a lease and a function", backend.ErrInvalid)
@@ -67,7 +71,7 @@ func guardable(lease lock.Lease) (*tableBackend, backend.Hold, error) {
 		return nil, backend.Hold{}, notHeld(key)
 	}
 	owner, hold, ok := lock.HoldOf(lease)
-	b, isTable := owner.(*tableBackend)
+	b, isTable := backend.As[*tableBackend](owner)
 	switch {
 	case ok && !isTable, !ok && lease.Context().Err() == nil:
 		return nil, backend.Hold{}, fmt.Errorf("mysqllock: key %q: %w: the lease is not one of a MySQL table", key, backend.ErrUnsupported)
@@ -85,7 +89,11 @@ func (b *tableBackend) guardedWrite(work context.Context, lease lock.Lease, hold
 	}
 	defer b.guards.leave()
 	if lock.RenewsItself(lease) {
-		if err := lease.Renew(work); err != nil {
+		err := lease.Renew(work)
+		for try := 1; errors.Is(err, errUnchanged) && jitter(work, try) == nil; try++ {
+			err = lease.Renew(work) // a guarded write of its owner elsewhere has the row locked
+		}
+		if err != nil {
 			return fmt.Errorf("mysqllock: key %q: renewal before a guarded write: %w", hold.Key, err)
 		}
 	}
@@ -135,7 +143,7 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 		return keyError(work, hold.Key, unsent{err})
 	}
 	socket := socketOf(conn)
-	if err := limitSilence(work, conn, hold.TTL); err != nil {
+	if err := b.limitSilence(work, conn, hold.TTL); err != nil {
 		giveBack(work, conn)
 		return keyError(work, hold.Key, unsent{err})
 	}
@@ -182,17 +190,23 @@ func (b *tableBackend) guarded(work context.Context, hold backend.Hold, fn func(
 // limitSilence has the server end the connection, and with it the transaction, when it
 // has heard nothing for a TTL: a process that is stopped, or cut off, in the middle of a
 // guarded write would otherwise keep the row, and so the key, for as long as the server
-// lets connections be idle, by default for eight hours.
-func limitSilence(ctx context.Context, conn *sql.Conn, ttl time.Duration) error {
+// lets connections be idle, by default for eight hours. The statements of the work wait for
+// rows as long as the server lets others wait, also on connections of a URL.
+func (b *tableBackend) limitSilence(ctx context.Context, conn *sql.Conn, ttl time.Duration) error {
+	rows := "SESSION"
+	if b.closesIt {
+		rows = "GLOBAL"
+	}
 	_, err := conn.ExecContext(ctx, fmt.Sprintf(
-		"SET @mortise_wait = @@SESSION.wait_timeout, SESSION wait_timeout = CAST(LEAST(@@SESSION.wait_timeout, %d) AS SIGNED)",
-		(ttl+time.Second-1)/time.Second))
+		"SET @mortise_wait = @@SESSION.wait_timeout, @mortise_rows = @@SESSION.innodb_lock_wait_timeout,"+
+			" SESSION wait_timeout = CAST(LEAST(@@SESSION.wait_timeout, %d) AS SIGNED), SESSION innodb_lock_wait_timeout = @@%s.innodb_lock_wait_timeout",
+		(ttl+time.Second-1)/time.Second, rows))
 	return err
 }
 
 // giveBack returns a connection to its pool as it was, or has the pool drop it.
 func giveBack(work context.Context, conn *sql.Conn) {
-	_, err := conn.ExecContext(context.WithoutCancel(work), "SET SESSION wait_timeout = @mortise_wait, @mortise_wait = NULL")
+	_, err := conn.ExecContext(context.WithoutCancel(work), "SET SESSION wait_timeout = @mortise_wait, SESSION innodb_lock_wait_timeout = @mortise_rows, @mortise_wait = NULL, @mortise_rows = NULL")
 	if err != nil {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}

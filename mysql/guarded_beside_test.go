@@ -19,7 +19,7 @@ import (
 // the second hold.
 func TestGuardedBesideAnotherHold(t *testing.T) {
 	onBothGuarded(t, func(t *testing.T, g *guardedWrite) {
-		ctx := short(t, 30*time.Second)
+		ctx := short(t, patience)
 		first, err := g.l.Acquire(ctx, g.key, lock.WithOwner("o"), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		second, err := g.l.Acquire(ctx, g.key, lock.WithOwner("o"), lock.WithTTL(time.Minute))
@@ -30,16 +30,16 @@ func TestGuardedBesideAnotherHold(t *testing.T) {
 		before, _ := granted(t, b, ownedRequest("a"+g.key, "", time.Minute))
 		after, _ := granted(t, b, ownedRequest("z"+g.key, "", time.Minute))
 		require.NoError(t, Guarded(ctx, second, func(ctx context.Context, tx *sql.Tx) error {
-			answers := b.RenewBatch(short(t, 5*time.Second), []backend.Hold{after, co, before})
+			answers := b.RenewBatch(short(t, patience), []backend.Hold{after, co, before})
 			for i, answer := range answers {
 				assert.NoError(t, answer.Err)
 				assert.Equal(t, i == 1, answer.Validity.For == 0, "what was extended of hold %d: %s", i, answer.Validity.For)
 			}
-			v, err := b.Renew(short(t, 5*time.Second), co)
+			v, err := b.Renew(short(t, patience), co)
 			assert.NoError(t, err)
 			assert.Zero(t, v.For)
-			assert.NoError(t, b.Release(short(t, 5*time.Second), before))
-			assert.NoError(t, b.Release(short(t, 5*time.Second), after))
+			assert.NoError(t, b.Release(short(t, patience), before))
+			assert.NoError(t, b.Release(short(t, patience), after))
 			return add(g.table)(ctx, tx)
 		}))
 		require.Equal(t, 1, g.n())
@@ -56,7 +56,7 @@ func TestGuardedBesideAnotherHold(t *testing.T) {
 // it, would wait for itself: it is told so.
 func TestGuardedReentryFromWithin(t *testing.T) {
 	onBothGuarded(t, func(t *testing.T, g *guardedWrite) {
-		ctx := short(t, 30*time.Second)
+		ctx := short(t, patience)
 		own := []lock.Option{lock.WithOwner("o"), lock.WithTTL(time.Minute)}
 		first, err := g.l.Acquire(ctx, g.key, own...)
 		require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestGuardedReentryBeside(t *testing.T) {
 		db.SetMaxOpenConns(2)
 		l := lockerOn(t, db, nil)
 		key := uniqueKey(t)
-		ctx := short(t, 30*time.Second)
+		ctx := short(t, patience)
 		own := []lock.Option{lock.WithOwner("o"), lock.WithTTL(time.Minute)}
 		first, err := l.Acquire(ctx, key, own...)
 		require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestGuardedAfterRenewals(t *testing.T) {
 	require.True(t, g.renew(hold), "it has not begun")
 	g.renewed(hold)
 	begun := make(chan error, 1)
-	go func() { begun <- g.begin(short(t, 10*time.Second), hold) }()
+	go func() { begun <- g.begin(short(t, patience), hold) }()
 	eventually(t, "it is noted", func() bool { return g.others(other) })
 	require.False(t, g.renew(hold))
 	require.Empty(t, begun)
@@ -165,7 +165,7 @@ func TestGuardedLeavesConnections(t *testing.T) {
 		db := userPool(t, s, "")
 		db.SetMaxOpenConns(4)
 		l := lockerOn(t, db, nil)
-		ctx := short(t, 30*time.Second)
+		ctx := short(t, patience)
 		open, end := make(chan bool), make(chan bool)
 		done := make(chan error)
 		const most = 3
@@ -191,9 +191,7 @@ func TestGuardedLeavesConnections(t *testing.T) {
 		more, err := l.TryAcquire(ctx, uniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, more.Renew(ctx))
-		cut, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		err = Guarded(cut, more, func(context.Context, *sql.Tx) error { panic("not reached") })
-		cancel()
+		err = Guarded(short(t, 50*time.Millisecond), more, func(context.Context, *sql.Tx) error { panic("not reached") })
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorContains(t, err, "3 guarded writes")

@@ -85,7 +85,7 @@ func TestGuardedAgainstTakeover(t *testing.T) {
 		l := lockerOn(t, db, nil)
 		table, n := counter(t, db)
 		key := uniqueKey(t)
-		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Second), lock.WithoutRenewal())
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(4*time.Second), lock.WithoutRenewal())
 		require.NoError(t, err)
 		taken := make(chan error, 1)
 		err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
@@ -131,15 +131,19 @@ func TestGuardedAfterTheft(t *testing.T) {
 func TestGuardedSuspendsRenewals(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		db := userPool(t, s, "")
-		l := lockerOn(t, db, nil)
+		observer, renewed := renewals()
+		l := lockerOn(t, db, &Options{Lock: lock.Options{Observer: observer}})
 		table, n := counter(t, db)
-		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(3*time.Second))
+		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		other, _, ok := lock.HoldOf(lease)
 		require.True(t, ok)
 		_, hold, _ := lock.HoldOf(lease)
 		for range 2 {
 			require.NoError(t, Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+				for len(renewed) > 0 {
+					<-renewed // before the write
+				}
 				v, err := other.Renew(ctx, hold)
 				require.NoError(t, err)
 				require.Zero(t, v.For)
@@ -147,7 +151,12 @@ func TestGuardedSuspendsRenewals(t *testing.T) {
 					require.NoError(t, r.Err)
 					require.Zero(t, r.Validity.For)
 				}
-				time.Sleep(1500 * time.Millisecond) // longer than a renewal period
+				select { // one that was due
+				case e := <-renewed:
+					require.NoError(t, e.Err)
+				case <-ctx.Done():
+				}
+				require.NoError(t, ctx.Err())
 				return add(table)(ctx, tx)
 			}))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,7 +38,9 @@ func childConformance(child string) conformance.Config {
 	return make(rest)
 }
 
-const ttl = 10 * time.Second
+// ttl is that of holds which nobody renews, and which no test waits for: longer than
+// any step of a test takes.
+const ttl = 5 * time.Minute
 
 var keys atomic.Int64
 
@@ -67,7 +70,7 @@ func granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold
 // eventually waits for something that has no signal.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, ok, patience, 10*time.Millisecond, what)
 }
 
 func short(t testing.TB, d time.Duration) context.Context {
@@ -75,4 +78,18 @@ func short(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// patience is for what must come: only what never comes takes longer on a busy machine.
+const patience = time.Minute
+
+// together runs the parts of a test at the same time: they wait more than they work, and
+// so take one of the places of the -parallel flag together.
+func together[P any](t *testing.T, parts map[string]P, f func(t *testing.T, part P)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, part := range parts {
+		all.Go(func() { t.Run(name, func(t *testing.T) { f(t, part) }) })
+	}
+	all.Wait()
 }

@@ -17,6 +17,9 @@ const (
 	defaultRowTable    = "lock_rows"
 	defaultRowPool     = 32
 	defaultControlPool = 4
+
+	// controlIdle is how long a connection of the control pool is kept without use.
+	controlIdle = time.Minute
 )
 
 // RowOptions are the settings of the row locks. The zero value of each field, and a
@@ -60,7 +63,7 @@ type RowOptions struct {
 // NewRow asks the server for its settings and creates the tables where they are
 // missing, or adds what those of an earlier version lack, bounded by ctx. A refused password or a missing right is ErrPermanent; a
 // server that cannot be reached or is read-only is ErrUnavailable; Galera and servers
-// without NOWAIT are ErrUnsupported. Doubtful settings are logged.
+// without NOWAIT are ErrUnsupported; a binary log of statements is ErrPermanent. Doubtful settings are logged.
 func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (lock.Locker, error) {
 	b, err := NewRowBackend(ctx, connector, opts)
 	if err != nil {
@@ -123,12 +126,15 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 		control:       sql.OpenDB(controlConnector{connector}),
 		holds:         map[backend.ID]*rowHold{},
 	}
+	b.life, b.endLife = context.WithCancel(context.Background())
+	b.controlSize = o.ControlPoolSize
 	b.control.SetMaxOpenConns(o.ControlPoolSize)
 	b.control.SetMaxIdleConns(o.ControlPoolSize)
-	b.control.SetConnMaxIdleTime(time.Minute)
+	b.control.SetConnMaxIdleTime(controlIdle)
 	mariaDB, err := b.prepare(ctx, !o.NoCreate, o.Lock.Logger)
 	if err != nil {
 		_ = b.control.Close()
+		b.endLife()
 		return nil, err
 	}
 	b.setServer(mariaDB)
@@ -157,7 +163,8 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, errNoDriver
 	}
 	for _, q := range []string{
-		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES'",
+		// The server ends a connection that was cut off soon after the pool would have.
+		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES', wait_timeout = " + seconds(2*controlIdle),
 		"SET SESSION TRANSACTION READ WRITE",
 	} {
 		if _, err := e.ExecContext(ctx, q, nil); err != nil {
@@ -172,11 +179,15 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // ForceReleaser, Revoker and Lister.
 type rowBackend struct {
 	rowStatements
-	mayCreate bool
-	clock     backend.Clock
-	control   *sql.DB
-	sessions  *rowSessions
-	lost      func(id backend.ID, cause error)
+	mayCreate   bool
+	clock       backend.Clock
+	control     *sql.DB
+	controlSize int
+	sessions    *rowSessions
+	lost        func(id backend.ID, cause error)
+	address     addressWatch
+	life        context.Context // ends with Close
+	endLife     context.CancelFunc
 
 	mu    sync.Mutex
 	holds map[backend.ID]*rowHold
@@ -201,6 +212,10 @@ func (b *rowBackend) NotifyLoss(lost func(id backend.ID, cause error)) { b.lost 
 
 // Close closes all connections. The server rolls back what was open on them.
 func (b *rowBackend) Close() error {
+	b.address.mu.Lock()
+	b.endLife()
+	b.address.mu.Unlock()
+	b.address.looks.Wait()
 	b.mu.Lock()
 	left := make([]*rowHold, 0, len(b.holds))
 	for _, h := range b.holds {
@@ -229,12 +244,15 @@ func rowGuarantees() backend.Guarantees {
 		Name:  "mysql row lock",
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
-			"One MySQL or MariaDB server takes all writes and all locks: no Galera cluster, no group replication with several primaries, and no failover while a key is held. A row lock exists on one server only.",
-			"Nothing between client and server spreads the statements of one connection over several connections of the server, or ends idle connections earlier than after the TTL.",
+			"One MySQL or MariaDB server takes all writes and all locks: no Galera cluster, no group replication with several primaries.",
+			"There is no failover while a key is held.",
+			"In a planned switchover two can hold a key until the holder is told, for a TTL at the most.",
+			"Nothing between client and server spreads the statements of one connection over several, or ends idle connections before the TTL has passed.",
 			"The rates of the server's and the holder's clocks differ by less than one percent.",
 			"Nobody else locks or deletes rows of the lock tables for long.",
-			"A statement inside InTx that is under way when the lease is lost is killed; where the server cannot be told so, the key stays locked for the rest of that statement.",
-			"Tokens rise with durable commits (innodb_flush_log_at_trx_commit is 1), whatever the clock does; after a loss of data they rise as long as the server's wall clock has not been set back behind the last token.",
+			"A statement inside InTx can be killed when the lease is lost; else the key stays locked for the rest of it.",
+			"innodb_flush_log_at_trx_commit is 1, so that tokens rise.",
+			"After a loss of data the server's wall clock has not been set back behind the last token; else tokens may fall.",
 		},
 		Expiry:         backend.ClockConnection,
 		MinTTL:         time.Second,

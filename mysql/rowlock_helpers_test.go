@@ -157,14 +157,42 @@ func workTable(t testing.TB, db *sql.DB) string {
 	return name
 }
 
-func ended(t testing.TB, l lock.Lease, within time.Duration) error {
+// ended waits for the end of a lease and returns its cause, which tells whether it was
+// noticed or the time was over.
+func ended(t testing.TB, l lock.Lease) error {
 	t.Helper()
 	select {
 	case <-l.Context().Done():
-	case <-time.After(within):
-		require.Fail(t, "the lease has not ended", "within %s", within)
+	case <-time.After(patience):
+		require.Fail(t, "the lease has not ended")
 	}
 	return context.Cause(l.Context())
+}
+
+// waitsForRow returns when a statement of the connection waits for a row.
+func waitsForRow(t testing.TB, admin *sql.DB, connection int) {
+	t.Helper()
+	eventually(t, "the statement waits for a row", func() bool {
+		return number(t, admin, "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = ? AND trx_state = 'LOCK WAIT'", connection) == 1
+	})
+}
+
+// underWay returns when the server carries out a statement that begins with the text.
+func underWay(t testing.TB, admin *sql.DB, text string) {
+	t.Helper()
+	eventually(t, "the statement is under way", func() bool {
+		return number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()", text+"%") == 1
+	})
+}
+
+// renewals is an observer and the renewals that it has been told of.
+func renewals() (lock.Observer, <-chan lock.Event) {
+	events := make(chan lock.Event, 1000)
+	return func(_ context.Context, e lock.Event) {
+		if e.Kind == lock.EventRenewal {
+			events <- e
+		}
+	}, events
 }
 
 // plainConn is a connection of the driver, for those that do something to its

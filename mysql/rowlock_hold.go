@@ -30,6 +30,13 @@ type rowHold struct {
 	// not its own: a request that is not granted yet, or the work of InTx.
 	busy atomic.Bool
 
+	// behind: the server has said that somebody else had the row locked.
+	behind atomic.Bool
+
+	// at is the session, once it has been granted the row, and waits the one that waits
+	// for it.
+	at, waits atomic.Pointer[rowSession]
+
 	// The turn guards the rest.
 	phase rowPhase
 	s     *rowSession
@@ -158,6 +165,9 @@ func lossOf(key string, err error) error {
 	if errors.Is(err, errRevoked) {
 		return fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrTakenOver, err)
 	}
+	if isMoved(err) {
+		return fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrSessionLost, err)
+	}
 	switch codeOf(err) {
 	case codeNoSavepoint:
 		return fmt.Errorf("mysqllock: key %q: %w: its transaction was ended, by a statement that commits implicitly or by a rollback", key, backend.ErrSessionLost)
@@ -171,6 +181,13 @@ func lossOf(key string, err error) error {
 
 // errRevoked is what a heartbeat finds after [rowBackend.Revoke].
 var errRevoked = errors.New("the hold was revoked")
+
+// errElsewhere is what a look at the address finds. A row that is locked where it does not
+// lead any more, or on a read-only server, is locked against nobody who comes to the new
+// primary.
+var errElsewhere = errors.New("the address leads to another server now, as after a switchover")
+
+func isMoved(err error) bool { return errors.Is(err, errReadOnly) || errors.Is(err, errElsewhere) }
 
 // errEndedByWork is what the end of [InTx] and its heartbeats find when the savepoint
 // is gone.
@@ -186,6 +203,10 @@ func (b *rowBackend) lossOf(ctx context.Context, h *rowHold, err error) error {
 	if h.tx != nil && codeOf(err) == codeNoSavepoint {
 		return fmt.Errorf("mysqllock: key %q: %w: %w", h.key, backend.ErrSessionLost, errEndedByWork)
 	}
+	if isMoved(err) {
+		b.leaveServer()
+		return lossOf(h.key, err)
+	}
 	if sessionEnded(err) {
 		ctx, cancel := context.WithTimeout(ctx, lossLimit)
 		defer cancel()
@@ -196,8 +217,9 @@ func (b *rowBackend) lossOf(ctx context.Context, h *rowHold, err error) error {
 	return lossOf(h.key, err)
 }
 
-// beat is the heartbeat: it shows that the transaction still exists and that the hold
-// was not revoked, and has the server count the idle time afresh. The turn is taken.
+// beat is the heartbeat: it shows that the transaction still exists, that the hold was
+// not revoked and that the server still takes writes, and has the server count the
+// idle time afresh. The turn is taken.
 //
 // The savepoint comes last: a return to it also gives up the metadata lock of the
 // look at the other table.
@@ -207,12 +229,14 @@ func (b *rowBackend) beat(ctx context.Context, h *rowHold, ttl time.Duration) (b
 			return backend.Validity{}, err
 		}
 	}
-	revoked, err := h.s.exists(ctx, b.isRevoked(h.key, h.token))
+	state, _, err := h.s.first(ctx, b.holdState(h.key, h.token))
 	switch {
 	case err != nil:
 		return backend.Validity{}, err
-	case revoked:
+	case state == stateRevoked:
 		return backend.Validity{}, errRevoked
+	case state != stateGood:
+		return backend.Validity{}, errReadOnly
 	}
 	sent := b.clock.Now()
 	if h.tx == nil {
@@ -236,9 +260,9 @@ func (b *rowBackend) beat(ctx context.Context, h *rowHold, ttl time.Duration) (b
 // what was open on it. A session that the server has already ended is left alone:
 // its number may belong to another one after a restart.
 func (b *rowBackend) confirmEnd(ctx context.Context, s *rowSession) error {
-	conn, err := b.control.Conn(ctx)
+	conn, err := b.controlConn(ctx)
 	if err != nil {
-		return unsent{err}
+		return err
 	}
 	err = endSession(ctx, conn, s.id, s.mark)
 	closeConn(conn, err)

@@ -121,10 +121,11 @@ func (b *rowBackend) Revoke(ctx context.Context, key string, token uint64) error
 // onHold does something about the hold of the key with the token. The record is locked
 // meanwhile, so that no newer grant of the key can come in between.
 func (b *rowBackend) onHold(ctx context.Context, key string, token uint64, do func(context.Context, *sql.Conn, rowRecord) error) error {
-	conn, err := b.control.Conn(ctx)
+	conn, err := b.briefConn(ctx)
 	if err != nil {
-		return keyError(ctx, key, unsent{err})
+		return keyError(ctx, key, err)
 	}
+	defer closeConn(conn, errNotReused)
 	end := "ROLLBACK"
 	if err = b.holding(ctx, conn, key, token, do); err == nil {
 		end = "COMMIT"
@@ -133,12 +134,8 @@ func (b *rowBackend) onHold(ctx context.Context, key string, token uint64, do fu
 	switch {
 	case err == nil:
 		err = ended
-		closeConn(conn, ended)
 	case errors.Is(err, backend.ErrNotHeld):
-		closeConn(conn, ended)
 		return err
-	default:
-		closeConn(conn, err)
 	}
 	if err != nil {
 		return keyError(ctx, key, err)

@@ -14,7 +14,7 @@ func openRow(ctx context.Context, s urlSettings) (backend.Backend, error) {
 			return nil, err
 		}
 	}
-	connector, err := NewConnector(s.config)
+	connector, err := newCuttable(s.config, s.lifetime)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func (b *rowBackend) Try(ctx context.Context, req backend.Request) (backend.Gran
 		h, fresh := b.enter(req.ID, req.Key)
 		if fresh {
 			g, err := b.acquire(ctx, h, req, func(ctx context.Context, s *rowSession) error {
-				return b.lockRow(ctx, s, req.Key, true)
+				return b.lockRowNow(ctx, s, req.Key)
 			})
 			h.leave()
 			return g, err
@@ -74,6 +74,23 @@ var (
 	errRowMissing = errors.New("the row does not exist")
 )
 
+// maxLooks is how often in a row a try may meet somebody who only looks.
+const maxLooks = 20
+
+// lockRowNow locks the row, or says that somebody has it. Whoever looks whether the row is
+// locked shares it for a moment, and that is no reason to refuse it.
+func (b *rowBackend) lockRowNow(ctx context.Context, s *rowSession, key string) error {
+	for looks := 1; ; looks++ {
+		err := b.lockRow(ctx, s, key, true)
+		if !errors.Is(err, errRowHeld) || looks == maxLooks {
+			return err
+		}
+		if locked, unknown := b.isLocked(ctx, b.control, key); locked || unknown != nil {
+			return err
+		}
+	}
+}
+
 // lockRow locks the row of the key. It waits for it for at most lockWait, or not at
 // all.
 func (b *rowBackend) lockRow(ctx context.Context, s *rowSession, key string, now bool) error {
@@ -94,22 +111,33 @@ func (b *rowBackend) lockRow(ctx context.Context, s *rowSession, key string, now
 // acquire locks the row, raises the token, and makes sure that the lock is still
 // held. Without a grant nothing is left of the acquisition. The turn is taken.
 func (b *rowBackend) acquire(ctx context.Context, h *rowHold, req backend.Request, lockRow func(context.Context, *rowSession) error) (g backend.Grant, err error) {
-	asking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(h.life, cancel)()
-	if h.s == nil {
-		if h.s, err = b.sessions.take(asking, req.TTL); err != nil {
-			b.forget(h)
-			return g, keyError(ctx, req.Key, err)
-		}
-	}
-	if err = b.lockExisting(asking, h, req.Key, lockRow); err == nil {
+	asking, done := h.asking(ctx)
+	defer done()
+	if err = b.lock(asking, h, req, lockRow); err == nil {
 		g, err = b.grant(asking, h, req)
 	}
 	if err == nil {
 		return g, nil
 	}
 	return g, b.refuse(ctx, h, err)
+}
+
+// asking is the context of a request that is not granted yet: it also ends when the
+// acquisition is given up. The caller owes a done.
+func (h *rowHold) asking(ctx context.Context) (asking context.Context, done func()) {
+	asking, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(h.life, cancel)
+	return asking, func() { stop(); cancel() }
+}
+
+// lock takes a session, unless the acquisition has one, and locks the row on it.
+func (b *rowBackend) lock(ctx context.Context, h *rowHold, req backend.Request, lockRow func(context.Context, *rowSession) error) (err error) {
+	if h.s == nil {
+		if h.s, err = b.sessions.take(ctx, req.TTL); err != nil {
+			return err
+		}
+	}
+	return b.lockExisting(ctx, h, req.Key, lockRow)
 }
 
 // lockExisting locks the row, which is made first if it is missing. A session that
@@ -125,7 +153,7 @@ func (b *rowBackend) lockExisting(ctx context.Context, h *rowHold, key string, l
 			}
 		case err == nil, errors.Is(err, errRowHeld):
 			return err
-		case h.s.reused && sessionEnded(err) && ctx.Err() == nil:
+		case h.s.reused && sessionEnded(err) && !isMoved(err) && ctx.Err() == nil:
 			ttl := h.s.ttl
 			h.s.close()
 			s, err := b.sessions.open(ctx, ttl)
@@ -144,6 +172,9 @@ func (b *rowBackend) lockExisting(ctx context.Context, h *rowHold, key string, l
 // server has set it, the lock was still held after the token had been committed, so
 // that tokens have the order of the holds.
 func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request) (backend.Grant, error) {
+	if err := b.checkAddress(ctx, h.s, req.TTL); err != nil {
+		return backend.Grant{}, err
+	}
 	token, err := b.nextToken(ctx, h.s, req)
 	if err != nil {
 		return backend.Grant{}, err
@@ -158,6 +189,7 @@ func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request)
 		return backend.Grant{}, err
 	}
 	h.phase, h.token = rowHeld, token
+	h.at.Store(h.s)
 	h.busy.Store(false)
 	return backend.Grant{Token: token, Holds: 1, Validity: h.extended(sent)}, nil
 }
@@ -165,7 +197,8 @@ func (b *rowBackend) grant(ctx context.Context, h *rowHold, req backend.Request)
 // nextToken commits a token on a connection of its own: what is raised inside the
 // transaction of the hold would be rolled back with it, and given again. A request
 // that arrives late, when the session is gone, does not write over the record of
-// those who came after it.
+// those who came after it. On a server that has become read-only there is no token, for
+// no account.
 func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.Request) (uint64, error) {
 	q := b.raise(req.Key, s, req.TTL, req.Holder)
 	for attempt := range 2 {
@@ -188,14 +221,18 @@ func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.R
 		}
 	}
 	var last uint64
-	err := b.control.QueryRowContext(ctx, b.lastToken(req.Key)).Scan(&last)
+	var takesWrites bool
+	err := b.control.QueryRowContext(ctx, b.lastToken(req.Key)).Scan(&last, &takesWrites)
 	switch {
 	case err != nil:
 		return 0, err
+	case !takesWrites:
+		return 0, errReadOnly
 	case last >= largestToken:
 		return 0, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
 			backend.ErrPermanent, b.holders)
 	}
+	b.leaveServer() // or it is on another server than these connections are
 	return 0, fmt.Errorf("%w: the session that has the row locked is gone", driver.ErrBadConn)
 }
 
@@ -205,12 +242,16 @@ func (b *rowBackend) nextToken(ctx context.Context, s *rowSession, req backend.R
 func (b *rowBackend) changeOnControl(ctx context.Context, q string) (driver.Result, error) {
 	dead := 0
 	for try := 1; ; try++ {
-		conn, err := b.control.Conn(ctx)
+		conn, err := b.controlConn(ctx)
 		if err != nil {
-			return nil, unsent{err}
+			return nil, err
 		}
 		res, err := onConn(conn).change(ctx, q)
-		_ = conn.Close() // back to the pool
+		if isReadOnly(err) {
+			closeConn(conn, err)
+		} else {
+			_ = conn.Close() // back to the pool
+		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return res, err
@@ -230,7 +271,12 @@ func (b *rowBackend) changeOnControl(ctx context.Context, q string) (driver.Resu
 // The turn is taken.
 func (b *rowBackend) refuse(ctx context.Context, h *rowHold, err error) error {
 	key := h.key
-	if errors.Is(err, errRowHeld) || (ctx.Err() == nil && !sessionEnded(err)) {
+	if isMoved(err) {
+		err = fmt.Errorf("%w: %w; try again at the address of the primary", backend.ErrUnavailable, err)
+		b.leaveServer() // what else leads to it is of no use either
+	} else if isReadOnly(err) {
+		b.leaveServer()
+	} else if h.s != nil && (errors.Is(err, errRowHeld) || ctx.Err() == nil && !sessionEnded(err)) {
 		// After 1205 the transaction goes on, and would keep the table from being altered.
 		if h.s.exec(ctx, "ROLLBACK") == nil {
 			b.sessions.put(h.s)
@@ -285,6 +331,7 @@ func (b *rowBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Vali
 		err error
 	}
 	answers := make(chan answer, 1)
+	b.lookAtAddress(hold.TTL)
 	go func() {
 		defer h.leave()
 		life, cancel := context.WithTimeout(h.life, h.until.Sub(now))
@@ -336,9 +383,13 @@ func (b *rowBackend) Release(ctx context.Context, hold backend.Hold) error {
 	case rowClosing:
 		err = fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrSessionLost)
 	case rowAsking: // a place in the queue at which nobody waits
-		b.sessions.put(h.s)
-		b.forget(h)
-		return notHeld(hold.Key)
+		if h.s.exec(ctx, "ROLLBACK") == nil {
+			b.sessions.put(h.s)
+			b.forget(h)
+			return notHeld(hold.Key)
+		}
+		b.closing(h)
+		err = notHeld(hold.Key)
 	default:
 		return notHeld(hold.Key)
 	}

@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"database/sql"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -205,90 +206,112 @@ func TestRowServers(t *testing.T) {
 	}
 }
 
-// A server that becomes read-only takes no new holds and ends none; one that is so
-// when the Locker opens is refused.
-func TestRowReadOnlyServer(t *testing.T) {
-	onEach(t, func(t *testing.T, s *servertest.Server) {
-		admin := adminOf(t, s)
-		b := rowBackendOn(t, s, nil)
-		key := uniqueKey(t)
-		hold, _ := granted(t, b, request(key))
-		run(t, admin, "SET GLOBAL read_only = 1")
+// What happens to a server, to those who hold rows.
+func TestRowServerFaults(t *testing.T) {
+	disturbed(t,
+		disturbance{"dies", testRowServerDies},
+		disturbance{"becomes read-only", testRowReadOnlyServer},
+		disturbance{"is left", testRowSwitchover},
+		disturbance{"is left by those who wait", testRowSwitchoverOfWaiters},
+		disturbance{"is left by idle sessions", testRowIdleSessionIsLeft},
+	)
+}
+
+// A server that becomes read-only takes no new holds, and ends those that there are,
+// also of an account that may write all the same; one that is so when the Locker opens
+// is refused.
+func testRowReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
+	admin := adminOf(t, s)
+	b := rowBackendOn(t, s, nil)
+	key := uniqueKey(t)
+	hold, _ := granted(t, b, request(key))
+	mighty, err := NewRowBackend(t.Context(), rowConnector(t, s, asAdmin(t, s)), nil)
+	require.NoError(t, err)
+	defer mighty.Close()
+	other, _ := granted(t, mighty, request(key+"/3"))
+	run(t, admin, "SET GLOBAL read_only = 1")
+	for b, hold := range map[backend.Backend]backend.Hold{b: hold, mighty: other} {
 		_, err := b.Renew(t.Context(), hold)
-		require.NoError(t, err)
-		_, err = b.Try(t.Context(), request(key+"/2"))
+		require.ErrorIs(t, err, backend.ErrSessionLost)
+		require.ErrorContains(t, err, "read-only")
+		require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrSessionLost)
+	}
+	_, err = b.Try(t.Context(), request(key+"/2"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "primary")
+	for _, change := range []func(*mysql.Config){nil, asAdmin(t, s)} {
+		_, err = NewRow(t.Context(), rowConnector(t, s, change), nil)
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		require.ErrorContains(t, err, "primary")
-		_, err = NewRow(t.Context(), rowConnector(t, s, nil), nil)
-		require.ErrorIs(t, err, backend.ErrUnavailable)
-		require.ErrorContains(t, err, "primary")
-		require.NoError(t, b.Release(t.Context(), hold))
-		run(t, admin, "SET GLOBAL read_only = 0")
-		hold, _ = granted(t, b, request(key))
-		require.NoError(t, b.Release(t.Context(), hold))
-	}, servertest.WithControl())
+	}
+	run(t, admin, "SET GLOBAL read_only = 0")
+	hold, _ = granted(t, b, request(key))
+	require.NoError(t, b.Release(t.Context(), hold))
 }
 
 // A server that takes no more connections is unavailable; holds go on.
-func TestTooManyConnections(t *testing.T) {
-	onEach(t, func(t *testing.T, s *servertest.Server) {
-		row, table := rowBackendOn(t, s, nil), tableOn(t, userPool(t, s, ""), nil)
-		key := uniqueKey(t)
-		rowHold, _ := granted(t, row, request(key))
-		tableHold, _ := granted(t, table, request(key))
-		others := userPool(t, s, "")
-		var taken []*sql.Conn
-		for {
-			c, err := others.Conn(t.Context())
-			if err != nil {
-				require.EqualValues(t, codeTooManyConnections, codeOf(err))
-				break
-			}
+func testTooManyConnections(t *testing.T, s, _ *servertest.Server) {
+	admin := adminOf(t, s)
+	const places = 12
+	most := number(t, admin, "SELECT @@max_connections")
+	run(t, admin, fmt.Sprint("SET GLOBAL max_connections = ", places))
+	row, table := rowBackendOn(t, s, nil), tableOn(t, userPool(t, s, ""), nil)
+	key := uniqueKey(t)
+	rowHold, _ := granted(t, row, request(key))
+	tableHold, _ := granted(t, table, request(key))
+	others := userPool(t, s, "")
+	var taken []*sql.Conn
+	eventually(t, "all places are taken, none of them by a connection that was closed just now", func() bool {
+		c, err := others.Conn(t.Context())
+		if err == nil {
 			taken = append(taken, c)
+			return false
 		}
-		_, err := row.Try(t.Context(), request(key+"/2"))
-		require.ErrorIs(t, err, backend.ErrUnavailable)
-		require.ErrorContains(t, err, "max_connections")
-		crowded, err := newTable(others, nil)
-		require.NoError(t, err)
-		_, err = crowded.Try(t.Context(), request(key+"/2"))
-		require.ErrorIs(t, err, backend.ErrUnavailable)
-		require.ErrorContains(t, err, "max_connections")
-		_, err = row.Renew(t.Context(), rowHold)
-		require.NoError(t, err)
-		_, err = table.Renew(t.Context(), tableHold)
-		require.NoError(t, err)
-		require.NoError(t, row.Release(t.Context(), rowHold))
-		require.NoError(t, table.Release(t.Context(), tableHold))
-		for _, c := range taken {
-			require.NoError(t, c.Close())
+		require.EqualValues(t, codeTooManyConnections, codeOf(err))
+		open := 0
+		for _, db := range []*sql.DB{admin, row.control, row.sessions.db, table.db, others} {
+			open += db.Stats().OpenConnections
 		}
-	}, servertest.WithArgs("--max-connections=12"))
+		return open == places
+	})
+	_, err := row.Try(t.Context(), request(key+"/2"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "max_connections")
+	crowded, err := newTable(others, nil)
+	require.NoError(t, err)
+	_, err = crowded.Try(t.Context(), request(key+"/2"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "max_connections")
+	_, err = row.Renew(t.Context(), rowHold)
+	require.NoError(t, err)
+	_, err = table.Renew(t.Context(), tableHold)
+	require.NoError(t, err)
+	require.NoError(t, row.Release(t.Context(), rowHold))
+	require.NoError(t, table.Release(t.Context(), tableHold))
+	for _, c := range taken {
+		require.NoError(t, c.Close())
+	}
+	run(t, admin, fmt.Sprint("SET GLOBAL max_connections = ", most))
 }
 
 // A server that is killed forgets row locks, and not tokens; one that stands still
 // for longer than the TTL costs the hold, whatever it does with it afterwards.
-func TestRowServerFaults(t *testing.T) {
-	onEach(t, testRowServerFaults, servertest.WithControl(), servertest.WithArgs("--innodb-flush-log-at-trx-commit=0"))
-}
-
-func testRowServerFaults(t *testing.T, s *servertest.Server) {
+func testRowServerDies(t *testing.T, s, _ *servertest.Server) {
+	run(t, adminOf(t, s), "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
 	a, b := rowLockerOn(t, s, nil), rowLockerOn(t, s, nil)
 	key := uniqueKey(t)
-	lease, err := a.Acquire(t.Context(), key, lock.WithTTL(time.Second))
+	lease, err := a.Acquire(t.Context(), key, lock.WithTTL(2*time.Second))
 	require.NoError(t, err)
 	s.Freeze(t)
-	cause := ended(t, lease, 3*time.Second)
-	require.ErrorIs(t, cause, lock.ErrLost)
+	require.ErrorIs(t, ended(t, lease), lock.ErrLost)
 	s.Resume(t)
-	next, err := b.Acquire(short(t, 10*time.Second), key, lock.WithTTL(2*time.Second))
+	next, err := b.Acquire(short(t, patience), key, lock.WithTTL(2*time.Second))
 	require.NoError(t, err)
 	assert.Greater(t, next.Token(), lease.Token())
 	s.Kill(t)
 	s.Restart(t, true)
-	cause = ended(t, next, 3*time.Second)
-	require.ErrorIs(t, cause, lock.ErrLost)
-	last, err := a.Acquire(short(t, 20*time.Second), key, lock.WithTTL(2*time.Second))
+	require.ErrorIs(t, ended(t, next), lock.ErrLost)
+	last, err := a.Acquire(short(t, patience), key)
 	require.NoError(t, err)
 	assert.Greater(t, last.Token(), next.Token())
 	require.NoError(t, last.Release(t.Context()))

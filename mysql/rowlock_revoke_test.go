@@ -35,8 +35,8 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 		_, err = b.Try(t.Context(), request(key))
 		require.ErrorIs(t, err, backend.ErrHeld, "the holder does not know yet")
 		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrTakenOver)
-		require.ErrorIs(t, ended(t, lease, 3*time.Second), lock.ErrTakenOver)
-		next, err := l.Acquire(short(t, 10*time.Second), key)
+		require.ErrorIs(t, ended(t, lease), lock.ErrTakenOver)
+		next, err := l.Acquire(short(t, patience), key)
 		require.NoError(t, err)
 		require.ErrorIs(t, b.Revoke(t.Context(), key, lease.Token()), backend.ErrNotHeld)
 		require.NoError(t, next.Renew(t.Context()), "the mark of an earlier hold concerns nobody else")
@@ -48,10 +48,10 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 func TestRowForceReleaseIsTold(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
 		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
-		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(2*time.Second))
+		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
-		require.ErrorIs(t, ended(t, lease, 5*time.Second), lock.ErrTakenOver)
+		require.ErrorIs(t, ended(t, lease), lock.ErrTakenOver)
 		next, err := l.TryAcquire(t.Context(), lease.Key())
 		require.NoError(t, err)
 		require.NoError(t, next.Release(t.Context()))
@@ -64,7 +64,7 @@ func TestRowRevokeDuringTx(t *testing.T) {
 		admin := adminOf(t, s)
 		table := workTable(t, admin)
 		l, b := rowLockerOn(t, s, nil), rowBackendOn(t, s, nil)
-		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Second))
+		lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
 			if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 7 WHERE id = 1"); err != nil {
@@ -94,13 +94,11 @@ func TestRowForceReleaseDuringTx(t *testing.T) {
 		}
 		for name, work := range map[string]func(ctx context.Context, tx Tx, force func()) error{
 			"during a statement": func(ctx context.Context, tx Tx, force func()) error {
-				go func() {
-					assert.Eventually(t, func() bool {
-						return number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()", "UPDATE "+table+"%") > 0
-					}, 10*time.Second, 20*time.Millisecond)
-					force()
-				}()
-				err := update(ctx, tx, "SLEEP(20)")
+				ended := make(chan error, 1)
+				go func() { ended <- update(ctx, tx, "SLEEP(100)") }()
+				underWay(t, admin, "UPDATE "+table)
+				force()
+				err := <-ended
 				assert.ErrorIs(t, err, lock.ErrTakenOver)
 				assert.ErrorIs(t, update(t.Context(), tx, "0"), lock.ErrTakenOver, "the next one says so too")
 				return err

@@ -16,12 +16,12 @@ import (
 // prepare checks the server's settings and the tables, which it creates if allowed.
 // It reports whether the server is a MariaDB.
 func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logger) (mariaDB bool, err error) {
-	conn, err := b.control.Conn(ctx)
+	conn, err := b.controlConn(ctx)
 	if err != nil {
-		return false, openError(ctx, unsent{err})
+		return false, openError(ctx, err)
 	}
 	vars, err := serverVariables(ctx, conn, "version", "wsrep_on", "innodb_flush_log_at_trx_commit",
-		"read_only", "group_replication_single_primary_mode", "group_replication_group_name")
+		"read_only", "log_bin", "sql_log_bin", "binlog_format", "group_replication_single_primary_mode", "group_replication_group_name")
 	closeConn(conn, err)
 	if err != nil {
 		return false, openError(ctx, err)
@@ -32,9 +32,6 @@ func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logg
 	}
 	if !flushesCommits(vars) {
 		logger.WarnContext(ctx, "mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on; set innodb_flush_log_at_trx_commit to 1")
-	}
-	if on(vars["read_only"]) {
-		logger.WarnContext(ctx, "mysqllock: the server is read-only: only accounts with special rights can lock rows; use the address of the primary")
 	}
 	return mariaDB, b.checkTables(ctx, create)
 }
@@ -57,6 +54,12 @@ func checkRowServer(vars map[string]string) (mariaDB bool, err error) {
 	}
 	if err != nil {
 		return mariaDB, fmt.Errorf("mysqllock: %w: %w", backend.ErrUnsupported, err)
+	}
+	if on(vars["log_bin"]) && vars["sql_log_bin"] != "OFF" && strings.EqualFold(vars["binlog_format"], "STATEMENT") {
+		return mariaDB, fmt.Errorf("mysqllock: open: %w: binlog_format is STATEMENT, with which the server refuses to lock rows under READ COMMITTED; set it to ROW or MIXED", backend.ErrPermanent)
+	}
+	if ro := vars["read_only"]; ro != "" && ro != "0" && !strings.EqualFold(ro, "OFF") {
+		return mariaDB, fmt.Errorf("mysqllock: open: %w: the server is read-only, and a row that is locked there is locked for nobody on the primary: use the address of the primary", backend.ErrUnavailable)
 	}
 	return mariaDB, nil
 }
@@ -117,9 +120,9 @@ const alterWait = 3 * time.Second
 // checkHolderColumns adds the columns that a table of an earlier version does not have,
 // if it may, and otherwise says how to.
 func (b *rowBackend) checkHolderColumns(ctx context.Context, create bool) error {
-	conn, err := b.control.Conn(ctx)
+	conn, err := b.controlConn(ctx)
 	if err != nil {
-		return openError(ctx, unsent{err})
+		return openError(ctx, err)
 	}
 	defer closeConn(conn, errNotReused)
 	has, err := columnsOf(ctx, conn, b.holders)
@@ -212,9 +215,9 @@ func (b *rowBackend) checkEngine(ctx context.Context) error {
 // named lock lets one client at a time do it: an insert that meets the row of
 // another one takes locks that would refuse the others' tries.
 func (b *rowBackend) create(ctx context.Context, key string) error {
-	conn, err := b.control.Conn(ctx)
+	conn, err := b.controlConn(ctx)
 	if err != nil {
-		return unsent{err}
+		return err
 	}
 	name := "'mortise-new:" + shortHash(b.rows+key) + "'"
 	var got sql.NullInt64
@@ -244,6 +247,34 @@ func (b *rowBackend) create(ctx context.Context, key string) error {
 	}
 	closeConn(conn, err)
 	return err
+}
+
+// controlConn is a connection of the control pool.
+func (b *rowBackend) controlConn(ctx context.Context) (*sql.Conn, error) {
+	conn, err := b.control.Conn(ctx)
+	if err != nil {
+		return nil, unsent{noConnection{err, "; no connection came free or could be made in time: check whether the server answers, or make ControlPoolSize larger"}}
+	}
+	return conn, nil
+}
+
+// briefIdle is how long a transaction on a connection of the control pool may be
+// without a statement before the server ends it.
+const briefIdle = 2 * time.Second
+
+// briefConn is one for a transaction. What it has locked is free soon when its client
+// dies or is cut off without a sign. It is not given back to the pool.
+func (b *rowBackend) briefConn(ctx context.Context) (*sql.Conn, error) {
+	conn, err := b.controlConn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	limit := seconds(briefIdle)
+	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = "+limit+", innodb_lock_wait_timeout = "+limit+", lock_wait_timeout = "+limit); err != nil {
+		closeConn(conn, errNotReused)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // closeConn gives a connection of the control pool back, or closes it when it may

@@ -33,6 +33,9 @@ type rowSession struct {
 	mark   string        // a named lock that the session has for as long as it lives
 	ttl    time.Duration // its wait_timeout
 
+	checked backend.Instant // when the address last led to its server
+	left    atomic.Bool     // a later look has found that it leads elsewhere
+
 	reused bool            // it was idle before
 	used   backend.Instant // the last time
 	isCut  bool            // because the context of a statement ended
@@ -63,10 +66,8 @@ func newRowSessions(connector driver.Connector, size int, mariaDB bool, clock ba
 // take returns a session whose idle timeout is the TTL. When all are in use it
 // waits until one is given back or ctx ends.
 func (p *rowSessions) take(ctx context.Context, ttl time.Duration) (*rowSession, error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, unsent{fmt.Errorf("all %d connections of the pool are in use: %w", cap(p.slots), ctx.Err())}
+	if err := p.takeSlot(ctx); err != nil {
+		return nil, err
 	}
 	for {
 		s := p.pop(ttl)
@@ -85,6 +86,27 @@ func (p *rowSessions) take(ctx context.Context, ttl time.Duration) (*rowSession,
 		return nil, err
 	}
 	return s, nil
+}
+
+// takeSlot waits for the right to use a session.
+func (p *rowSessions) takeSlot(ctx context.Context) error {
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	waiting, cancel := endingBefore(ctx, 50*time.Millisecond)
+	defer cancel()
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-waiting.Done():
+	}
+	err := fmt.Errorf("all %d connections of the pool are in use: %w", cap(p.slots), waiting.Err())
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", backend.ErrNotSent, err)
+	}
+	return unsent{noConnection{err, "; each key that is held or waited for has one: make the pool larger (pool_size, or PoolSize)"}}
 }
 
 // pop takes an idle session out of the list, one with the right timeout if there
@@ -148,12 +170,13 @@ func seconds(d time.Duration) string { return strconv.FormatInt(int64(d/time.Sec
 // open makes a new connection and sets what this package relies on, whatever the
 // server's defaults are. All of it is of the session, which nobody else ever uses.
 func (p *rowSessions) open(ctx context.Context, ttl time.Duration) (*rowSession, error) {
-	conn, err := p.db.Conn(ctx)
+	dialled := p.clock.Now()
+	conn, err := p.dial(ctx)
 	if err != nil {
-		return nil, unsent{err}
+		return nil, err
 	}
 	s := onConn(conn)
-	s.mark, s.ttl = "mortise:"+backend.NewID().Hex(), ttl
+	s.mark, s.ttl, s.checked = "mortise:"+backend.NewID().Hex(), ttl, dialled
 	vars := "SET SESSION autocommit = 0, completion_type = 0, wait_timeout = " + seconds(ttl) +
 		", innodb_lock_wait_timeout = " + seconds(lockWait) + ", lock_wait_timeout = " + seconds(lockWait)
 	if p.mariaDB {
@@ -167,8 +190,12 @@ func (p *rowSessions) open(ctx context.Context, ttl time.Duration) (*rowSession,
 		}
 	}
 	var marked sql.NullInt64
+	var takesWrites bool
 	if err == nil {
-		err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK('"+s.mark+"', 0)").Scan(&s.id, &marked)
+		err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), GET_LOCK('"+s.mark+"', 0), "+writable).Scan(&s.id, &marked, &takesWrites)
+	}
+	if err == nil && !takesWrites {
+		err = errReadOnly
 	}
 	if err == nil && marked.Int64 != 1 {
 		err = fmt.Errorf("the server did not give the session a named lock (GET_LOCK)")
@@ -178,6 +205,16 @@ func (p *rowSessions) open(ctx context.Context, ttl time.Duration) (*rowSession,
 		return nil, unsent{err} // nothing was asked for yet
 	}
 	return s, nil
+}
+
+// dial returns a new connection to where the address leads, which is closed when it is
+// given back.
+func (p *rowSessions) dial(ctx context.Context) (*sql.Conn, error) {
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		return nil, unsent{noConnection{err, "; the server has not answered a new connection: check the address, and whether the server hangs"}}
+	}
+	return conn, nil
 }
 
 // put gives a session back that has no open transaction.
@@ -200,6 +237,17 @@ func (p *rowSessions) put(s *rowSession) {
 func (p *rowSessions) discard(s *rowSession) {
 	s.close()
 	<-p.slots
+}
+
+// forget closes the idle sessions: they lead to a server that is to be left.
+func (p *rowSessions) forget() {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	for _, s := range idle {
+		s.close()
+	}
 }
 
 func (p *rowSessions) close() error {
@@ -241,7 +289,14 @@ func (s *rowSession) change(ctx context.Context, q string) (res driver.Result, e
 }
 
 // exists sends a query of one column and reports whether it has a row.
-func (s *rowSession) exists(ctx context.Context, q string) (found bool, err error) {
+func (s *rowSession) exists(ctx context.Context, q string) (bool, error) {
+	_, found, err := s.first(ctx, q)
+	return found, err
+}
+
+// first sends a query of one column and returns the value of its first row as text,
+// which is empty for NULL.
+func (s *rowSession) first(ctx context.Context, q string) (value string, found bool, err error) {
 	err = s.send(ctx, func(ctx context.Context, c any) error {
 		e, ok := c.(driver.QueryerContext)
 		if !ok {
@@ -251,8 +306,16 @@ func (s *rowSession) exists(ctx context.Context, q string) (found bool, err erro
 		if err != nil {
 			return err
 		}
-		err = rows.Next(make([]driver.Value, len(rows.Columns())))
+		row := make([]driver.Value, len(rows.Columns()))
+		err = rows.Next(row)
 		found = err == nil
+		switch v := row[0].(type) {
+		case nil:
+		case []byte:
+			value = string(v)
+		default:
+			value = fmt.Sprint(v)
+		}
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -261,7 +324,7 @@ func (s *rowSession) exists(ctx context.Context, q string) (found bool, err erro
 		}
 		return err
 	})
-	return found && err == nil, err
+	return value, found && err == nil, err
 }
 
 // send calls f with the connection of the driver. When ctx ends before f does, the

@@ -64,8 +64,8 @@ const utcMicros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTA
 // largestToken is what a float64 can count to without a gap, as in every backend.
 const largestToken = 1 << 53
 
-// raise writes the next token and who has it, if that session lives, and returns the
-// token as the last insert id. The server floors it with its clock.
+// raise writes the next token and who has it, if that session lives and the server takes
+// writes, and returns the token as the last insert id. The server floors it with its clock.
 func (st *rowStatements) raise(key string, s *rowSession, ttl time.Duration, h backend.Holder) string {
 	var q strings.Builder
 	q.Grow(512)
@@ -76,12 +76,12 @@ func (st *rowStatements) raise(key string, s *rowSession, ttl time.Duration, h b
 	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pid = ")
 	q.WriteString(strconv.Itoa(max(h.PID, 0)))
 	q.WriteString(" WHERE k = " + literal(key) + " AND token < " + strconv.FormatUint(largestToken, 10))
-	q.WriteString(" AND IS_USED_LOCK('" + s.mark + "') = " + strconv.FormatUint(s.id, 10))
+	q.WriteString(" AND IS_USED_LOCK('" + s.mark + "') = " + strconv.FormatUint(s.id, 10) + " AND " + writable)
 	return q.String()
 }
 
 func (st *rowStatements) lastToken(key string) string {
-	return "SELECT token FROM " + st.holders + " WHERE k = " + literal(key)
+	return "SELECT token, " + writable + " FROM " + st.holders + " WHERE k = " + literal(key)
 }
 
 // insertHolder makes the row of a key in the second table, if it is missing.
@@ -110,6 +110,18 @@ func (st *rowStatements) revoke(key string, token uint64) string {
 // isRevoked has a row if revoke was sent for the token.
 func (st *rowStatements) isRevoked(key string, token uint64) string {
 	return "SELECT 1 FROM " + st.holders + " WHERE k = " + literal(key) + " AND revoked = " + strconv.FormatUint(token, 10)
+}
+
+// What holdState returns.
+const (
+	stateGood    = "0"
+	stateRevoked = "1"
+)
+
+// holdState tells whether the hold was revoked, and whether the server takes writes:
+// anything but the two states above means that it does not.
+func (st *rowStatements) holdState(key string, token uint64) string {
+	return "SELECT IF(" + writable + ", 0, 2) + EXISTS (" + st.isRevoked(key, token) + ")"
 }
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }

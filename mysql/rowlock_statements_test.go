@@ -5,11 +5,11 @@ import (
 	"database/sql/driver"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -26,7 +26,7 @@ func TestRowStatements(t *testing.T) {
 		key := uniqueKey(t)
 		pair := func(acquire func(context.Context, string, ...lock.Option) (lock.Lease, error), key string) []string {
 			return c.during(func() {
-				lease, err := acquire(t.Context(), key, lock.WithTTL(time.Minute))
+				lease, err := acquire(t.Context(), key, lock.WithTTL(ttl))
 				require.NoError(t, err)
 				require.NoError(t, lease.Release(t.Context()))
 			})
@@ -36,18 +36,24 @@ func TestRowStatements(t *testing.T) {
 		require.Len(t, pair(l.Acquire, key), 4)
 
 		other := rowLockerOn(t, s, nil)
-		held, err := other.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+		held, err := other.TryAcquire(t.Context(), key, lock.WithTTL(ttl))
 		require.NoError(t, err)
 		refusal := func() {
-			_, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+			_, err := l.TryAcquire(t.Context(), key, lock.WithTTL(ttl))
 			require.ErrorIs(t, err, lock.ErrHeld)
 		}
-		require.Len(t, c.during(refusal), 3)
+		require.Len(t, c.during(refusal), 4, "the try, a look whether it met one that only looks, its end, and who has the key")
 		require.NoError(t, held.Release(t.Context()))
 
-		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(ttl))
 		require.NoError(t, err)
-		require.Len(t, c.during(func() { require.NoError(t, lease.Renew(t.Context())) }), 2)
+		b := l.(interface{ Backend() backend.Backend }).Backend().(*rowBackend)
+		renew := func() {
+			require.NoError(t, lease.Renew(t.Context()))
+			b.address.looks.Wait()
+		}
+		require.Len(t, c.during(renew), 3, "the first one looks at the address")
+		require.Len(t, c.during(renew), 2)
 		require.NoError(t, lease.Release(t.Context()))
 	})
 }

@@ -26,33 +26,33 @@ type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *Row
 }
 
-// InTx runs fn in the transaction that has the lease's row locked, and ends the
-// lease: with a commit when fn returns nil, and with a rollback when fn returns an
-// error or panics, when ctx has ended, or when the lease was lost. It is real
-// exclusion, without any clock: the work is committed by the transaction that the
-// server lets nobody else have the row beside, or it is not done at all.
+// InTx runs fn in the transaction that has the lease's row locked, and ends the lease:
+// with a commit when fn returns nil, else with a rollback. It rolls back too when fn
+// panics, ctx has ended, or the lease was lost. No clock is involved: the work is committed
+// by the very transaction beside which the server lets nobody else have the row.
 //
-// The lease is released in any case, because a row lock ends with its transaction: to
-// lock the row again after the commit would let others in between. Nothing is
-// committed after the lease has ended. A later Release of the lease returns
-// ErrNotHeld.
+//	err = mysqllock.InTx(ctx, lease, func(ctx context.Context, tx mysqllock.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ? AND n > 0", id)
+//		return err
+//	})
 //
-// The context given to fn ends with ctx and with the lease. Renewal goes on, with
-// heartbeats between the statements; a statement that takes longer than the TTL is a
-// loss of the lease, and the server is told to end the connection. Isolation is READ
-// COMMITTED. Statements that begin or end a transaction, or commit implicitly, are
-// refused with ErrInvalid; what is hidden in a stored procedure, in a statement built
-// by PREPARE or behind a version comment is found at the end, or by a heartbeat before,
-// as a loss. What such a statement has committed stays, and the error says that the
-// work has ended the transaction itself; it can't be found when the connection is lost
-// after it, or the server is silent. Don't set session variables that concern transactions, and don't release
-// named locks that you have not taken.
+// The lease is released in any case, since a row lock ends with its transaction. A later
+// Release returns ErrNotHeld.
 //
-// InTx returns fn's error; an error matching ErrLost when the lease was lost, and
-// InTx has committed nothing; and one matching ErrOutcomeUnknown when the answer to the
-// commit was lost. The lease must be one of a Locker of [NewRow] or of a mode=row URL
-// (otherwise ErrUnsupported), without lock.WithOwner, since other leases of the owner
-// would end with it.
+//   - The context of fn ends with ctx and with the lease. Heartbeats go out between the
+//     statements. One that takes longer than the TTL is a loss, and the server is told to
+//     end the connection.
+//   - Isolation is READ COMMITTED. Don't set session variables that concern transactions,
+//     and don't release named locks that you have not taken.
+//   - Statements that begin or end a transaction, or commit implicitly, are refused with
+//     ErrInvalid. What hides in a stored procedure, in PREPARE or behind a version comment is
+//     found by a heartbeat or at the end, as a loss that says so, unless the connection is
+//     lost or the server silent. What it has committed stays.
+//
+// The error is that of fn. It matches ErrLost when the lease was lost, and InTx has committed
+// nothing; and ErrOutcomeUnknown when the answer to the commit was lost. The lease must be of
+// a Locker of [NewRow] or of a mode=row URL, without lock.WithOwner, since other leases of the
+// owner would end with it: otherwise ErrUnsupported.
 func InTx(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx Tx) error) error {
 	if lease == nil || fn == nil {
 		return fmt.Errorf("mysqllock: %w: InTx needs a lease and a function", backend.ErrInvalid)
@@ -95,7 +95,7 @@ func rowHoldOf(lease lock.Lease) (*rowBackend, *rowHold, error) {
 		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrNotHeld, context.Cause(lease.Context()))
 	}
 	back, hold, ok := lock.HoldOf(lease)
-	b, isRow := back.(*rowBackend)
+	b, isRow := backend.As[*rowBackend](back)
 	switch {
 	case back != nil && !isRow, back == nil && !ok:
 		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: InTx needs a lease of a MySQL row lock", key, backend.ErrUnsupported)

@@ -9,8 +9,8 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Enqueue takes a connection for the wait. The place in the server's queue for the
-// row is taken by Wait.
+// Enqueue takes a connection for the wait, and tries once to lock the row. Where
+// somebody has it, the place in the server's queue for the row is taken by Wait.
 //
 // The server's queue is in the order of arrival for as long as a statement waits,
 // which is two seconds; then the statement is sent again, at the end of the queue.
@@ -20,15 +20,25 @@ func (b *rowBackend) Enqueue(ctx context.Context, req backend.Request) (backend.
 		return nil, keyError(ctx, req.Key, unsent{err})
 	}
 	h, fresh := b.enter(req.ID, req.Key)
-	if fresh {
-		defer h.leave()
-		var err error
-		if h.s, err = b.sessions.take(ctx, req.TTL); err != nil {
-			b.forget(h)
-			return nil, keyError(ctx, req.Key, err)
-		}
+	t := &rowTicket{b: b, req: req, h: h}
+	if !fresh {
+		return t, nil
 	}
-	return &rowTicket{b: b, req: req, h: h}, nil
+	defer h.leave()
+	asking, done := h.asking(ctx)
+	defer done()
+	err := b.lock(asking, h, req, func(ctx context.Context, s *rowSession) error {
+		return b.lockRow(ctx, s, req.Key, true)
+	})
+	switch {
+	case err == nil:
+		t.locked = true
+	case errors.Is(err, errRowHeld):
+		h.behind.Store(true)
+	default:
+		return nil, b.refuse(ctx, h, err)
+	}
+	return t, nil
 }
 
 // rowTicket is a connection that is kept for a wait.
@@ -36,7 +46,12 @@ type rowTicket struct {
 	b   *rowBackend
 	req backend.Request
 	h   *rowHold
+
+	locked bool // by Enqueue
 }
+
+// Behind implements backend.Ticket.
+func (t *rowTicket) Behind() bool { return t.h.behind.Load() }
 
 // Wait locks the row as soon as the server lets it.
 func (t *rowTicket) Wait(ctx context.Context) (backend.Grant, error) {
@@ -48,7 +63,10 @@ func (t *rowTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	switch h.phase {
 	case rowAsking:
 		return b.acquire(ctx, h, req, func(ctx context.Context, s *rowSession) error {
-			return b.waitForRow(ctx, s, req.Key)
+			if t.locked {
+				return nil
+			}
+			return b.waitForRow(ctx, h, s, req)
 		})
 	case rowHeld:
 		return b.confirmed(ctx, h, req)
@@ -59,8 +77,11 @@ func (t *rowTicket) Wait(ctx context.Context) (backend.Grant, error) {
 // waitForRow sends the statement again and again until the row is locked. When ctx
 // ends, the server is told to end the session: to close the connection would not do,
 // since the server does not look at it while a statement waits, and would grant the
-// row to nobody.
-func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) error {
+// row to nobody. A server that has been left ends the wait: who waits there would wait
+// for a row that excludes nobody on the new primary.
+func (b *rowBackend) waitForRow(ctx context.Context, h *rowHold, s *rowSession, req backend.Request) error {
+	h.waits.Store(s)
+	defer h.waits.Store(nil)
 	statement, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	killed := make(chan struct{})
@@ -73,11 +94,15 @@ func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) 
 	})
 	var err error
 	for {
-		err = b.lockRow(statement, s, key, false)
+		err = b.lockRow(statement, s, req.Key, false)
 		if !errors.Is(err, errRowHeld) || ctx.Err() != nil {
 			break
 		}
 		if err = s.exec(statement, "ROLLBACK"); err != nil {
+			break
+		}
+		b.lookAtAddress(req.TTL)
+		if err = b.stillHere(statement, s); err != nil {
 			break
 		}
 	}
@@ -85,7 +110,7 @@ func (b *rowBackend) waitForRow(ctx context.Context, s *rowSession, key string) 
 		<-killed
 		return errors.Join(ctx.Err(), errWaitEnded)
 	}
-	if err != nil && codeOf(err) == 0 && !errors.Is(err, errRowMissing) {
+	if err != nil && codeOf(err) == 0 && !errors.Is(err, errRowMissing) && !isMoved(err) {
 		err = fmt.Errorf("%w, while it waited for the row; a ReadTimeout of the connector must be 0 or more than %s", err, longestSilence)
 	}
 	return err

@@ -39,6 +39,7 @@ func on(value string) bool { return strings.EqualFold(value, "ON") || value == "
 var tableVariables = []string{
 	"autocommit", "completion_type", "read_only", "super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only",
 	"innodb_flush_log_at_trx_commit", "wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
+	"log_bin", "sql_log_bin", "binlog_format",
 }
 
 // checkSettings asks the server for a sign of life, refuses what cannot work and
@@ -81,14 +82,13 @@ func checkTableServer(vars map[string]string) (doubts []string, err error) {
 	if chain := vars["completion_type"]; chain != "NO_CHAIN" {
 		return nil, fmt.Errorf("mysqllock: open: %w: completion_type is %s in the sessions of the pool, so that a commit can begin another transaction, in which what comes next does not take effect; leave it at NO_CHAIN", backend.ErrInvalid, chain)
 	}
-	for _, name := range []string{"super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
+	if on(vars["log_bin"]) && vars["sql_log_bin"] != "OFF" && strings.EqualFold(vars["binlog_format"], "STATEMENT") {
+		return nil, fmt.Errorf("mysqllock: open: %w: binlog_format is STATEMENT: the server then refuses writes under READ COMMITTED, as guarded writes make them (error 1665), and a replica can't repeat a renewal that leaves out locked rows; set binlog_format to ROW or MIXED, for the server or for the sessions of the pool", backend.ErrPermanent)
+	}
+	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
 		if on(vars[name]) {
 			return nil, fmt.Errorf("mysqllock: open: %w: %s is on: use the address of the primary", backend.ErrUnavailable, name)
 		}
-	}
-	if on(vars["read_only"]) {
-		// Users with a special right can still write, which checkRights finds out.
-		doubts = append(doubts, "read_only is on: the server is probably a replica, whose locks nobody else sees; use the address of the primary")
 	}
 	if !flushesCommits(vars) {
 		doubts = append(doubts, "the server may forget locks and fencing tokens of the last second when it crashes; set innodb_flush_log_at_trx_commit to 1, it is "+vars["innodb_flush_log_at_trx_commit"])

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -103,7 +104,10 @@ func openTable(ctx context.Context, s urlSettings) (backend.Backend, error) {
 		}
 	}
 	s.config.ReadTimeout, s.config.WriteTimeout = readTimeout, readTimeout
-	connector, err := NewConnector(s.config)
+	// The server ends a wait for a row about when its answer is given up: it must not grant
+	// a key long after that. MySQL looks for such waits once a second.
+	s.config.Params = map[string]string{"innodb_lock_wait_timeout": strconv.Itoa(int(grace / time.Second))}
+	connector, err := newCuttable(s.config, s.lifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -186,4 +190,4 @@ func (b *tableBackend) Close() error {
 }
 
 // errUnchanged is for a step that others have made impossible over and over again.
-var errUnchanged = errors.New("others changed the row at the same time, every time")
+var errUnchanged = errors.New("others have locked its row, or changed it at the same time, every time")

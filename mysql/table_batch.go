@@ -12,7 +12,9 @@ const maxBatch = 200
 
 // RenewBatch renews up to 200 holds of one TTL in two statements. The first extends
 // those that are alone on their keys and reports the server's time, the second reads
-// what has become of them. Every other hold is renewed by itself.
+// what has become of them. Every other hold is renewed by itself. None
+// waits for a row that somebody has locked: such a hold is not renewed, and no other is
+// kept waiting for it.
 func (b *tableBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
 	byTTL := map[time.Duration][]int{}
@@ -30,34 +32,28 @@ func (b *tableBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []b
 }
 
 func (b *tableBackend) renewChunk(ctx context.Context, ttl time.Duration, holds []backend.Hold, list []int, out []backend.Renewal) {
-	var sent backend.Instant
-	extended := map[string]bool{} // by hash
-	if len(list) > 1 {
-		list = b.unguarded(holds, list, out)
-		var err error
-		sent, extended, err = b.extendAll(ctx, ttl, holds, list)
-		for _, i := range list {
-			b.guards.renewed(holds[i])
-		}
-		if err != nil {
-			for _, i := range list {
-				out[i].Err = renewalError(ctx, holds[i].Key, err)
-			}
-			return
-		}
+	list = b.unguarded(holds, list, out)
+	if len(list) == 0 {
+		return
 	}
+	a, rows, err := b.extendAll(ctx, ttl, holds, list)
 	for _, i := range list {
-		if extended[hashOf(holds[i].ID.Hex())] {
-			out[i].Validity = backend.Validity{Sent: sent, For: backend.ValidFor(ttl)}
-			continue
+		hold := holds[i]
+		r := rows[hold.Key]
+		switch {
+		case err != nil:
+			out[i].Err = renewalError(ctx, hold.Key, err)
+		case a.id != 0 && r.holds == hashOf(hold.ID.Hex()) && r.expires >= a.id+micros(ttl):
+			out[i].Validity = backend.Validity{Sent: a.sent, For: backend.ValidFor(ttl)}
+		default:
+			out[i].Validity, out[i].Err = b.renewOnce(ctx, hold)
 		}
-		out[i].Validity, out[i].Err = b.Renew(ctx, holds[i])
+		b.guards.renewed(hold)
 	}
 }
 
-// unguarded answers for the holds whose rows are locked by guarded writes, and returns
-// the others. One statement for all would wait for those rows with the locks of all
-// rows before them.
+// unguarded answers for the holds whose rows are locked by guarded writes of this
+// client, and returns the others.
 func (b *tableBackend) unguarded(holds []backend.Hold, list []int, out []backend.Renewal) []int {
 	free := make([]int, 0, len(list))
 	for _, i := range list {
@@ -70,14 +66,10 @@ func (b *tableBackend) unguarded(holds []backend.Hold, list []int, out []backend
 	return free
 }
 
-// extendAll extends the holds that are alone on their keys, and returns the hashes
-// of those that the statement has extended: they have the expiry that it wrote, or a
-// later one.
-func (b *tableBackend) extendAll(ctx context.Context, ttl time.Duration, holds []backend.Hold, list []int) (backend.Instant, map[string]bool, error) {
-	if len(list) == 0 {
-		return 0, nil, nil
-	}
-	var keys, hashes statement
+// extendAll extends the holds that are alone on their keys and whose rows nobody has
+// locked, and returns the rows as they are then, by key.
+func (b *tableBackend) extendAll(ctx context.Context, ttl time.Duration, holds []backend.Hold, list []int) (answer, map[string]row, error) {
+	keys, hashes := statement(nil).text(" WHERE lock_key IN ("), statement(nil).text(" AND holds IN (")
 	for n, i := range list {
 		if n > 0 {
 			keys, hashes = keys.text(","), hashes.text(",")
@@ -85,21 +77,20 @@ func (b *tableBackend) extendAll(ctx context.Context, ttl time.Duration, holds [
 		keys = keys.bytes(holds[i].Key)
 		hashes = hashes.bytes(hashOf(holds[i].ID.Hex()))
 	}
-	a, err := b.change(ctx, b.updates().text("updated="+now+",expires=GREATEST(expires,"+epoch+"+INTERVAL (LAST_INSERT_ID("+nowMicros+")+").
-		micros(ttl).text(") MICROSECOND) WHERE lock_key IN (").text(string(keys)).
-		text(") AND holds IN (").text(string(hashes)).text(") AND expires>"+now))
-	if err != nil || a.id == 0 {
-		return 0, nil, err
-	}
-	rows, err := b.read(ctx, b.selects().text(" WHERE lock_key IN (").text(string(keys)).text(")"))
+	keys, hashes = keys.text(")"), hashes.text(")")
+	where := append(append(statement(nil), keys...), hashes...).text(" AND expires>" + now)
+	a, err := b.change(ctx, b.updateUnlocked(len(list), where, statement(nil).
+		text("updated="+now+",expires=GREATEST(expires,"+epoch+"+INTERVAL (LAST_INSERT_ID("+nowMicros+")+").micros(ttl).text(") MICROSECOND)")))
 	if err != nil {
-		return 0, nil, err
+		return answer{}, nil, err
 	}
-	done := make(map[string]bool, len(rows))
-	for _, r := range rows {
-		if r.expires >= a.id+micros(ttl) {
-			done[r.holds] = true
-		}
+	found, err := b.read(ctx, b.selects().text(byPrimary).text(string(keys)))
+	if err != nil {
+		return answer{}, nil, err
 	}
-	return a.sent, done, nil
+	rows := make(map[string]row, len(found))
+	for _, r := range found {
+		rows[r.key] = r
+	}
+	return a, rows, nil
 }

@@ -51,7 +51,8 @@ func (b *tableBackend) change(ctx context.Context, s statement) (answer, error) 
 	return a, nil
 }
 
-// read reads rows without locking them.
+// read reads rows without locking them. A read-only server is refused: what it has may be
+// out of date.
 func (b *tableBackend) read(ctx context.Context, s statement) ([]row, error) {
 	var rows []row
 	text := string(s)
@@ -74,9 +75,26 @@ func scanRows(rs *sql.Rows, err error) ([]row, error) {
 		if err := rs.Scan(r.fields()...); err != nil {
 			return nil, err
 		}
+		if !r.writable {
+			return nil, errReadOnly
+		}
 		rows = append(rows, r)
 	}
 	return rows, rs.Err()
+}
+
+// takesWrites is nil where the server takes writes.
+func (b *tableBackend) takesWrites(ctx context.Context) error {
+	return b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		var yes bool
+		if err := conn.QueryRowContext(ctx, "SELECT "+writable).Scan(&yes); err != nil {
+			return err
+		}
+		if !yes {
+			return errReadOnly
+		}
+		return nil
+	})
 }
 
 // one reads the row of a key, and nil when there is none.
@@ -89,21 +107,32 @@ func (b *tableBackend) one(ctx context.Context, key string) (*row, error) {
 }
 
 // step runs f on a connection of the pool, with a context for its statements. An
-// error that came before anything was sent is marked.
+// error that came before anything was sent is marked. A connection to a server that has
+// become read-only is given up, and the step taken again on another.
 func (b *tableBackend) step(ctx context.Context, f func(context.Context, *sql.Conn) error) error {
-	dead := 0
+	dead, readOnly := 0, 0
 	for try := 1; ; try++ {
-		conn, err := b.db.Conn(ctx)
+		conn, err := b.conn(ctx)
 		if err != nil {
-			return unsent{err}
+			return err
 		}
 		inFlight, end := withGrace(ctx, conn)
 		err = f(inFlight, conn)
 		end()
+		if isReadOnly(err) {
+			_ = conn.Raw(func(c any) error {
+				if cut, ok := c.(*cutConn); ok {
+					cut.look(err)
+				}
+				return driver.ErrBadConn
+			})
+		}
 		_ = conn.Close() // back to the pool
 		switch {
 		case err == nil:
 			return nil
+		case isReadOnly(err) && readOnly < freshConnections:
+			readOnly++
 		case errors.Is(err, driver.ErrBadConn) && dead < freshConnections:
 			dead++
 		case worthRepeating(err) && try < repeats:
@@ -114,6 +143,29 @@ func (b *tableBackend) step(ctx context.Context, f func(context.Context, *sql.Co
 			return err
 		}
 	}
+}
+
+// conn takes a connection of the pool.
+func (b *tableBackend) conn(ctx context.Context) (*sql.Conn, error) {
+	ctx, cancel := endingBefore(ctx, 0)
+	defer cancel()
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return nil, unsent{err}
+	}
+	return conn, nil
+}
+
+// endingBefore is a context for the wait for a connection. It ends a little before ctx, at
+// least the given time, so
+// that there is time to say that nothing was sent: who waits for the answer does not wait
+// longer than ctx, and would have to take the outcome for unknown.
+func endingBefore(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline.Add(-max(least, min(time.Until(deadline)/5, 200*time.Millisecond))))
 }
 
 // grace is for how long an answer is waited for after the context of the call has

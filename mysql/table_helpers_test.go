@@ -85,6 +85,17 @@ func execOn(t testing.TB, db *sql.DB, query string, args ...any) {
 	require.NoError(t, err, query)
 }
 
+// numbered adds copies of the row of a key, under the prefix and the numbers below n that
+// meet the condition, with four digits. The first column is the key.
+func numbered(t testing.TB, db *sql.DB, table, columns, key, prefix string, n int, condition string) {
+	t.Helper()
+	first, _, _ := strings.Cut(columns, ",")
+	execOn(t, db, "INSERT INTO "+table+" ("+columns+")"+
+		" WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i+1 FROM n WHERE i<?)"+
+		" SELECT CONCAT(?, LPAD(i, 4, '0'))"+strings.TrimPrefix(columns, first)+" FROM n JOIN "+table+" WHERE "+first+"=? AND "+condition,
+		n-1, prefix, []byte(key))
+}
+
 // rawRow is the row as an operator sees it.
 func rawRow(t testing.TB, db *sql.DB, table, key string) map[string]string {
 	t.Helper()

@@ -2,13 +2,15 @@ package mysqllock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/mortiselock/lock/backend"
 )
 
 // Renew extends the hold in one statement when it is the only one on the key, and in
-// three when its owner has others. While a guarded write of this client is open under
+// three when its owner has others. It does not wait for a row that somebody else has
+// locked: a moment later that is ErrUnavailable. While a guarded write of this client is open under
 // a hold of the key, which keeps the row locked, it answers "still held, not extended":
 // that lengthens nothing, and nobody can take the key over before the write has ended.
 func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
@@ -16,29 +18,41 @@ func (b *tableBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Va
 		return backend.Validity{Sent: b.clock.Now()}, nil
 	}
 	defer b.guards.renewed(hold)
-	for try := 1; try <= repeats; try++ {
-		a, err := b.change(ctx, b.renew(hold))
-		if err != nil {
-			return backend.Validity{}, renewalError(ctx, hold.Key, err)
+	for try := 1; ; try++ {
+		v, err := b.renewOnce(ctx, hold)
+		if !errors.Is(err, errUnchanged) || try == repeats {
+			return v, err
 		}
-		if a.id == 0 {
-			r, mine, others, err := b.find(ctx, hold)
-			if err != nil {
-				return backend.Validity{}, err
-			}
-			a, err = b.change(ctx, b.extended(r, others, mine.hash, mine.expires, hold.TTL))
-			if err != nil {
-				return backend.Validity{}, renewalError(ctx, hold.Key, err)
-			}
-		}
-		if a.id != 0 {
-			return backend.Validity{Sent: a.sent, For: backend.ValidFor(hold.TTL)}, nil
-		}
-		if err := jitter(ctx, try); err != nil {
-			return backend.Validity{}, fmt.Errorf("mysqllock: key %q: %w: %w", hold.Key, backend.ErrUnavailable, err)
+		if waitErr := jitter(ctx, try); waitErr != nil {
+			return v, fmt.Errorf("%w: %w", err, waitErr)
 		}
 	}
-	return backend.Validity{}, outrun(hold.Key)
+}
+
+// renewOnce is Renew without a second try.
+func (b *tableBackend) renewOnce(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	a, err := b.change(ctx, b.renew(hold))
+	if err != nil {
+		return backend.Validity{}, renewalError(ctx, hold.Key, err)
+	}
+	if a.id == 0 {
+		r, mine, others, err := b.find(ctx, hold)
+		switch {
+		case err != nil:
+			return backend.Validity{}, err
+		case r.holds == mine.hash:
+			return backend.Validity{}, outrun(hold.Key) // it meets the condition: its row was locked
+		}
+		set, where := extension(r, others, mine.hash, mine.expires, hold.TTL)
+		a, err = b.change(ctx, b.updateUnlocked(1, where, set))
+		switch {
+		case err != nil:
+			return backend.Validity{}, renewalError(ctx, hold.Key, err)
+		case a.id == 0:
+			return backend.Validity{}, outrun(hold.Key)
+		}
+	}
+	return backend.Validity{Sent: a.sent, For: backend.ValidFor(hold.TTL)}, nil
 }
 
 // Release ends the hold in one statement when it is the only one on the key, and in

@@ -37,7 +37,7 @@ func secondProcess() {
 }
 
 func enterAgain(url, key string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	l, err := lock.Open(ctx, url)
 	if err != nil {

@@ -24,10 +24,12 @@ type row struct {
 	created int64
 	expires int64
 	now     int64
+
+	writable bool // the server
 }
 
 func (r *row) fields() []any {
-	return []any{&r.key, &r.owner, &r.token, &r.holds, &r.note, &r.created, &r.expires, &r.now}
+	return []any{&r.writable, &r.key, &r.owner, &r.token, &r.holds, &r.note, &r.created, &r.expires, &r.now}
 }
 
 func (r row) free() bool { return r.expires <= r.now }

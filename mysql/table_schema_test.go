@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -235,11 +236,15 @@ func TestTableServers(t *testing.T) {
 		{nil, nil, ""},
 		{map[string]string{"autocommit": "OFF"}, backend.ErrInvalid, "autocommit"},
 		{map[string]string{"completion_type": "CHAIN"}, backend.ErrInvalid, "completion_type is CHAIN"},
+		{map[string]string{"log_bin": "ON", "binlog_format": "STATEMENT"}, backend.ErrPermanent, "set binlog_format to ROW or MIXED"},
+		{map[string]string{"log_bin": "ON", "binlog_format": "MIXED"}, nil, ""},
+		{map[string]string{"log_bin": "OFF", "binlog_format": "STATEMENT"}, nil, ""},
+		{map[string]string{"log_bin": "ON", "sql_log_bin": "OFF", "binlog_format": "STATEMENT"}, nil, ""},
 		{map[string]string{"super_read_only": "ON"}, backend.ErrUnavailable, "super_read_only"},
 		{map[string]string{"innodb_read_only": "1"}, backend.ErrUnavailable, "innodb_read_only"},
 		{map[string]string{"tx_read_only": "ON"}, backend.ErrUnavailable, "primary"},
 		{map[string]string{"transaction_read_only": "ON"}, backend.ErrUnavailable, "primary"},
-		{map[string]string{"read_only": "ON"}, nil, "replica"},
+		{map[string]string{"read_only": "ON"}, backend.ErrUnavailable, "primary"},
 		{map[string]string{"innodb_flush_log_at_trx_commit": "2"}, nil, "set innodb_flush_log_at_trx_commit to 1, it is 2"},
 		{map[string]string{"innodb_flush_log_at_trx_commit": "0"}, nil, "it is 0"},
 		{map[string]string{"wsrep_on": "ON"}, nil, "Galera"},
@@ -262,4 +267,26 @@ func TestTableServers(t *testing.T) {
 			require.Empty(t, doubts)
 		}
 	}
+}
+
+// A server that writes statements into its binary log is refused, with what to set, by the
+// clean-up too; a session of another format is not.
+func testStatementBinlog(t *testing.T, s, _ *servertest.Server) {
+	admin := adminPool(t, s)
+	execOn(t, admin, "SET GLOBAL binlog_format=STATEMENT")
+	defer execOn(t, admin, "SET GLOBAL binlog_format=ROW")
+	db := userPool(t, s, "")
+	_, err := NewTable(t.Context(), db, nil)
+	require.ErrorIs(t, err, backend.ErrPermanent)
+	require.ErrorContains(t, err, "set binlog_format to ROW or MIXED")
+	_, err = CleanupTable(t.Context(), db, nil, time.Hour)
+	require.ErrorContains(t, err, "set binlog_format to ROW or MIXED")
+	_, err = NewRow(t.Context(), rowConnector(t, s, nil), nil)
+	require.ErrorIs(t, err, lock.ErrPermanent)
+	require.ErrorContains(t, err, "binlog_format")
+	require.ErrorContains(t, err, "ROW")
+	b := tableOn(t, poolOf(t, servertest.MySQLAdminDSN(s), "binlog_format=MIXED"), nil)
+	hold, _ := granted(t, b, request(uniqueKey(t)))
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
 }

@@ -59,7 +59,7 @@ func (b *tableBackend) selectRow(key string) statement {
 }
 
 func (b *tableBackend) selects() statement {
-	return make(statement, 0, 512).text("SELECT lock_key,owner,token,holds,note," +
+	return make(statement, 0, 512).text("SELECT " + writable + ",lock_key,owner,token,holds,note," +
 		"TIMESTAMPDIFF(MICROSECOND," + epoch + ",created)," +
 		"TIMESTAMPDIFF(MICROSECOND," + epoch + ",expires)," + nowMicros +
 		" FROM ").text(b.table)
@@ -67,6 +67,26 @@ func (b *tableBackend) selects() statement {
 
 func (b *tableBackend) updates() statement {
 	return make(statement, 0, 512).text("UPDATE ").text(b.table).text(" SET ")
+}
+
+// byPrimary keeps the server from reading the whole table for the sake of a part of its
+// keys, which it does from a few on, and from locking what it reads.
+const byPrimary = " FORCE INDEX (PRIMARY)"
+
+// updateUnlocked changes the rows that meet the condition, which names their keys, and
+// that nobody has locked. It reaches them by their keys and waits for none. On a read-only
+// server it changes nothing; a look at the row tells why.
+func (b *tableBackend) updateUnlocked(most int, where, set statement) statement {
+	where = append(where[:len(where):len(where)], " AND "+writable...)
+	return make(statement, 0, 512+len(where)+len(set)).text("UPDATE ").unlocked(b.table, most, where).text(" SET ").text(string(set))
+}
+
+// unlocked names the rows of a statement about several tables. The rows are locked as
+// those of a table of its own, and then found again: only SELECT can skip locked rows. LIMIT
+// keeps the server from making one table of the two, which would wait.
+func (s statement) unlocked(table string, most int, where statement) statement {
+	return s.text("(SELECT lock_key AS k FROM ").text(table).text(byPrimary).text(string(where)).text(" LIMIT ").int(int64(most)).
+		text(" FOR UPDATE SKIP LOCKED) AS unlocked STRAIGHT_JOIN ").text(table).text(byPrimary + " ON lock_key=k")
 }
 
 // grants sets a row to one new hold; the caller adds the condition.
@@ -79,30 +99,32 @@ func (b *tableBackend) grants(req backend.Request) statement {
 
 // takeFree grants the key if it is free or its last hold has expired.
 func (b *tableBackend) takeFree(req backend.Request) statement {
-	return b.grants(req).where(req.Key).text(" AND expires<=" + now + " AND token<").int(lastToken)
+	return b.grants(req).where(req.Key).text(" AND expires<=" + now + " AND " + writable + " AND token<").int(lastToken)
 }
 
 // takeFrom grants the key if the given hold is the only one on it.
 func (b *tableBackend) takeFrom(from backend.Hold, to backend.Request) statement {
 	return b.grants(to).where(from.Key).text(" AND holds=").bytes(hashOf(from.ID.Hex())).
-		text(" AND expires>" + now + " AND token<").int(lastToken)
+		text(" AND expires>" + now + " AND " + writable + " AND token<").int(lastToken)
 }
 
 // insert creates the row, granted. The row of the floor is read with a lock, so that
-// a Cleanup at the same time is either seen or waits.
+// a Cleanup at the same time is either seen or waits. Without a row of the key nothing has
+// told yet whether the server takes writes.
 func (b *tableBackend) insert(req backend.Request) statement {
 	return make(statement, 0, 768).text("INSERT INTO ").text(b.table).text(" (" + columns + ") SELECT ").bytes(req.Key).
 		text(",").bytes(ownerField(req.Owner)).
 		text(",LAST_INSERT_ID(GREATEST(COALESCE(MAX(token),0)+1," + nowMicros + ")),1,").bytes(hashOf(req.ID.Hex())).
 		text(",").bytes(b.encodeHolder(req.Holder)).
 		text("," + now + "," + now + "," + now + "+INTERVAL ").micros(req.TTL).text(" MICROSECOND FROM ").text(b.table).
-		where(floorKey).text(" HAVING COALESCE(MAX(token),0)<").int(lastToken).text(" LOCK IN SHARE MODE")
+		where(floorKey).text(" HAVING " + writable + " AND COALESCE(MAX(token),0)<").int(lastToken).text(" LOCK IN SHARE MODE")
 }
 
-// renew extends the hold if it is the only one on the key and has not expired.
+// renew extends the hold if it is the only one on the key and has not expired, and
+// nobody has its row locked.
 func (b *tableBackend) renew(hold backend.Hold) statement {
-	return b.updates().text(sameToken + ",updated=" + now + ",expires=GREATEST(expires," + now + "+INTERVAL ").micros(hold.TTL).
-		text(" MICROSECOND)").where(hold.Key).text(" AND holds=").bytes(hashOf(hold.ID.Hex())).text(" AND expires>" + now)
+	return b.updateUnlocked(1, statement(nil).where(hold.Key).text(" AND holds=").bytes(hashOf(hold.ID.Hex())).text(" AND expires>"+now),
+		statement(nil).text(sameToken+",updated="+now+",expires=GREATEST(expires,"+now+"+INTERVAL ").micros(hold.TTL).text(" MICROSECOND)"))
 }
 
 const freeing = sameToken + ",owner=" + nobody + ",hold_count=0,holds=" + nobody + ",updated=" + now + ",expires=" + epoch
@@ -153,19 +175,26 @@ func (s statement) unchanged(r row) statement {
 // the TTL from now and not before the given one, if the row is as it was read. A
 // hold that was there before (was is not zero) must not have expired meanwhile.
 func (b *tableBackend) extended(r row, others []held, hash string, was int64, ttl time.Duration) statement {
+	set, where := extension(r, others, hash, was, ttl)
+	return append(append(b.updates(), set...), where...)
+}
+
+// extension is what extended sets, and its condition.
+func extension(r row, others []held, hash string, was int64, ttl time.Duration) (set, where statement) {
 	expiry := string(statement(nil).text("GREATEST(").int(was).text("," + nowMicros + "+").micros(ttl).text(")"))
-	s := b.updates().text(sameToken + ",hold_count=").int(int64(len(others) + 1)).text(",holds=")
+	set = statement(nil).text(sameToken + ",hold_count=").int(int64(len(others) + 1)).text(",holds=")
 	if len(others) == 0 {
-		s = s.bytes(hash)
+		set = set.bytes(hash)
 	} else {
-		s = s.text("CONCAT(").bytes(string(listHolds(others)) + "," + hash + ":").text(",").text(expiry).text(")")
+		set = set.text("CONCAT(").bytes(string(listHolds(others)) + "," + hash + ":").text(",").text(expiry).text(")")
 	}
-	s = s.text(",updated=" + now + ",expires=" + epoch + "+INTERVAL GREATEST(").int(latest(others)).text(",").text(expiry).
-		text(") MICROSECOND").unchanged(r)
+	set = set.text(",updated=" + now + ",expires=" + epoch + "+INTERVAL GREATEST(").int(latest(others)).text(",").text(expiry).
+		text(") MICROSECOND")
+	where = statement(nil).unchanged(r)
 	if was != 0 {
-		s = s.text(" AND " + nowMicros + "<").int(was)
+		where = where.text(" AND " + nowMicros + "<").int(was)
 	}
-	return s
+	return set, where
 }
 
 // without sets the holds of a row to the given ones if the row is as it was read.

@@ -12,6 +12,8 @@ import (
 // looks free, or is the owner's own.
 func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	known := b.freed.take(req.Key, b.clock.Now())
+	var read *row // as it was when it looked free, and could not be taken
+	stale := 0
 	for try := 1; try <= repeats; try++ {
 		if known {
 			a, err := b.change(ctx, b.takeFree(req))
@@ -31,7 +33,19 @@ func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 				return backend.Grant{}, b.tokensUsedUp(req.Key)
 			}
 			if r != nil {
-				known = true // as far as anybody can know; the statement checks it
+				if read != nil {
+					// Who takes a key raises its token: the row would have another by now.
+					if stale++; r.token > read.token {
+						stale = 0
+					}
+					if stale == staleReads {
+						return backend.Grant{}, readElsewhere(req.Key)
+					}
+					if err := jitter(ctx, try); err != nil {
+						return backend.Grant{}, fmt.Errorf("mysqllock: key %q: %w: %w", req.Key, backend.ErrUnavailable, err)
+					}
+				}
+				known, read = true, r // as far as anybody can know; the statement checks it
 				continue
 			}
 			known = false
@@ -41,7 +55,9 @@ func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 			case err != nil:
 				return backend.Grant{}, keyError(ctx, req.Key, err)
 			case a.id == 0:
-				return backend.Grant{}, b.tokensUsedUp(req.Key)
+				if err := b.notInserted(ctx, req.Key); err != nil {
+					return backend.Grant{}, err
+				}
 			default:
 				return granted1(req, a), nil
 			}
@@ -57,6 +73,21 @@ func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 		}
 	}
 	return backend.Grant{}, outrun(req.Key)
+}
+
+// notInserted is why no row could be made for a key, and nil when it is worth another try.
+func (b *tableBackend) notInserted(ctx context.Context, key string) error {
+	if err := b.takesWrites(ctx); err != nil {
+		return keyError(ctx, key, fmt.Errorf("%w (%w)", err, backend.ErrUnavailable)) // only a look
+	}
+	floor, err := b.one(ctx, floorKey)
+	switch {
+	case err != nil:
+		return keyError(ctx, key, fmt.Errorf("%w (%w)", err, backend.ErrUnavailable))
+	case floor != nil && floor.token >= lastToken:
+		return b.tokensUsedUp(key)
+	}
+	return nil
 }
 
 func granted1(req backend.Request, a answer) backend.Grant {
@@ -145,6 +176,16 @@ func hasOthers(key string) error {
 // changed.
 func outrun(key string) error {
 	return fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrUnavailable, errUnchanged)
+}
+
+// staleReads is how often a row that could not be taken may read as if nobody had
+// taken it.
+const staleReads = 3
+
+// readElsewhere is the error of a key that reads as free, again and again, and is not.
+func readElsewhere(key string) error {
+	return fmt.Errorf("mysqllock: key %q: %w: its row reads as free, and can't be taken: another server answers the reads, as behind a proxy that sends SELECT to replicas; have it send what the locks ask to the primary alone",
+		key, backend.ErrUnavailable)
 }
 
 func (b *tableBackend) tokensUsedUp(key string) error {

@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,39 +35,73 @@ func proxiedPool(t testing.TB, s *servertest.Server, own bool) (*servertest.TCPP
 	return p, db
 }
 
-// wireFaults lose one request with this text, or its answer.
-var wireFaults = map[string]struct {
+// wireFault loses one request with a text, or its answer.
+type wireFault struct {
 	lose    func(p *servertest.TCPProxy, text string)
 	applied bool // the server has carried it out
-}{
-	"reply dropped":   {func(p *servertest.TCPProxy, text string) { p.DropReplies(1, text) }, true},
-	"reply stalled":   {func(p *servertest.TCPProxy, text string) { p.StallReplies(1, text) }, true},
-	"request dropped": {func(p *servertest.TCPProxy, text string) { p.DropRequests(1, text) }, false},
+	silent  bool // the connection does not break
+	own     bool // the connector is ours
+}
+
+// wireFaults are all faults, with both connectors.
+func wireFaults() map[string]wireFault {
+	drop := func(p *servertest.TCPProxy, text string) { p.DropReplies(1, text) }
+	stall := func(p *servertest.TCPProxy, text string) { p.StallReplies(1, text) }
+	unsent := func(p *servertest.TCPProxy, text string) { p.DropRequests(1, text) }
+	all := map[string]wireFault{}
+	for kind, own := range map[string]bool{"driver's connector": false, "own connector": true} {
+		all["reply dropped, "+kind] = wireFault{lose: drop, applied: true, own: own}
+		all["reply stalled, "+kind] = wireFault{lose: stall, applied: true, silent: true, own: own}
+		all["request dropped, "+kind] = wireFault{lose: unsent, own: own}
+	}
+	return all
+}
+
+// until is a context for the request that is lost: where nothing else ends the wait for
+// its answer, it is given up when the proxy has lost that.
+func (f wireFault) until(t *testing.T, p *servertest.TCPProxy) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	if !f.silent {
+		t.Cleanup(cancel)
+		return ctx
+	}
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for ctx.Err() == nil && p.Lost() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	})
+	t.Cleanup(func() { cancel(); watch.Wait() })
+	return ctx
 }
 
 // tableWire is a table behind a proxy and the same one beside it.
 type tableWire struct {
 	proxy    *servertest.TCPProxy
 	b, other *tableBackend
-	lose     func(text string)
-	applied  bool
+	fault    wireFault
+}
+
+func (w tableWire) lose(text string) { w.fault.lose(w.proxy, text) }
+
+// until is the context of the request that is lost.
+func (w tableWire) until(t *testing.T) context.Context {
+	t.Helper()
+	return w.fault.until(t, w.proxy)
 }
 
 // eachWireFault runs a test with each fault, with both connectors, on both servers.
 // The test must lose one request.
 func eachWireFault(t *testing.T, f func(t *testing.T, w tableWire)) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
-		for name, fault := range wireFaults {
-			for kind, own := range map[string]bool{"driver's connector": false, "own connector": true} {
-				t.Run(name+", "+kind, func(t *testing.T) {
-					t.Parallel()
-					p, db := proxiedPool(t, s, own)
-					other, _ := sharedTable(t, s)
-					f(t, tableWire{p, tableOn(t, db, nil), other, func(text string) { fault.lose(p, text) }, fault.applied})
-					require.Equal(t, 1, p.Lost())
-				})
-			}
-		}
+		together(t, wireFaults(), func(t *testing.T, fault wireFault) {
+			p, db := proxiedPool(t, s, fault.own)
+			other, _ := sharedTable(t, s)
+			f(t, tableWire{p, tableOn(t, db, nil), other, fault})
+			require.Equal(t, 1, p.Lost())
+		})
 	})
 }
 
@@ -98,17 +133,17 @@ func TestTableLostGrant(t *testing.T) {
 					require.NoError(t, w.other.Release(t.Context(), hold))
 				}
 				w.lose(c.statement)
-				_, err := w.b.Try(short(t, 300*time.Millisecond), req)
+				_, err := w.b.Try(w.until(t), req)
 				unknown(t, err)
 				rec, err := w.other.Inspect(t.Context(), req.Key)
-				if !w.applied {
+				if !w.fault.applied {
 					require.ErrorIs(t, err, backend.ErrNotHeld)
 				} else {
 					require.NoError(t, err)
 				}
 				hold, g := granted(t, w.b, req)
 				require.Equal(t, 1, g.Holds)
-				if w.applied {
+				if w.fault.applied {
 					require.Equal(t, rec.Token, g.Token)
 				}
 				require.NoError(t, w.b.Release(t.Context(), hold))
@@ -126,7 +161,7 @@ func TestTableLostSecondHold(t *testing.T) {
 		first, _ := granted(t, w.other, ownedRequest(key, "alice", ttl))
 		req := ownedRequest(key, "alice", ttl)
 		w.lose("hold_count=2")
-		_, err := w.b.Try(short(t, 300*time.Millisecond), req)
+		_, err := w.b.Try(w.until(t), req)
 		unknown(t, err)
 		second, g := granted(t, w.b, req)
 		require.Equal(t, 2, g.Holds)
@@ -143,7 +178,7 @@ func TestTableLostRenewal(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
 		hold, _ := granted(t, w.b, request(uniqueKey(t)))
 		w.lose("expires=GREATEST")
-		v, err := w.b.Renew(short(t, 300*time.Millisecond), hold)
+		v, err := w.b.Renew(w.until(t), hold)
 		unknown(t, err)
 		require.Zero(t, v.For, "it is not confirmed")
 		_, err = w.b.Renew(t.Context(), hold)
@@ -158,8 +193,8 @@ func TestTableLostRelease(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
 		hold, _ := granted(t, w.b, request(uniqueKey(t)))
 		w.lose("hold_count=0")
-		unknown(t, w.b.Release(short(t, 300*time.Millisecond), hold))
-		if !w.applied {
+		unknown(t, w.b.Release(w.until(t), hold))
+		if !w.fault.applied {
 			require.NoError(t, w.b.Release(t.Context(), hold))
 			return
 		}
@@ -178,7 +213,7 @@ func TestTableLostHandOver(t *testing.T) {
 		from, _ := granted(t, w.b, request(uniqueKey(t)))
 		to := request(from.Key)
 		w.lose("hold_count=1")
-		_, err := w.b.HandOver(short(t, 300*time.Millisecond), from, to)
+		_, err := w.b.HandOver(w.until(t), from, to)
 		unknown(t, err)
 		g, err := w.b.HandOver(t.Context(), from, to)
 		require.NoError(t, err)
@@ -201,13 +236,13 @@ func TestTableLostCommit(t *testing.T) {
 		table, n := counter(t, w.other.db)
 		lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
-		err = Guarded(short(t, 2*time.Second), lease, func(ctx context.Context, tx *sql.Tx) error {
+		err = Guarded(w.until(t), lease, func(ctx context.Context, tx *sql.Tx) error {
 			w.lose("COMMIT")
 			return add(table)(ctx, tx)
 		})
 		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 		want := 0
-		if w.applied {
+		if w.fault.applied {
 			want = 1
 		}
 		eventually(t, "the server has ended the transaction", func() bool { return n() == want })
@@ -227,7 +262,7 @@ func TestTableLostGrantIsRemoved(t *testing.T) {
 		defer l.Close()
 		key := uniqueKey(t)
 		w.lose("INSERT INTO")
-		lease, err := l.TryAcquire(short(t, time.Second), key, lock.WithTTL(10*time.Minute))
+		lease, err := l.TryAcquire(w.until(t), key, lock.WithTTL(10*time.Minute))
 		if err == nil {
 			require.NoError(t, lease.Release(t.Context()))
 		} else {
@@ -249,13 +284,13 @@ func TestTablePartition(t *testing.T) {
 		l := lockerOn(t, db, nil)
 		other := lockerOn(t, userPool(t, s, ""), nil)
 		key := uniqueKey(t)
-		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Second))
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
 		require.NoError(t, err)
 		p.Freeze()
-		next, err := other.Acquire(short(t, 10*time.Second), key)
+		next, err := other.Acquire(short(t, patience), key)
 		require.NoError(t, err)
 		require.Error(t, lease.Context().Err(), "the lease is over before the next one is granted")
-		require.ErrorIs(t, ended(t, lease, time.Second), lock.ErrExpired)
+		require.ErrorIs(t, ended(t, lease), lock.ErrExpired)
 		require.Greater(t, next.Token(), lease.Token())
 		p.Resume()
 		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)

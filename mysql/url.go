@@ -34,7 +34,8 @@ func init() {
 //	table         the name of the table, or database.table
 //	create        false: the table must exist; default true
 //	pool_size     connections at most
-//	dial_timeout  a duration
+//	dial_timeout  a duration; greeting and login may take as long, or three seconds
+//	conn_max_lifetime  how old a connection that is given back may be; 0: any age
 //	socket        the path of a Unix socket, in place of a host
 //	tls           true: TLS, with a certificate that is valid for the host
 //	ca            a PEM file with the authorities to trust; needs tls=true
@@ -69,8 +70,10 @@ type urlSettings struct {
 	table  string        // empty: the default of the form
 	create bool
 	pool   int // 0: the default of the form
-	ttl    time.Duration
-	logger *slog.Logger // never nil
+	// lifetime of a connection: none leads for longer to where the address has led before.
+	lifetime time.Duration
+	ttl      time.Duration
+	logger   *slog.Logger // never nil
 }
 
 // readURL reads the URL and sets what this package needs of the driver. Everything
@@ -97,6 +100,7 @@ func readURL(u *backend.URL, cfg backend.OpenConfig) (urlSettings, error) {
 	c.Net, c.Addr = "tcp", u.HostsWithPort("3306")[0]
 	c.DBName = strings.TrimPrefix(u.Path, "/")
 	c.Timeout = q.Duration("dial_timeout", dialTimeout(cfg.TTL))
+	s.lifetime = q.Duration("conn_max_lifetime", defaultLifetime)
 	c.Logger = driverLog{s.logger}
 	s.config = c
 	socket := q.String("socket", "")
@@ -120,6 +124,8 @@ func readURL(u *backend.URL, cfg backend.OpenConfig) (urlSettings, error) {
 		return s, invalidURL("pool_size must be positive")
 	case c.Timeout <= 0:
 		return s, invalidURL("dial_timeout must be positive")
+	case s.lifetime < 0:
+		return s, invalidURL("conn_max_lifetime must not be negative")
 	case !secure && ca+cert+key != "":
 		return s, invalidURL("ca, cert and key need tls=true")
 	case secure && socket != "":
@@ -146,6 +152,10 @@ func readURL(u *backend.URL, cfg backend.OpenConfig) (urlSettings, error) {
 func invalidURL(text string) error {
 	return fmt.Errorf("mysqllock: %w: URL: %s", backend.ErrInvalid, text)
 }
+
+// defaultLifetime bounds for how long a reader may be shown what an earlier primary has:
+// its writes are refused there, and then dialled anew, at once.
+const defaultLifetime = 3 * time.Minute
 
 // dialTimeout is below a third of the TTL, so that a silent server costs one
 // renewal and not the lease.

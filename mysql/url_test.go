@@ -22,8 +22,9 @@ func TestURLs(t *testing.T) {
 			require.Empty(t, s.table)
 			require.Zero(t, s.pool)
 			require.Nil(t, s.config.TLS)
+			require.Equal(t, defaultLifetime, s.lifetime)
 		},
-		"mysql://ann:p%40ss@[::1]:3307/app?mode=row&pool_size=7&dial_timeout=250ms&table=ops.row_locks&create=false": func(s urlSettings) {
+		"mysql://ann:p%40ss@[::1]:3307/app?mode=row&pool_size=7&dial_timeout=250ms&conn_max_lifetime=0s&table=ops.row_locks&create=false": func(s urlSettings) {
 			require.Equal(t, "row", s.mode)
 			require.False(t, s.create)
 			require.Equal(t, "[::1]:3307", s.config.Addr)
@@ -32,6 +33,7 @@ func TestURLs(t *testing.T) {
 			require.Equal(t, 7, s.pool)
 			require.Equal(t, 250*time.Millisecond, s.config.Timeout)
 			require.Equal(t, "ops.row_locks", s.table)
+			require.Zero(t, s.lifetime)
 		},
 		"mysql://ann@/app?socket=/run/mysqld/mysqld.sock": func(s urlSettings) {
 			require.Equal(t, "unix", s.config.Net)

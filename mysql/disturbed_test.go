@@ -1,0 +1,36 @@
+package mysqllock
+
+import (
+	"testing"
+
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// disturbance is a test that disturbs a server, or changes its settings. The other server is
+// one that nobody disturbs, with the same accounts.
+type disturbance struct {
+	what string
+	test func(t *testing.T, s, other *servertest.Server)
+}
+
+// disturbed runs the tests one after the other, on a MariaDB and on a MySQL that nobody else
+// uses: to start one for each of them takes longer than they do.
+func disturbed(t *testing.T, tests ...disturbance) {
+	t.Parallel()
+	type kind struct {
+		start  func(servertest.TB, ...servertest.Option) *servertest.Server
+		shared func(servertest.TB) *servertest.Server
+	}
+	together(t, map[string]kind{
+		"MariaDB": {servertest.MariaDB, servertest.SharedMariaDB}, "MySQL": {servertest.MySQL, servertest.SharedMySQL},
+	}, func(t *testing.T, k kind) {
+		other := k.shared(t)
+		s := k.start(t, servertest.WithControl(), servertest.WithPassword(other.Password()),
+			servertest.WithArgs("--log-bin=bin", "--sync-binlog=0", "--server-id=1"))
+		for _, d := range tests {
+			if !t.Run(d.what, func(t *testing.T) { d.test(t, s, other) }) {
+				return // who knows what it has left
+			}
+		}
+	})
+}

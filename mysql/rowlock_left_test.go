@@ -1,0 +1,114 @@
+package mysqllock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// Nobody is granted a key on a server that has been left in a switchover: not who waits
+// there already, and not with a session that was open before.
+func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) {
+	old, there := adminOf(t, before), adminOf(t, after)
+	defer run(t, old, "SET GLOBAL read_only = OFF")
+	for what, mighty := range map[string]bool{
+		"only the address leads elsewhere":                      false,
+		"read-only, for an account that may write all the same": true,
+	} {
+		run(t, old, "SET GLOBAL read_only = OFF")
+		p, through := behindProxy(t, before)
+		open := func() lock.Locker {
+			l, err := NewRow(t.Context(), rowOwnConnector(t, before, func(cfg *mysql.Config) {
+				if mighty {
+					asAdmin(t, before)(cfg)
+				}
+				through(cfg)
+			}), &RowOptions{Lock: lock.Options{TTL: 6 * time.Second}})
+			require.NoError(t, err)
+			return l
+		}
+		on := rowLockerOn(t, after, nil)
+		holder, waiter := open(), open()
+		key := uniqueKey(t)
+		held, err := holder.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		idle, err := waiter.TryAcquire(t.Context(), key+"/idle")
+		require.NoError(t, err)
+		type result struct {
+			lease lock.Lease
+			err   error
+		}
+		results := make(chan result, 1)
+		go func() {
+			lease, err := waiter.Acquire(t.Context(), key)
+			results <- result{lease, err}
+		}()
+		eventually(t, "it waits", func() bool { return statementsOn(t, old, key) > 0 })
+		require.NoError(t, idle.Release(t.Context()))
+		first, err := on.TryAcquire(t.Context(), key) // before who waits can be there
+		require.NoError(t, err, what)
+		if mighty {
+			run(t, old, "SET GLOBAL read_only = ON")
+		}
+		p.LeadTo(after.Addr())
+		assert.ErrorIs(t, ended(t, held), lock.ErrSessionLost, what)
+		// The row on the old server is free now, or soon.
+		eventually(t, "it waits on the new server, behind its holder", func() bool { return statementsOn(t, there, key) > 0 })
+		require.Empty(t, results, "granted beside the holder on the new primary: %s", what)
+		again, err := waiter.Acquire(short(t, patience), key+"/idle")
+		require.NoError(t, err, what)
+		assert.Equal(t, uint64(number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key+"/idle")), again.Token(), what)
+		require.NoError(t, again.Release(t.Context()))
+		require.NoError(t, first.Release(t.Context()), what)
+		r := <-results
+		require.NoError(t, r.err, what)
+		assert.Equal(t, uint64(number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key)), r.lease.Token(), what)
+		require.NoError(t, r.lease.Release(t.Context()))
+		require.NoError(t, holder.Close())
+		require.NoError(t, waiter.Close())
+	}
+
+	// Who waits learns that the server takes no writes.
+	run(t, old, "SET GLOBAL read_only = OFF")
+	holder, waiter := rowBackendOn(t, before, nil), rowBackendOn(t, before, nil)
+	hold, _ := granted(t, holder, request(uniqueKey(t)))
+	ticket, err := waiter.Enqueue(t.Context(), request(hold.Key))
+	require.NoError(t, err)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := ticket.Wait(t.Context())
+		refused <- err
+	}()
+	eventually(t, "it waits", func() bool { return statementsOn(t, old, hold.Key) > 0 })
+	run(t, old, "SET GLOBAL read_only = ON")
+	require.ErrorIs(t, <-refused, backend.ErrUnavailable)
+}
+
+// A session that nobody used for a while is not granted a row where the address leads
+// elsewhere by now, although no renewal has had a look.
+func testRowIdleSessionIsLeft(t *testing.T, before, after *servertest.Server) {
+	there := adminOf(t, after)
+	rowLockerOn(t, after, nil)
+	p, through := behindProxy(t, before)
+	l, err := NewRow(t.Context(), rowOwnConnector(t, before, through), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	const ttl = 4 * time.Second
+	key := uniqueKey(t)
+	lease, err := l.Acquire(t.Context(), key, lock.WithTTL(ttl))
+	require.NoError(t, err)
+	require.NoError(t, lease.Release(t.Context()))
+	p.LeadTo(after.Addr())
+	time.Sleep(checkPeriod(ttl) + 100*time.Millisecond)
+	lease, err = l.Acquire(short(t, patience), key, lock.WithTTL(ttl))
+	require.NoError(t, err)
+	require.Equal(t, uint64(number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key)), lease.Token())
+	require.NoError(t, lease.Release(t.Context()))
+}
