@@ -40,30 +40,39 @@ func eachVersion(t *testing.T, test func(t *testing.T, members []*servertest.Ser
 	}
 }
 
+// On the older release those rules are tried whose requests pass from member to member;
+// one server of it has the whole suite.
 func TestConformanceOnThreeMembers(t *testing.T) {
-	eachVersion(t, func(t *testing.T, members []*servertest.Server) {
-		cfg := conformanceOfURL(clusterURL(members))
-		cfg.Judge = linear.Judge(t)
-		conformance.Run(t, cfg)
-	})
+	t.Parallel()
+	on := func(members []*servertest.Server, only ...string) func(t *testing.T) {
+		return func(t *testing.T) {
+			t.Parallel()
+			cfg := conformanceOfURL(clusterURL(members))
+			cfg.Judge, cfg.Only = linear.Judge(t), only
+			conformance.Run(t, cfg)
+		}
+	}
+	t.Run("current", on(servertest.EtcdCurrentCluster(t, 3)))
+	t.Run("packaged", on(servertest.EtcdCluster(t, 3), "Exclusive", "ExclusiveAcrossTakeover", "RenewKeeps", "LostOnRemoval",
+		"LostBeforeTakeover", "TokenIncreases", "QueueOrder", "WaiterWakes", "WaiterSessionCheck", "CrashFreesProcess",
+		"GuardedWriteNeverLate", "Linearizable", "LinearizableUnderFaults"))
 }
 
 // guardedKey watches over a key that clients hold one after the other: nobody is
 // granted it while another's lease says that it is held.
 type guardedKey struct {
-	holders atomic.Int64
-	grants  atomic.Int64
-	both    atomic.Bool
-	last    atomic.Uint64 // token
-	fell    atomic.Bool   // a token was not larger than the one before
+	holder atomic.Pointer[lock.Lease] // the last lease that was granted
+	grants atomic.Int64
+	both   atomic.Bool
+	fell   atomic.Bool // a token was not larger than the one before
 }
 
 func (g *guardedKey) hold(l lock.Lease, d time.Duration) {
-	if g.holders.Add(1) > 1 {
-		g.both.Store(true)
-	}
-	if g.last.Swap(l.Token()) >= l.Token() {
-		g.fell.Store(true)
+	if before := g.holder.Swap(&l); before != nil {
+		// Who comes late to its grant, and has lost it by now, says nothing of others.
+		others, mine := (*before).Context().Err(), l.Context().Err()
+		g.both.CompareAndSwap(false, others == nil && mine == nil)
+		g.fell.CompareAndSwap(false, (*before).Token() >= l.Token() && mine == nil)
 	}
 	g.grants.Add(1)
 	timer := time.NewTimer(d)
@@ -76,7 +85,6 @@ func (g *guardedKey) hold(l lock.Lease, d time.Duration) {
 			work = false
 		}
 	}
-	g.holders.Add(-1)
 }
 
 // leader is the index of the member that leads, as the others see it.
@@ -85,7 +93,7 @@ func leader(t *testing.T, c *clientv3.Client, members []*servertest.Server) int 
 	found := -1
 	eventually(t, "there is a leader", func() bool {
 		for i, m := range members {
-			s, err := c.Status(short(t, time.Second), "http://"+m.Addr())
+			s, err := c.Status(short(t, 5*time.Second), "http://"+m.Addr())
 			if err == nil && s.Leader == s.Header.MemberId {
 				found = i
 				return true
@@ -121,23 +129,25 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 			}
 		})
 	}
-	long := lockerOn(t, clientOf(t, members...), 60*time.Second)
+	long := lockerOn(t, clientOf(t, members...), 2*time.Minute)
 	kept, err := long.Acquire(t.Context(), "kept")
 	require.NoError(t, err)
 	// A client notices within 13 s that a member stands still; until then each request
 	// that goes there costs half of its time.
 	progress := func(what string) {
 		before := g.grants.Load()
-		require.Eventually(t, func() bool { return g.grants.Load() > before+3 }, 30*time.Second, 10*time.Millisecond, what)
+		require.Eventually(t, func() bool { return g.grants.Load() > before+3 }, 2*time.Minute, 10*time.Millisecond, what)
 	}
 	progress("the lock works")
 
-	lead := leader(t, admin, members)
-	target, err := admin.Status(t.Context(), "http://"+members[(lead+1)%3].Addr())
-	require.NoError(t, err)
-	direct := clientOf(t, members[lead])
-	_, err = direct.MoveLeader(t.Context(), target.Header.MemberId)
-	require.NoError(t, err)
+	eventually(t, "the lead is moved, unless an election comes between", func() bool {
+		lead := leader(t, admin, members)
+		target, err := admin.Status(short(t, 10*time.Second), "http://"+members[(lead+1)%3].Addr())
+		if err == nil {
+			_, err = clientOf(t, members[lead]).MoveLeader(short(t, 10*time.Second), target.Header.MemberId)
+		}
+		return err == nil
+	})
 	progress("after a change of leader")
 
 	follower := func() *servertest.Server { return members[(leader(t, admin, members)+1)%3] }
@@ -182,7 +192,7 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 // waitsFor has another Locker wait for the key of the lease. The function that it returns
 // waits until it is granted, and requires that the holder was told of the loss before.
 func waitsFor(t *testing.T, other lock.Locker, held lock.Lease) (granted func()) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	type got struct {
 		lease lock.Lease
 		err   error
@@ -211,12 +221,13 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func noQuorum(t *testing.T, members []*servertest.Server) {
-	l := lockerOn(t, clientOf(t, members...), 4*time.Second)
+	const ttl = 10 * time.Second
+	l := lockerOn(t, clientOf(t, members...), ttl)
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	released, err := l.Acquire(t.Context(), "b")
 	require.NoError(t, err)
-	takenOver := waitsFor(t, lockerOn(t, clientOf(t, members...), 4*time.Second), lease)
+	takenOver := waitsFor(t, lockerOn(t, clientOf(t, members...), ttl), lease)
 	waiting := make(chan error, 1)
 	members[0].Kill(t)
 	members[1].Kill(t)
@@ -224,19 +235,18 @@ func noQuorum(t *testing.T, members []*servertest.Server) {
 		_, err := l.Acquire(short(t, time.Second), "a")
 		waiting <- err
 	}()
-	start := time.Now()
 	err = released.Release(short(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 	_, err = l.TryAcquire(short(t, 500*time.Millisecond), "c")
 	require.Error(t, err)
-	require.Less(t, time.Since(start), 3*time.Second)
+	require.NoError(t, lease.Context().Err(), "they waited until the hold was lost")
 	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
-	lostWithin(t, lease, 8*time.Second, lock.ErrExpired)
+	lostByDeadline(t, lease)
 	members[0].Restart(t, true)
 	members[1].Restart(t, true)
 	takenOver()
 	for _, key := range []string{"a", "b"} {
-		next, err := l.Acquire(short(t, 20*time.Second), key)
+		next, err := l.Acquire(short(t, 2*time.Minute), key)
 		require.NoError(t, err)
 		require.Greater(t, next.Token(), lease.Token())
 		require.NoError(t, next.Release(t.Context()))

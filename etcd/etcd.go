@@ -109,6 +109,8 @@ type etcdBackend struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
+	streams streams
+
 	mu      sync.Mutex // never held across a request
 	shared  map[time.Duration]*opening
 	members map[backend.ID]*member
@@ -149,6 +151,7 @@ func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
 		members:    map[backend.ID]*member{},
 		slots:      newSlots(),
 		busy:       map[string]bool{},
+		streams:    make(streams, mostStreams),
 	}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil
@@ -190,7 +193,7 @@ func (b *etcdBackend) Close() error {
 	var revoking sync.WaitGroup
 	for s := range left {
 		if !b.isGone(s) {
-			revoking.Go(func() { _, _ = b.client.Revoke(ctx, s.id) })
+			revoking.Go(func() { _ = b.revokeLease(ctx, s.id) })
 		}
 	}
 	revoking.Wait()
@@ -207,15 +210,20 @@ func (b *etcdBackend) Close() error {
 // detach runs f beside its caller, until it returns or the backend is closed. After
 // that it returns false.
 func (b *etcdBackend) detach(limit time.Duration, f func(ctx context.Context)) bool {
+	return b.begin(func() {
+		ctx, cancel := context.WithTimeout(b.life, limit)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+// begin is detach for what ends with the life of the backend by itself.
+func (b *etcdBackend) begin(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return false
 	}
-	b.work.Go(func() {
-		ctx, cancel := context.WithTimeout(b.life, limit)
-		defer cancel()
-		f(ctx)
-	})
+	b.work.Go(f)
 	return true
 }

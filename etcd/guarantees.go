@@ -21,9 +21,10 @@ func guarantees(minTTL time.Duration) backend.Guarantees {
 		Name:  "etcd",
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
-			"The cluster is not restored from a backup and not started anew from one member while a key is held; where that must be done, the revision is raised (etcdutl snapshot restore --bump-revision --mark-compacted).",
+			"The cluster is not restored from a backup or started anew from one member while a key is held.",
+			"Where that must be done, the revision is raised: etcdutl snapshot restore --bump-revision --mark-compacted.",
 			"The rates of the clocks of the members and of the holder differ by less than one percent.",
-			"The release of the servers has the corrections of lease renewal: 3.5.23, 3.6.5 or later. Older ones may confirm the renewal of a lease that they have revoked, when the leader stalls.",
+			"The servers are 3.5.23, 3.6.5 or later: older ones may confirm the renewal of a revoked lease when the leader stalls.",
 			"Nobody else writes under the prefix.",
 		},
 		Expiry:          backend.ClockServerSteps,

@@ -55,7 +55,7 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 	if err := g.ctx.Err(); err != nil {
 		return nil, fmt.Errorf("etcdlock: key %q: nothing was sent: %w", hold.Key, err)
 	}
-	e, ok := b.(*etcdBackend)
+	e, ok := backend.As[*etcdBackend](b)
 	if !ok {
 		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
 	}

@@ -26,20 +26,34 @@ func leaseOf(t *testing.T, c *clientv3.Client, key string) (clientv3.LeaseID, st
 	return clientv3.LeaseID(resp.Kvs[0].Lease), string(resp.Kvs[0].Key)
 }
 
-func lostWithin(t *testing.T, l lock.Lease, d time.Duration, cause error) {
+// lost requires that the holder is told of the loss, and why.
+func lost(t *testing.T, l lock.Lease, cause error) {
 	t.Helper()
 	select {
 	case <-l.Context().Done():
 		require.ErrorIs(t, context.Cause(l.Context()), cause)
-	case <-time.After(d):
-		t.Fatalf("the loss was not told within %s", d)
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the loss was not told")
+	}
+}
+
+// lostByDeadline requires that a hold that is renewed no more ends by its deadline, or a
+// little later on a busy machine.
+func lostByDeadline(t *testing.T, l lock.Lease) {
+	t.Helper()
+	deadline, _ := l.Deadline()
+	select {
+	case <-l.Context().Done():
+		require.ErrorIs(t, context.Cause(l.Context()), lock.ErrExpired)
+	case <-time.After(time.Until(deadline) + 8*time.Second):
+		t.Fatal("the loss was not told by the deadline")
 	}
 }
 
 func TestOperatorEndsAHold(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.SharedEtcd(t))
-	const ttl = 3 * time.Second
+	const ttl = 9 * time.Second
 	for name, k := range map[string]struct {
 		end   func(t *testing.T, key string)
 		cause error
@@ -69,9 +83,9 @@ func TestOperatorEndsAHold(t *testing.T) {
 				lease, err := l.Acquire(t.Context(), key, opts...)
 				require.NoError(t, err)
 				k.end(t, key)
-				lostWithin(t, lease, ttl/3+2*time.Second, k.cause)
+				lost(t, lease, k.cause) // by a renewal: at the deadline the cause is another
 				require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
-				next, err := l.Acquire(short(t, 2*ttl), key, opts...)
+				next, err := l.Acquire(short(t, time.Minute), key, opts...)
 				require.NoError(t, err)
 				require.Greater(t, next.Token(), lease.Token())
 				require.NoError(t, next.Release(t.Context()))
@@ -103,7 +117,7 @@ func TestWaiterWithoutALeaseIsNotGranted(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, other.Release(t.Context(), hold))
 		require.ErrorIs(t, <-got, backend.ErrNotHeld)
-		_, err = next.Wait(short(t, 5*time.Second))
+		_, err = next.Wait(short(t, time.Minute))
 		require.NoError(t, err, "the place behind it is served")
 		require.NoError(t, place.Withdraw(t.Context()))
 		require.NoError(t, next.Withdraw(t.Context()))
@@ -135,7 +149,7 @@ func TestCompactionUnderAWatch(t *testing.T) {
 	select {
 	case err := <-got:
 		require.NoError(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the waiter is stranded")
 	}
 	require.NoError(t, place.Withdraw(t.Context()))
@@ -172,7 +186,7 @@ func TestCompactionWhileAWatchIsAway(t *testing.T) {
 	select {
 	case err := <-got:
 		require.NoError(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the waiter is stranded")
 	}
 	require.NoError(t, place.Withdraw(t.Context()))
@@ -184,12 +198,13 @@ func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	server := servertest.Etcd(t, servertest.WithControl())
 	c := clientOf(t, server)
-	l := lockerOn(t, c, 3*time.Second)
+	const ttl = 8 * time.Second
+	l := lockerOn(t, c, ttl)
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	released, err := l.Acquire(t.Context(), "b")
 	require.NoError(t, err)
-	takenOver := waitsFor(t, lockerOn(t, clientOf(t, server), 3*time.Second), lease)
+	takenOver := waitsFor(t, lockerOn(t, clientOf(t, server), ttl), lease)
 	waiting := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -198,16 +213,14 @@ func TestFrozenServer(t *testing.T) {
 		waiting <- err
 	}()
 	server.Freeze(t)
-	deadline, _ := lease.Deadline()
-	start := time.Now()
 	err = released.Release(short(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
-	require.Less(t, time.Since(start), 2*time.Second)
+	require.NoError(t, lease.Context().Err(), "it waited until the hold was lost")
 	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
-	lostWithin(t, lease, time.Until(deadline)+2*time.Second, lock.ErrExpired)
+	lostByDeadline(t, lease)
 	server.Resume(t)
 	takenOver()
-	next, err := l.Acquire(short(t, 10*time.Second), "b")
+	next, err := l.Acquire(short(t, time.Minute), "b")
 	require.NoError(t, err, "the release is repeated when the server is back")
 	require.NoError(t, next.Release(t.Context()))
 }
@@ -217,7 +230,7 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := servertest.Etcd(t, servertest.WithControl())
 	c := clientOf(t, server)
-	l := lockerOn(t, c, 20*time.Second)
+	l := lockerOn(t, c, time.Minute)
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	server.Kill(t)
@@ -225,7 +238,7 @@ func TestRestart(t *testing.T) {
 	require.Error(t, err)
 	server.Restart(t, true)
 	eventually(t, "the lock can be asked again", func() bool {
-		other, err := l.TryAcquire(short(t, time.Second), "b")
+		other, err := l.TryAcquire(short(t, 5*time.Second), "b")
 		if err == nil {
 			assert.Greater(t, other.Token(), lease.Token())
 			_ = other.Release(t.Context())
@@ -241,15 +254,15 @@ func TestRestart(t *testing.T) {
 func TestRestartWithoutData(t *testing.T) {
 	t.Parallel()
 	server := servertest.Etcd(t, servertest.WithControl())
-	l := lockerOn(t, clientOf(t, server), 20*time.Second)
+	l := lockerOn(t, clientOf(t, server), time.Minute)
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	server.Restart(t, false)
 	eventually(t, "the loss is told", func() bool {
-		err := lease.Renew(short(t, time.Second))
+		err := lease.Renew(short(t, 5*time.Second))
 		return errors.Is(err, lock.ErrNotHeld)
 	})
-	lostWithin(t, lease, time.Second, lock.ErrLost)
+	lost(t, lease, lock.ErrLost)
 }
 
 // TestClosedClientEndsItsHolds: a client that its owner closes renews nothing any more:
@@ -260,9 +273,9 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 	server := servertest.SharedEtcd(t)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + server.Addr()}, Logger: zap.NewNop()})
 	require.NoError(t, err)
-	l := lockerOn(t, c, 5*time.Second)
+	l := lockerOn(t, c, 12*time.Second)
 	var leases []lock.Lease
-	for _, opts := range [][]lock.Option{nil, nil, {lock.WithTTL(6 * time.Second)}} {
+	for _, opts := range [][]lock.Option{nil, nil, {lock.WithTTL(15 * time.Second)}} {
 		lease, err := l.Acquire(t.Context(), uniqueKey(t), opts...)
 		require.NoError(t, err)
 		leases = append(leases, lease)

@@ -16,6 +16,7 @@ type member struct {
 	session *session
 	next    *session // to which a longer TTL moves the key; nil otherwise
 	rev     int64    // create revision of its key; zero while that is unknown
+	granted bool     // it holds the lock: the end of its session is a loss
 	// pending counts the requests that create the key and have no answer: they may
 	// still be on their way, even if nobody waits for them any more.
 	pending int
@@ -136,4 +137,14 @@ func (b *etcdBackend) created(m *member, rev int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.rev = rev
+}
+
+// grants makes the acquisition a hold, unless its session is known to have ended. From
+// then on the end of the session is told as a loss, and not before: a request that meets
+// the end of one session goes on in the next one.
+func (b *etcdBackend) grants(m *member) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.granted = m.granted || !m.session.gone
+	return m.granted
 }

@@ -2,10 +2,12 @@ package etcdlock
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +113,7 @@ func TestForeignKeysAreLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, rec.Waiters)
 	require.NoError(t, b.Release(t.Context(), hold))
-	_, err = place.Wait(short(t, 5*time.Second))
+	_, err = place.Wait(short(t, time.Minute))
 	require.NoError(t, err)
 	require.NoError(t, place.Withdraw(t.Context()))
 	require.Len(t, keysOf(t, c, key), 2)
@@ -164,7 +166,7 @@ func TestNobodyAnswers(t *testing.T) {
 		if address == addr {
 			assert.ErrorContains(t, err, "connection refused", "not only that the time is over")
 		}
-		assert.Less(t, time.Since(start), 6*time.Second)
+		assert.Less(t, time.Since(start), 30*time.Second)
 	}
 	_, err = NewBackend(t.Context(), nil, nil)
 	require.ErrorIs(t, err, backend.ErrInvalid)
@@ -174,9 +176,9 @@ func TestNobodyAnswers(t *testing.T) {
 
 // users makes a user with permission on locks/ and one without any, and switches
 // authentication on.
-func users(t *testing.T) *servertest.Server {
+func users(t *testing.T, args ...string) *servertest.Server {
 	t.Helper()
-	s := servertest.Etcd(t, servertest.WithArgs("--auth-token-ttl", "1")) // so that tokens expire under the clients
+	s := servertest.Etcd(t, servertest.WithArgs(append(args, "--bcrypt-cost", "4")...)) // a password costs little
 	c := clientOf(t, s)
 	ctx := t.Context()
 	for _, u := range []string{"root", "ann", "bob"} {
@@ -200,24 +202,31 @@ func users(t *testing.T) *servertest.Server {
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	s := users(t)
+	s := users(t, "--auth-token-ttl", "1") // so that tokens expire under the clients
 	at := func(user, path string) string {
 		if user != "" {
 			user += ":" + url.PathEscape("pass word/@") + "@"
 		}
 		return "etcd://" + user + s.Addr() + path
 	}
-	l, err := lock.Open(t.Context(), at("ann", "/locks"), lock.WithDefaultTTL(2*time.Second))
+	var renewals atomic.Int64
+	l, err := lock.Open(t.Context(), at("ann", "/locks"), lock.WithDefaultTTL(9*time.Second), lock.WithObserver(func(_ context.Context, e lock.Event) {
+		if e.Kind == lock.EventRenewal && e.Err == nil {
+			renewals.Add(1)
+		}
+	}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	for range 2 {
+		before := renewals.Load()
 		lease, err := l.Acquire(t.Context(), "k")
 		require.NoError(t, err)
-		time.Sleep(2500 * time.Millisecond) // renewals, and idle requests
+		eventually(t, "it is renewed", func() bool { return renewals.Load() > before })
 		require.NoError(t, lease.Context().Err())
 		_, err = l.TryAcquire(t.Context(), "k")
 		require.ErrorIs(t, err, lock.ErrHeld)
 		require.NoError(t, lease.Release(t.Context()))
+		time.Sleep(2500 * time.Millisecond) // nothing is asked
 	}
 	for what, raw := range map[string]string{
 		"no user":                 at("", "/locks"),
@@ -309,9 +318,9 @@ func TestClosedClient(t *testing.T) {
 	b := backendOn(t, c, nil)
 	hold, _ := granted(t, b, request(uniqueKey(t)))
 	require.NoError(t, c.Close())
-	_, err = b.Try(short(t, time.Second), request(uniqueKey(t)))
+	_, err = b.Try(short(t, time.Minute), request(uniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	assert.ErrorContains(t, err, "closed before the Locker")
-	_, err = b.Renew(short(t, time.Second), hold)
+	_, err = b.Renew(short(t, time.Minute), hold)
 	require.ErrorIs(t, err, backend.ErrPermanent)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -45,6 +46,9 @@ type ticket struct {
 	sent    backend.Instant
 	before  string // the place before this one, or "" when it has to be looked up
 	seen    int64  // the revision at which it was there
+	behind  atomic.Bool
+
+	asking atomic.Bool // for a watch, and the server has not answered
 }
 
 // follow remembers the place before, if it is one: a key without a lease is not.
@@ -52,8 +56,12 @@ func (t *ticket) follow(kv *mvccpb.KeyValue) {
 	t.before = ""
 	if kv != nil && kv.Lease != 0 {
 		t.before = string(kv.Key)
+		t.behind.Store(true)
 	}
 }
+
+// Behind implements backend.Ticket.
+func (t *ticket) Behind() bool { return t.behind.Load() }
 
 const (
 	// shortPause is how long to wait after an error before asking again.
@@ -66,7 +74,7 @@ const (
 // renewed too.
 func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	if t.granted && t.b.clock.Now().Sub(t.sent) < t.s.ttl/12 {
-		return t.grant(t.sent), nil
+		return t.grant(t.sent)
 	}
 	if t.granted {
 		t.before = ""
@@ -78,7 +86,7 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 			first, err := t.verify(ctx)
 			switch {
 			case err == nil && first:
-				return t.grant(sent), nil
+				return t.grant(sent)
 			case err == nil:
 				pause = shortPause
 			case t.over(ctx, err):
@@ -98,8 +106,11 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	}
 }
 
-func (t *ticket) grant(sent backend.Instant) backend.Grant {
-	return backend.Grant{Token: uint64(t.rev), Holds: 1, Validity: t.b.validity(t.s, sent)}
+func (t *ticket) grant(sent backend.Instant) (backend.Grant, error) {
+	if !t.b.grants(t.m) {
+		return backend.Grant{}, sessionLost(t.req.Key)
+	}
+	return backend.Grant{Token: uint64(t.rev), Holds: 1, Validity: t.b.validity(t.s, sent)}, nil
 }
 
 // over reports whether an error ends the wait. The place survives while its
@@ -167,37 +178,18 @@ func (b *etcdBackend) holds(own string, rev int64, s *session) []clientv3.Cmp {
 // watch returns when the place before this one may have gone, or when it is time
 // to look at everything.
 func (t *ticket) watch(ctx context.Context) error {
-	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(t.b.life))
 	begun := time.Now()
-	// From now on, and not from the revision that was seen: a watch that begins in the
-	// past is brought up to date by the server only every 100 ms.
 	before := t.before
-	events := t.b.client.Watch(watching, before, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
-	created := false
-	defer func() {
-		if created {
-			cancel()
-			return
-		}
-		// The client library forgets a watch that is cancelled before the server has
-		// answered, and the server keeps it.
-		if !t.b.detach(grantLimit, func(ctx context.Context) {
-			defer cancel()
-			select {
-			case <-events:
-			case <-ctx.Done():
-			}
-		}) {
-			cancel()
-		}
-	}()
+	opened, end := t.opening(before)
+	defer end()
+	var events clientv3.WatchChan
 	third := t.s.ttl / 3
 	timer := time.NewTimer(third - time.Duration(rand.Int64N(int64(third/10))))
 	defer timer.Stop()
 	for {
 		select {
+		case events = <-opened:
 		case resp, ok := <-events:
-			created = true
 			switch {
 			case ok && resp.Err() == nil && resp.Created && resp.Header.Revision > t.seen:
 				// Something has happened before the watch began.
@@ -221,6 +213,40 @@ func (t *ticket) watch(ctx context.Context) error {
 			return sessionLost(t.req.Key)
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+}
+
+// opening asks for a watch of an etcd key, which lasts until end. The client library
+// returns from Watch when the server has answered, which a member that stands still does
+// not; until then no other watch is asked for at this place, and the waiter looks by time.
+// Not before the answer is a watch cancelled: the client library would forget it, and the
+// server keep it.
+func (t *ticket) opening(name string) (opened <-chan clientv3.WatchChan, end func()) {
+	if t.asking.Swap(true) {
+		return nil, func() {}
+	}
+	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(t.b.life))
+	answer, unwanted := make(chan clientv3.WatchChan), make(chan struct{})
+	var given atomic.Bool
+	if !t.b.begin(func() {
+		// From now on, and not from the revision that was seen: a watch that begins in the
+		// past is brought up to date by the server only every 100 ms.
+		events := t.b.client.Watch(watching, name, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+		t.asking.Store(false)
+		given.Store(true)
+		select {
+		case answer <- events:
+		case <-unwanted:
+			cancel()
+		}
+	}) {
+		cancel()
+	}
+	return answer, func() {
+		close(unwanted)
+		if given.Load() {
+			cancel()
 		}
 	}
 }

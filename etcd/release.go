@@ -40,10 +40,7 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	}
 	if pending && !s.shared {
 		// What is on its way cannot create a key on a lease that has ended.
-		err := b.attempts(ctx, func(ctx context.Context) error {
-			_, err := b.client.Revoke(ctx, s.id)
-			return err
-		})
+		err := b.attempts(ctx, func(ctx context.Context) error { return b.revokeLease(ctx, s.id) })
 		if err != nil && !leaseNotFound(err) {
 			return keyError(ctx, hold.Key, err)
 		}

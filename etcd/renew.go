@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,15 +16,19 @@ import (
 // Renew renews the etcd lease of the hold, and then looks whether its key is still
 // there.
 func (b *etcdBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	r := b.RenewBatch(ctx, []backend.Hold{hold})[0]
-	return r.Validity, r.Err
+	out := make([]backend.Renewal, 1)
+	r := renewing{out: &out[0], hold: hold}
+	if r.out.Err = b.findHold(ctx, &r); r.out.Err == nil {
+		b.renewOn(ctx, r.s, r.s.ttl/64, []renewing{r})
+	}
+	return out[0].Validity, clientClosed(out[0].Err)
 }
 
 // batchSize is how many keys one request looks at; servers allow 128 unless told
 // otherwise (--max-txn-ops).
 const batchSize = 64
 
-// renewing is a hold whose session has been renewed, and whose key is to be seen.
+// renewing is a hold whose session is renewed, and whose key is then to be seen.
 type renewing struct {
 	out  *backend.Renewal
 	hold backend.Hold
@@ -30,56 +36,62 @@ type renewing struct {
 	s    *session
 }
 
-// RenewBatch renews each etcd lease once, and looks at the keys in one request.
+// RenewBatch renews each etcd lease once, and looks at the keys in one request. A lease
+// that was renewed within a twelfth of its TTL is not renewed again: what counts is when
+// that was, and more than half of the TTL is left when the next renewal is due.
 func (b *etcdBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
-	sent := b.clock.Now()
-	var live []renewing
-	renewed := map[*session]error{}
+	on := map[*session][]renewing{}
 	for i, hold := range holds {
 		r := renewing{out: &out[i], hold: hold}
-		if r.out.Err = b.findHold(ctx, &r); r.out.Err != nil {
-			continue
-		}
-		err, done := renewed[r.s]
-		if !done {
-			err = b.renewSession(ctx, r.s)
-			renewed[r.s] = err
-		}
-		switch {
-		case leaseNotFound(err):
-			r.out.Err = sessionLost(hold.Key)
-		case err != nil:
-			r.out.Err = keyError(ctx, hold.Key, err)
-		default:
-			live = append(live, r)
+		if r.out.Err = b.findHold(ctx, &r); r.out.Err == nil {
+			on[r.s] = append(on[r.s], r)
 		}
 	}
-	for len(live) > 0 {
-		some := live[:min(len(live), batchSize)]
-		live = live[len(some):]
-		b.seeKeys(ctx, some, sent)
+	var wg sync.WaitGroup
+	for s, some := range on {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, s.ttl/3) // that of ctx is for the longest TTL
+			defer cancel()
+			b.renewOn(ctx, s, s.ttl/12, some)
+		})
 	}
-	for i, r := range out {
-		if errors.Is(r.Err, errClientClosed) {
-			// No renewal can succeed any more, and the holder should not learn of it at the
-			// deadline only.
-			out[i].Err = fmt.Errorf("%w: %w", backend.ErrSessionLost, r.Err)
-		}
+	wg.Wait()
+	for i := range out {
+		out[i].Err = clientClosed(out[i].Err)
 	}
 	return out
 }
 
-// renewSession renews the session, unless that was just done for another of its
-// holds: the renewals of many holds come one by one within a few percent of the TTL.
-func (b *etcdBackend) renewSession(ctx context.Context, s *session) error {
-	b.mu.Lock()
-	fresh := !s.gone && b.clock.Now() < s.sent.Add(s.ttl/64)
-	b.mu.Unlock()
-	if fresh {
-		return nil
+// clientClosed makes it a loss that the client was closed: no renewal can succeed any
+// more, and the holder should not learn of it at the deadline only.
+func clientClosed(err error) error {
+	if errors.Is(err, errClientClosed) {
+		return fmt.Errorf("%w: %w", backend.ErrSessionLost, err)
 	}
-	return b.keepAlive(ctx, s)
+	return err
+}
+
+// renewOn renews the session, unless its last renewal was sent no longer ago than enough,
+// and looks at the keys of its holds.
+func (b *etcdBackend) renewOn(ctx context.Context, s *session, enough time.Duration, holds []renewing) {
+	sent := b.clock.Now()
+	if !b.renewedWithin(s, enough) {
+		if err := b.keepAlive(ctx, s); err != nil {
+			for _, r := range holds {
+				r.out.Err = keyError(ctx, r.hold.Key, err)
+				if leaseNotFound(err) {
+					r.out.Err = sessionLost(r.hold.Key)
+				}
+			}
+			return
+		}
+	}
+	for len(holds) > 0 {
+		some := holds[:min(len(holds), batchSize)]
+		holds = holds[len(some):]
+		b.seeKeys(ctx, some, sent)
+	}
 }
 
 // findHold finds the session that the hold lives on, or has to live on for its TTL.

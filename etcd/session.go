@@ -2,7 +2,10 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,6 +33,7 @@ type session struct {
 	until backend.Instant // until when the server has certainly kept it
 	epoch int64           // mod revision of the fence
 	gone  bool
+	under *renewal // that is under way, or was the last one
 }
 
 // opening is a shared session that is being granted, or was.
@@ -39,8 +43,12 @@ type opening struct {
 	err  error
 }
 
-// grantLimit bounds the request for a lease.
-const grantLimit = 5 * time.Second
+// endLimit bounds the revocation of a lease that nobody needs.
+const endLimit = 5 * time.Second
+
+// grantLimit bounds the request for a lease, which later is of no use. All acquisitions of
+// a TTL wait for one of them.
+func grantLimit(ttl time.Duration) time.Duration { return min(ttl-ttl/3, 5*time.Second) }
 
 // sharedSession returns the session for holds with this TTL that are renewed.
 // Several callers wait for one grant, which does not depend on their contexts.
@@ -51,7 +59,7 @@ func (b *etcdBackend) sharedSession(ctx context.Context, ttl time.Duration) (*se
 		o = &opening{done: make(chan struct{})}
 		b.shared[ttl] = o
 		b.mu.Unlock()
-		b.detach(grantLimit, func(ctx context.Context) { b.openShared(ctx, o, ttl) })
+		b.detach(grantLimit(ttl), func(ctx context.Context) { b.openShared(ctx, o, ttl) })
 	} else {
 		b.mu.Unlock()
 	}
@@ -84,16 +92,16 @@ func (b *etcdBackend) ownSession(ctx context.Context, ttl time.Duration) (*sessi
 		err error
 	}
 	answers := make(chan answer)
-	b.detach(grantLimit, func(detached context.Context) {
+	b.detach(grantLimit(ttl), func(detached context.Context) {
 		s, err := b.grant(detached, ttl, false)
 		select {
 		case answers <- answer{s, err}:
 			return
 		case <-ctx.Done():
-		case <-detached.Done():
+		case <-b.life.Done(): // and not when detached ends, of which the caller is still to be told
 		}
 		if err == nil {
-			_, _ = b.client.Revoke(detached, s.id)
+			b.revoke(s)
 		}
 	})
 	select {
@@ -106,17 +114,37 @@ func (b *etcdBackend) ownSession(ctx context.Context, ttl time.Duration) (*sessi
 	}
 }
 
-// grant asks the cluster for a lease. Without an answer nothing has been changed
-// that anybody could see.
+// grant asks the cluster for a lease, under an id of ours: a repeat after a lost answer
+// finds what the first has made. Without an answer nothing has been changed that anybody
+// could see.
 func (b *etcdBackend) grant(ctx context.Context, ttl time.Duration, shared bool) (*session, error) {
-	sent := b.clock.Now()
-	resp, err := b.client.Grant(ctx, int64(ttl/time.Second))
+	id, seconds := rand.Int64N(math.MaxInt64)+1, int64(ttl/time.Second)
+	s := &session{id: clientv3.LeaseID(id), ttl: ttl, shared: shared, fence: fenceName(b.prefix, clientv3.LeaseID(id)), ended: make(chan struct{})}
+	tries := 0
+	err := b.attempts(ctx, func(ctx context.Context) error {
+		if tries++; tries == 1 {
+			s.sent = b.clock.Now() // of the one that counts, which may be this
+		}
+		resp, err := pb.NewLeaseClient(b.client.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds, ID: id})
+		err = clientv3.ContextError(ctx, err)
+		if tries > 1 && errors.Is(err, rpctypes.ErrLeaseExist) {
+			return nil
+		}
+		if err == nil {
+			seconds = resp.TTL
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: an etcd lease of %s: %w", ttl, harmless(ctx, err))
 	}
-	s := &session{id: resp.ID, ttl: ttl, shared: shared, fence: fenceName(b.prefix, resp.ID), ended: make(chan struct{})}
-	s.confirm(sent, resp.TTL)
+	s.confirm(s.sent, seconds)
 	return s, nil
+}
+
+func (b *etcdBackend) revokeLease(ctx context.Context, id clientv3.LeaseID) error {
+	_, err := b.client.Revoke(ctx, id)
+	return err
 }
 
 // confirm notes that the server has begun the lease anew, after sent. The TTL that
@@ -131,46 +159,6 @@ func (s *session) confirm(sent backend.Instant, seconds int64) {
 	s.until = max(s.until, sent.Add(backend.ValidFor(ttl)))
 }
 
-// keepAlive renews the session once. The stream of the client library hides when a
-// request was sent, and its KeepAliveOnce goes on at full speed while no server
-// can be reached.
-func (b *etcdBackend) keepAlive(ctx context.Context, s *session) error {
-	return b.attempts(ctx, func(ctx context.Context) error {
-		sent := b.clock.Now()
-		seconds, err := b.askKeepAlive(ctx, s.id)
-		switch {
-		case leaseNotFound(err):
-			b.sessionGone(s)
-			return err
-		case err != nil:
-			return err
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		s.confirm(sent, seconds)
-		return nil
-	})
-}
-
-func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID) (seconds int64, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewLeaseClient(b.client.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return 0, clientv3.ContextError(ctx, err)
-	}
-	// The answer to a request that could not be sent tells why.
-	_ = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
-	resp, err := stream.Recv()
-	switch {
-	case err != nil:
-		return 0, clientv3.ContextError(ctx, err)
-	case resp.TTL <= 0:
-		return 0, rpctypes.ErrLeaseNotFound
-	}
-	return resp.TTL, nil
-}
-
 // untold is a context whose deadline gRPC does not send along: with one, both sides
 // set a timer for each request. Its end reaches the server as a cancellation.
 type untold struct{ context.Context }
@@ -182,21 +170,35 @@ func (untold) Deadline() (deadline time.Time, ok bool) { return time.Time{}, fal
 // one that does not answer in half of the time, or whose connection breaks, is
 // given up and the request goes to the next one.
 func (b *etcdBackend) attempts(ctx context.Context, send func(ctx context.Context) error) error {
+	half := noLimit
+	if deadline, ok := ctx.Deadline(); ok {
+		half = time.Until(deadline) / 2
+	}
+	return b.attemptsOf(ctx, half, 2, send)
+}
+
+const noLimit = time.Duration(math.MaxInt64)
+
+// attemptsOf makes so many attempts at most, each of which but the last is given up after
+// the limit.
+func (b *etcdBackend) attemptsOf(ctx context.Context, limit time.Duration, most int, send func(ctx context.Context) error) error {
 	if b.client.Ctx().Err() != nil {
 		return errClientClosed // the client library would try again until ctx ends
 	}
 	if len(b.client.Endpoints()) == 1 {
-		return send(untold{ctx})
+		most = 1
 	}
-	first, cancel := ctx, context.CancelFunc(func() {})
-	if deadline, ok := ctx.Deadline(); ok {
-		first, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-	}
-	err := send(untold{first})
-	timedOut := first.Err() != nil
-	cancel()
-	if err == nil || ctx.Err() != nil || !timedOut && !connectionBroke(err) {
-		return err
+	for ; most > 1; most-- {
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if limit != noLimit {
+			limited, cancel = context.WithTimeout(ctx, limit)
+		}
+		err := send(untold{limited})
+		timedOut := limited.Err() != nil
+		cancel()
+		if err == nil || ctx.Err() != nil || !timedOut && !connectionBroke(err) {
+			return err
+		}
 	}
 	return send(untold{ctx})
 }
@@ -213,7 +215,7 @@ func (b *etcdBackend) sessionGone(s *session) {
 	close(s.ended)
 	var ids []backend.ID
 	for id, m := range b.members {
-		if m.session == s && m.next == nil {
+		if m.session == s && m.next == nil && m.granted {
 			ids = append(ids, id)
 		}
 	}
@@ -236,9 +238,15 @@ func (b *etcdBackend) isGone(s *session) bool {
 // stale reports that the session should be renewed beside the next request, so
 // that a grant has most of its TTL before it.
 func (b *etcdBackend) stale(s *session) bool {
+	return !b.renewedWithin(s, s.ttl/6)
+}
+
+// renewedWithin reports whether the last confirmed renewal of the session was sent no
+// longer ago than that.
+func (b *etcdBackend) renewedWithin(s *session, d time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.clock.Now() >= s.sent.Add(s.ttl/6)
+	return !s.gone && b.clock.Now() < s.sent.Add(d)
 }
 
 // freshly runs f, and renews the session beside it when it is stale. The validity
@@ -248,15 +256,11 @@ func (b *etcdBackend) freshly(ctx context.Context, s *session, f func() error) e
 	if !b.stale(s) {
 		return f()
 	}
-	renewal, cancel := context.WithTimeout(ctx, s.ttl/6) // f does not wait for a member that stands still
+	limited, cancel := context.WithTimeout(ctx, s.ttl/6) // f does not wait for a member that stands still
 	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = b.keepAlive(renewal, s)
-	}()
+	r := b.underway(s)
 	err := f()
-	<-done
+	_ = r.wait(limited)
 	return err
 }
 
@@ -271,5 +275,7 @@ func (b *etcdBackend) validity(s *session, sent backend.Instant) backend.Validit
 
 // revoke ends a session in the background. It ends by itself otherwise.
 func (b *etcdBackend) revoke(s *session) {
-	b.detach(grantLimit, func(ctx context.Context) { _, _ = b.client.Revoke(ctx, s.id) })
+	b.detach(endLimit, func(ctx context.Context) {
+		_ = b.attempts(ctx, func(ctx context.Context) error { return b.revokeLease(ctx, s.id) })
+	})
 }

@@ -31,16 +31,20 @@ const (
 func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	if err := whyUnreachable(ctx, b.client, b.tls); badCertificate(err) {
-		return b.openError(ctx, err)
+	if err := whyUnreachable(ctx, b.client, b.tls); err != nil {
+		return b.openError(ctx, err) // the client library would try again until the time is over
 	}
 	versions := make(chan []string, 1)
 	b.detach(versionLimit, func(ctx context.Context) { versions <- b.versions(ctx) })
-	resp, err := b.client.Grant(ctx, 1)
-	if err != nil {
-		return b.openError(ctx, err)
+	var resp *clientv3.LeaseGrantResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Grant(ctx, 1)
+		return err
+	})
+	if err == nil {
+		err = b.attempts(ctx, func(ctx context.Context) error { return b.revokeLease(ctx, resp.ID) })
 	}
-	if _, err := b.client.Revoke(ctx, resp.ID); err != nil {
+	if err != nil && !leaseNotFound(err) {
 		return b.openError(ctx, err)
 	}
 	b.guarantees = guarantees(time.Duration(resp.TTL) * time.Second)
@@ -63,13 +67,15 @@ func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) err
 func (b *etcdBackend) checkPermission(ctx context.Context) error {
 	end := clientv3.GetPrefixRangeEnd(b.prefix)
 	never := clientv3.Compare(clientv3.Version(b.prefix), "<", 0)
-	_, err := b.client.Txn(ctx).If(never).Then(
-		clientv3.OpPut(b.prefix, ""),
-		clientv3.OpDelete(b.prefix+"keys/", clientv3.WithRange(end)),
-	).Else(
-		clientv3.OpGet(b.prefix, clientv3.WithRange(end), clientv3.WithCountOnly()),
-	).Commit()
-	return err
+	return b.attempts(ctx, func(ctx context.Context) error {
+		_, err := b.client.Txn(ctx).If(never).Then(
+			clientv3.OpPut(b.prefix, ""),
+			clientv3.OpDelete(b.prefix+"keys/", clientv3.WithRange(end)),
+		).Else(
+			clientv3.OpGet(b.prefix, clientv3.WithRange(end), clientv3.WithCountOnly()),
+		).Commit()
+		return err
+	})
 }
 
 // openError is the error of a request of the opening. What is not a refusal for

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
@@ -29,7 +30,11 @@ func TestSilent(t *testing.T) {
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	time.Sleep(500 * time.Millisecond)
+	c := clientOf(t, server)
+	eventually(t, "the child waits", func() bool {
+		resp, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && resp.Count > 1
+	})
 	server.Freeze(t) // in the middle, as for the child's requests
 	time.Sleep(500 * time.Millisecond)
 	server.Resume(t)

@@ -19,15 +19,9 @@ import (
 // endpoints does what it can, and looks at what is left on the servers afterwards.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	one := func(start func(servertest.TB, ...servertest.Option) *servertest.Server) func(testing.TB) []*servertest.Server {
-		return func(t testing.TB) []*servertest.Server { s := start(t); return []*servertest.Server{s, s} } // two ways to it
-	}
-	three := func(start func(servertest.TB, int, ...servertest.Option) []*servertest.Server) func(testing.TB) []*servertest.Server {
-		return func(t testing.TB) []*servertest.Server { return start(t, 3) }
-	}
-	for name, start := range map[string]func(testing.TB) []*servertest.Server{
-		"etcd": one(servertest.Etcd), "current": one(servertest.EtcdCurrent),
-		"three members": three(servertest.EtcdCluster), "current, three members": three(servertest.EtcdCurrentCluster),
+	for name, start := range map[string]func(t *testing.T) []*servertest.Server{
+		"packaged, two ways to one server": func(t *testing.T) []*servertest.Server { s := servertest.Etcd(t); return []*servertest.Server{s, s} },
+		"current, three members":           func(t *testing.T) []*servertest.Server { return servertest.EtcdCurrentCluster(t, 3) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +51,7 @@ func TestStorm(t *testing.T) {
 			require.Eventually(t, func() bool {
 				resp, err := c.Get(t.Context(), "storm/keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 				return err == nil && resp.Count == 0
-			}, time.Minute, 50*time.Millisecond, "no key of a lock is left")
+			}, 2*time.Minute, 50*time.Millisecond, "no key of a lock is left")
 		})
 	}
 }

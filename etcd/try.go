@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortiselock/lock/backend"
@@ -45,7 +46,11 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 
 // look refuses when the lock is held. Otherwise the transaction has the word.
 func (b *etcdBackend) look(ctx context.Context, n names) error {
-	resp, err := b.client.Get(ctx, n.dir, clientv3.WithRange(n.end), first()[0], first()[1])
+	var resp *clientv3.GetResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Get(ctx, n.dir, append(first(), clientv3.WithRange(n.end))...)
+		return err
+	})
 	if err != nil {
 		return readError(ctx, n.key, err)
 	}
@@ -83,6 +88,9 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 			a, err = b.askFenced(ctx, n, req, m, queue)
 			return err
 		})
+		if err == nil && a.alone && !queue && !b.grants(m) {
+			err = rpctypes.ErrLeaseNotFound // as somebody else was told meanwhile
+		}
 		switch {
 		case err == nil:
 			return a, m, nil

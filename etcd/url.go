@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -55,24 +57,46 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 }
 
 // openClient makes the client, which asks for a token at once if it has a
-// password, bounded by its dial timeout alone.
+// password, bounded by its dial timeout alone. As it would try that again and again
+// while it is refused the connection, another client goes before it.
 func openClient(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		conf.DialTimeout = max(min(conf.DialTimeout, time.Until(deadline)), time.Millisecond)
 	}
-	client, err := clientv3.New(conf)
-	if err == nil || conf.Username == "" {
-		return client, err
+	if conf.Username == "" {
+		return clientv3.New(conf)
 	}
-	// It may not be about the password.
-	conf.Username, conf.Password = "", ""
-	if stranger, serr := clientv3.New(conf); serr == nil {
-		if why := whyUnreachable(context.WithoutCancel(ctx), stranger, conf.TLS); why != nil {
-			err = why
+	plain := conf
+	plain.Username, plain.Password = "", ""
+	err := withClient(plain, func(stranger *clientv3.Client) error { return whyUnreachable(ctx, stranger, conf.TLS) })
+	if err != nil {
+		return nil, err
+	}
+	conf.DialOptions = []grpc.DialOption{grpc.WithChainUnaryInterceptor(authenticateBeside(plain))}
+	return clientv3.New(conf)
+}
+
+// authenticateBeside gives the password on a connection of its own, which nothing was
+// sent on. The client library sends its token along, and etcd 3.4 refuses whoever asks for
+// a new token while the one that is sent along has expired: for ever.
+func authenticateBeside(plain clientv3.Config) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if method != pb.Auth_Authenticate_FullMethodName {
+			return invoke(ctx, method, req, reply, cc, opts...)
 		}
-		_ = stranger.Close()
+		return withClient(plain, func(stranger *clientv3.Client) error {
+			return stranger.ActiveConnection().Invoke(ctx, method, req, reply)
+		})
 	}
-	return nil, err
+}
+
+func withClient(conf clientv3.Config, f func(c *clientv3.Client) error) error {
+	c, err := clientv3.New(conf)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(c)
 }
 
 // clientConfig reads the URL.
