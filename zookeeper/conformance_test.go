@@ -3,6 +3,8 @@ package zklock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,14 +48,73 @@ const conformanceTTL = 2 * time.Second
 
 // conformanceOfURL also makes the Configs in the processes that the suite starts.
 func conformanceOfURL(url string) conformance.Config {
+	var clients openedClients
 	return conformance.Config{
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: conformanceTTL})
+			b, err := backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: conformanceTTL})
+			if err == nil {
+				clients.add(b.(*zkBackend))
+			}
+			return b, err
 		},
-		Child:  url,
-		TTL:    conformanceTTL,
-		Budget: 15 * time.Second,
+		EndSession: clients.endSession,
+		Child:      url,
+		TTL:        conformanceTTL,
+		Budget:     15 * time.Second,
 	}
+}
+
+// openedClients are those whose sessions the suite may end.
+type openedClients struct {
+	mu  sync.Mutex
+	all []*zkBackend
+}
+
+func (o *openedClients) add(b *zkBackend) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, b)
+}
+
+// endSession ends the session of the last place in the queue.
+func (o *openedClients) endSession(ctx context.Context, key string) error {
+	o.mu.Lock()
+	all := slices.Clone(o.all)
+	o.mu.Unlock()
+	sessions := map[int64]*session{}
+	for _, b := range all {
+		if s, err := b.session(); err == nil && s.ready(ctx) == nil {
+			sessions[s.conn.SessionID()] = s
+		}
+	}
+	for _, looker := range sessions {
+		path, owner, err := last(ctx, looker, key)
+		s := sessions[owner]
+		if err != nil || s == nil || looker == s {
+			continue // its own may be ended just now, and it would not see what it leaves
+		}
+		return endOnServer(ctx, s, s.conn.Server(), func() bool {
+			stat, err := looker.exists(ctx, path)
+			return err == nil && stat == nil || s.ended()
+		})
+	}
+	return fmt.Errorf("no client sees who waits for %q", key)
+}
+
+// last is the path of the last place in the queue, and whose it is.
+func last(ctx context.Context, s *session, key string) (path string, owner int64, err error) {
+	dir := s.cfg.dirOf(key)
+	if err = s.sync(ctx, dir); err != nil {
+		return "", 0, err
+	}
+	children, _, err := s.children(ctx, dir)
+	czxid := int64(0)
+	for _, name := range children {
+		if _, stat, err := s.get(ctx, dir+"/"+name); err == nil && stat.Czxid > czxid {
+			path, owner, czxid = dir+"/"+name, stat.EphemeralOwner, stat.Czxid
+		}
+	}
+	return path, owner, err
 }
 
 // guardedOn writes a node beside the locks.

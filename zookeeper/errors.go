@@ -55,13 +55,33 @@ func isAny(err error, targets []error) bool {
 // nothing was changed, and nil for every other.
 func sentinelFor(err error) error {
 	switch {
-	case isAny(err, []error{zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrInvalidPath, zk.ErrInvalidFlags, zk.ErrBadArguments}),
-		strings.HasPrefix(err.Error(), "unknown error: -6"):
+	case isAny(err, []error{zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrInvalidPath, zk.ErrInvalidFlags, zk.ErrBadArguments}):
 		return backend.ErrPermanent
 	case isAny(err, []error{zk.ErrSessionMoved, zk.ErrSessionExpired, zk.ErrNoServer}):
 		return backend.ErrUnavailable
 	}
-	return nil
+	return unnamed[codeOf(err)].sentinel
+}
+
+// unnamed are the answers that the client library has no name for and that promise that
+// nothing was changed. What it knows neither, such as a system error (-1), may have been
+// carried out.
+var unnamed = map[string]struct {
+	sentinel error
+	text     string
+}{
+	"-6":   {backend.ErrPermanent, "the server does not know the request (unimplemented); ZooKeeper 3.5 or later is needed"},
+	"-119": {backend.ErrUnavailable, "the server is read-only: it is cut off from its quorum"},
+	"-120": {backend.ErrPermanent, "the session is local (localSessionsEnabled), and a lock needs one that the quorum knows; set localSessionsUpgradingEnabled=true"},
+	"-124": {backend.ErrPermanent, "the server wants SASL, which this client does not speak (sessionRequireClientSASLAuth)"},
+	"-125": {backend.ErrUnavailable, "the quota of a node above the lock is exceeded (enforceQuota); see it with: listquota PATH in zkCli.sh"},
+	"-127": {backend.ErrUnavailable, "the server throttles requests"},
+}
+
+// codeOf is the number of an answer that the client library has no name for.
+func codeOf(err error) string {
+	code, _ := strings.CutPrefix(err.Error(), "unknown error: ")
+	return code
 }
 
 func hintFor(err error) string {
@@ -72,8 +92,9 @@ func hintFor(err error) string {
 		return "; acl=creator needs a user and a password"
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 		return "; the prefix or the key has an ephemeral node that is not ours"
-	case strings.HasPrefix(err.Error(), "unknown error: -6"):
-		return "; ZooKeeper 3.5 or later is needed"
+	}
+	if u := unnamed[codeOf(err)]; u.text != "" {
+		return ": " + u.text
 	}
 	return ""
 }

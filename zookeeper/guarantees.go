@@ -12,10 +12,11 @@ func guarantees(timeout time.Duration) backend.Guarantees {
 		Name:  "zookeeper",
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
-			"The ensemble keeps its quorum's data: no restore from a backup, no reset of a majority, and nobody else deletes nodes below the prefix.",
+			"The ensemble keeps its quorum's data: no restore from a backup, no reset of a majority.",
+			"Nobody else deletes nodes below the prefix.",
 			"The tickTime of the servers is at most half the session timeout, as it is unless minSessionTimeout was set lower.",
 			"The rates of the leader's and the holder's clocks differ by less than one percent.",
-			"Holds survive a restart or a change of the leader if a quorum serves again within two thirds of the TTL; else the holder is told before anybody else can get the key.",
+			"Holds survive a restart or a change of the leader only if a quorum serves again within two thirds of the TTL.",
 		},
 		Expiry:          backend.ClockServerSteps,
 		MinTTL:          timeout,

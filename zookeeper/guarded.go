@@ -33,7 +33,7 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 	if !ok && lease.Context().Err() != nil {
 		return nil, notHeld(lease.Key())
 	}
-	b, ours := some.(*zkBackend)
+	b, ours := backend.As[*zkBackend](some)
 	if !ours {
 		return nil, fmt.Errorf("zklock: %w: the lease on %q is not one of this backend", backend.ErrUnsupported, lease.Key())
 	}

@@ -122,11 +122,20 @@ func (l *link) awaitWatches(limit time.Duration) {
 }
 
 // Write looks at the requests. Each is written in one piece: length, number, kind.
+//
+// A write that fails ends the connection, and is told by the reader alone, at once. The
+// client library answers a request whose write failed, and answers it again when the
+// reader ends. For the credentials, which it repeats after a reconnect, nobody takes the
+// second answer: it would wait for ever, and Close with it (go-zookeeper/zk issue 163). A
+// request that is made beside Close would have three.
 func (l *link) Write(p []byte) (int, error) {
 	if len(p) >= 12 {
 		l.asks(binary.BigEndian.Uint32(p[8:12]))
 	}
-	return l.Conn.Write(p)
+	if _, err := l.Conn.Write(p); err != nil {
+		_ = l.Close()
+	}
+	return len(p), nil
 }
 
 func (l *link) asks(kind uint32) {

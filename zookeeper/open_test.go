@@ -18,7 +18,7 @@ import (
 
 func openURL(t testing.TB, url string, opts ...lock.OpenOption) (lock.Locker, error) {
 	t.Helper()
-	l, err := lock.Open(short(t, 20*time.Second), url, opts...)
+	l, err := lock.Open(short(t, 2*time.Minute), url, opts...)
 	if err == nil {
 		t.Cleanup(func() { _ = l.Close() })
 	}
@@ -55,11 +55,10 @@ func TestOpenRefusesBadURLs(t *testing.T) {
 
 func TestOpenWithoutServer(t *testing.T) {
 	t.Parallel()
-	start := time.Now()
 	_, err := openURL(t, "zk://user:hunter2@127.0.0.1:1,127.0.0.1:2")
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	assert.NotContains(t, err.Error(), "hunter2")
-	assert.Less(t, time.Since(start), 5*time.Second)
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "that nobody listens is told at once")
 
 	// One that accepts and never answers.
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,23 +73,23 @@ func TestOpenWithoutServer(t *testing.T) {
 
 func TestTTLIsThatOfTheSession(t *testing.T) {
 	t.Parallel()
-	server := servertest.ZooKeeper(t, servertest.WithArgs("minSessionTimeout=4000", "maxSessionTimeout=6000"))
-	for asked, limit := range map[time.Duration]string{2 * time.Second: "at least 4s", 20 * time.Second: "at most 6s"} {
+	server := servertest.ZooKeeper(t, servertest.WithArgs("minSessionTimeout=4000", "maxSessionTimeout=12000"))
+	for asked, limit := range map[time.Duration]string{2 * time.Second: "at least 4s", 20 * time.Second: "at most 12s"} {
 		_, err := openURL(t, server.URL(), lock.WithDefaultTTL(asked))
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		require.ErrorContains(t, err, limit)
 	}
 	_, err := openURL(t, server.URL(), lock.WithDefaultTTL(lock.DefaultTTL))
 	require.ErrorIs(t, err, backend.ErrInvalid, "asked for, although it is the default")
-	require.ErrorContains(t, err, "6s")
+	require.ErrorContains(t, err, "12s")
 	l, err := openURL(t, server.URL())
 	require.NoError(t, err)
 	g, _ := lock.GuaranteesOf(l)
-	assert.Equal(t, 6*time.Second, g.MaxTTL, "the nearest to the default")
+	assert.Equal(t, 12*time.Second, g.MaxTTL, "the nearest to the default")
 	_, err = l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(5*time.Second))
 	require.ErrorIs(t, err, backend.ErrInvalid)
-	require.ErrorContains(t, err, "6s")
-	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(6*time.Second))
+	require.ErrorContains(t, err, "12s")
+	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(12*time.Second))
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context()))
 }

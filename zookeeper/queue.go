@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
@@ -72,9 +73,13 @@ func (n *node) stands(ctx context.Context) bool {
 
 // ticket is a node in the queue of its key.
 type ticket struct {
-	n     *node
-	first bool // nothing was before the node when it was created
+	n      *node
+	first  bool // nothing was before the node when it was created
+	behind atomic.Bool
 }
+
+// Behind implements backend.Ticket.
+func (t *ticket) Behind() bool { return t.behind.Load() }
 
 // Wait returns when nothing is before the node. Nodes are only ever added behind it,
 // so that what a server shows, however old it is, never shows too few before it. That
@@ -154,6 +159,9 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 	if !found {
 		n.forget()
 		return v, fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
+	}
+	if a.n > 0 {
+		t.behind.Store(true)
 	}
 	switch a.n {
 	case 0:

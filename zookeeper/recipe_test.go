@@ -138,7 +138,7 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 	ticket, err := b.Enqueue(t.Context(), request(key))
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
-	g, err := ticket.Wait(short(t, 5*time.Second))
+	g, err := ticket.Wait(short(t, time.Minute))
 	require.NoError(t, err)
 	assert.Positive(t, g.Token)
 	require.NoError(t, ticket.Withdraw(t.Context()))
@@ -152,17 +152,18 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 func TestVanishedParentsAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedZooKeeper(t)
-	b, conn := backendOn(t, &Options{Prefix: "vanishing/locks"}, server), rawOn(t, server)
+	above := "vanishing-" + backend.NewID().Hex()
+	b, conn := backendOn(t, &Options{Prefix: above + "/locks"}, server), rawOn(t, server)
 	key := uniqueKey(t)
 	hold, first := granted(t, b, request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
-	for _, path := range []string{b.dir(key), "/vanishing/locks", "/vanishing"} {
+	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
 		require.NoError(t, conn.Delete(path, -1))
 	}
 	hold, second := granted(t, b, request(key))
 	assert.Greater(t, second.Token, first.Token, "the sequence begins anew, the token does not")
 	require.NoError(t, b.Release(t.Context(), hold))
-	for _, path := range []string{b.dir(key), "/vanishing/locks", "/vanishing"} {
+	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
 		require.NoError(t, conn.Delete(path, -1))
 	}
 	ticket, err := b.Enqueue(t.Context(), request(key))
@@ -204,7 +205,8 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 	conn := rawOn(t, server)
 	l := lockerOn(t, waiter)
 	key := uniqueKey(t)
-	hold, _ := granted(t, holder, request(key))
+	held, err := lockerOn(t, holder).Acquire(t.Context(), key)
+	require.NoError(t, err)
 	const most = 1000
 	var wg sync.WaitGroup
 	for i := range most {
@@ -237,7 +239,7 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 		waiter.current.sweepWatches()
 		return len(waiter.current.watches) <= 1
 	})
-	require.NoError(t, holder.Release(t.Context(), hold))
+	require.NoError(t, held.Release(t.Context()))
 	eventually(t, "no watch is left on the server", func() bool {
 		return regexp.MustCompile(`Total watches:0\b`).MatchString(word(t, server, "wchs"))
 	})
@@ -250,9 +252,9 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 func TestReleaseWakesTwoOfManyWaiters(t *testing.T) {
 	t.Parallel()
 	server := servertest.ZooKeeper(t)
-	b := backendOn(t, &Options{Lock: lock.Options{TTL: 30 * time.Second}}, server)
+	b := backendOn(t, &Options{Lock: lock.Options{TTL: longest}}, server)
 	key := uniqueKey(t)
-	long := func() backend.Request { return backend.Request{Key: key, ID: backend.NewID(), TTL: 30 * time.Second} }
+	long := func() backend.Request { return backend.Request{Key: key, ID: backend.NewID(), TTL: longest} }
 	hold, _ := granted(t, b, long())
 	const waiters = 50
 	granting := make(chan backend.Hold, waiters)
@@ -274,7 +276,7 @@ func TestReleaseWakesTwoOfManyWaiters(t *testing.T) {
 		defer b.current.mu.Unlock()
 		return len(b.current.watches) == waiters-1
 	})
-	before := received(t, b, server)
+	begun, before := time.Now(), received(t, b, server)
 	var last uint64
 	for range waiters {
 		require.NoError(t, b.Release(t.Context(), hold))
@@ -283,7 +285,7 @@ func TestReleaseWakesTwoOfManyWaiters(t *testing.T) {
 		last = hold.Token
 	}
 	const each = 4 // deletes; lists, watches two: some of that is known already, as all share a session here
-	assert.LessOrEqual(t, received(t, b, server)-before, each*waiters+5)
+	assert.LessOrEqual(t, received(t, b, server)-before, each*waiters+ownRequests(begun))
 	require.NoError(t, b.Release(t.Context(), hold))
 }
 

@@ -131,7 +131,7 @@ func (s *session) whyNotGreeted() error {
 			return err
 		}
 	}
-	return errors.New("the server did not answer the handshake, or serves nobody for lack of a quorum")
+	return errors.New("the server did not answer the handshake: it serves nobody for lack of a quorum, or this is not its client port")
 }
 
 // admit gives the credentials, once. The client library repeats them on every
