@@ -30,7 +30,6 @@ const module = "github.com/mortiselock/lock"
 var testLibraries = []string{
 	"testing", "testing/", "net/http/httptest",
 	"github.com/stretchr/testify", "github.com/stretchr/testify/",
-	"github.com/ory/dockertest/",
 	"go.uber.org/goleak", "go.uber.org/goleak/",
 	"pgregory.net/rapid", "pgregory.net/rapid/",
 	"github.com/anishathalye/porcupine",
@@ -241,7 +240,7 @@ func TestEveryBackendRunsTheSuite(t *testing.T) {
 // examples, of the flawed locks and of the benchmarks.
 func TestLayoutIsComplete(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("docs/design.md")
+	page, err := os.ReadFile("docs/design/README.md")
 	require.NoError(t, err)
 	_, layout, ok := strings.Cut(string(page), "\n## Layout\n")
 	require.True(t, ok)
@@ -259,7 +258,7 @@ func TestLayoutIsComplete(t *testing.T) {
 				dir = above
 			}
 		}
-		assert.True(t, listed[dir], "%s is not in the layout of docs/design.md", dir)
+		assert.True(t, listed[dir], "%s is not in the layout of docs/design/README.md", dir)
 	}
 }
 

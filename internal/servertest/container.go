@@ -1,18 +1,12 @@
 package servertest
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/ory/dockertest/v3"
-	dc "github.com/ory/dockertest/v3/docker"
 )
 
 // containerData is the data directory in containers.
@@ -23,170 +17,136 @@ const containerData = "/data"
 // so it carries labels by which a later run finds it.
 type container struct {
 	engine *engine
-	opts   *dockertest.RunOptions
-	image  string
+	run    containerRun
 
-	mu       sync.Mutex
-	resource *dockertest.Resource // nil before the first start and after wipe
+	mu sync.Mutex
+	id string // empty before the first start and after wipe
 }
 
-func newContainer(e *engine, k *kind, c config, image string, port int) *container {
-	repository, tag := splitImage(image)
-	inner := dc.Port(strconv.Itoa(k.containerPort) + "/tcp")
-	opts := &dockertest.RunOptions{
-		Name:         fmt.Sprintf("mortise-%s-%d-%08x", k.name, os.Getpid(), rand.Uint32()),
-		Repository:   repository,
-		Tag:          tag,
-		Cmd:          k.command(launch{config: c, host: "0.0.0.0", port: k.containerPort, dir: containerData}),
-		ExposedPorts: []string{string(inner)},
+// containerRun is what internal/containers is told to make.
+type containerRun struct {
+	Name             string
+	Image            image
+	Cmd, Env         []string
+	Port             string
+	HostIP, HostPort string
+	Labels           map[string]string
+}
+
+func newContainer(e *engine, k *kind, c config, name string, port int) *container {
+	run := containerRun{
+		Name:   fmt.Sprintf("mortise-%s-%d-%08x", k.name, os.Getpid(), rand.Uint32()),
+		Image:  splitImage(name),
+		Cmd:    k.command(launch{config: c, host: "0.0.0.0", port: k.containerPort, dir: containerData}),
+		Port:   strconv.Itoa(k.containerPort) + "/tcp",
+		HostIP: e.bindIP,
 		// A chosen port, since one that Docker chooses changes at each start.
-		PortBindings: map[dc.Port][]dc.PortBinding{inner: {{HostIP: e.bindIP, HostPort: strconv.Itoa(port)}}},
+		HostPort: strconv.Itoa(port),
 	}
 	if k.containerEnv != nil {
-		opts.Env = k.containerEnv(c)
+		run.Env = k.containerEnv(c)
 	}
-	return &container{engine: e, opts: opts, image: image}
+	return &container{engine: e, run: run}
 }
 
 // splitImage splits name:tag, name@digest or name, where the name may hold the
 // port of a registry.
-func splitImage(image string) (repository, tag string) {
-	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
-		return image[:i], image[i+1:]
+func splitImage(name string) image {
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		return image{name[:i], name[i+1:]}
 	}
-	return image, "latest"
+	return image{name, "latest"}
 }
 
-func (c *container) get() *dockertest.Resource {
+func (c *container) get() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.resource
+	return c.id
 }
 
-func (c *container) set(r *dockertest.Resource) {
+func (c *container) set(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resource = r
+	c.id = id
 }
 
 func (c *container) start() error {
-	r := c.get()
-	if r == nil {
-		c.opts.Labels = c.engine.labels()
-		created, err := c.engine.pool.RunWithOptions(c.opts, func(host *dc.HostConfig) {
-			host.PublishAllPorts = false
-			host.RestartPolicy = dc.NeverRestart()
-		})
+	id := c.get()
+	if id == "" {
+		c.run.Labels = c.engine.labels()
+		made, err := ask[string](c.engine, "Run", c.run)
 		if err != nil {
-			// A container that could not be started exists all the same.
-			return errors.Join(err, c.engine.removeContainer(c.opts.Name))
-		}
-		r = created
-		c.set(r)
-	} else {
-		ctx, cancel := c.engine.bound()
-		defer cancel()
-		if err := c.engine.pool.Client.StartContainerWithContext(r.Container.ID, nil, ctx); err != nil {
 			return err
 		}
+		id = made
+		c.set(id)
+	} else if err := c.engine.tell("Start", id); err != nil {
+		return err
 	}
-	// Holds for one start: the engine forgets it when the container exits.
-	return r.Expire(uint(lifetime().Seconds()))
+	return c.expire(uint(lifetime().Seconds()))
+}
+
+func (c *container) expire(seconds uint) error {
+	return c.engine.tell("Expire", struct {
+		ID      string
+		Seconds uint
+	}{c.get(), seconds})
 }
 
 func (c *container) running() bool {
-	r := c.get()
-	if r == nil {
+	id := c.get()
+	if id == "" {
 		return false
 	}
-	ctx, cancel := c.engine.bound()
-	defer cancel()
-	state, err := c.engine.pool.Client.InspectContainerWithContext(r.Container.ID, ctx)
-	return err == nil && state.State.Running
+	running, err := ask[bool](c.engine, "Running", id)
+	return err == nil && running
 }
 
 func (c *container) kill() error {
-	r := c.get()
-	if r == nil {
+	if c.get() == "" {
 		return nil
 	}
-	ctx, cancel := c.engine.bound()
-	defer cancel()
-	err := c.engine.pool.Client.KillContainer(dc.KillContainerOptions{ID: r.Container.ID, Signal: dc.SIGKILL, Context: ctx})
-	if down := (*dc.ContainerNotRunning)(nil); err != nil && !errors.As(err, &down) {
-		return err
-	}
-	_, err = c.engine.pool.Client.WaitContainerWithContext(r.Container.ID, ctx)
-	return err
+	return c.engine.tell("Kill", c.get())
 }
 
-func (c *container) freeze() error {
-	return c.withID(c.engine.pool.Client.PauseContainer)
-}
+func (c *container) freeze() error { return c.tell("Pause") }
+func (c *container) resume() error { return c.tell("Unpause") }
 
-func (c *container) resume() error {
-	return c.withID(c.engine.pool.Client.UnpauseContainer)
-}
-
-func (c *container) withID(do func(id string) error) error {
-	r := c.get()
-	if r == nil {
+func (c *container) tell(method string) error {
+	id := c.get()
+	if id == "" {
 		return os.ErrProcessDone
 	}
-	return do(r.Container.ID)
+	return c.engine.tell(method, id)
 }
 
 func (c *container) wipe() error { return c.remove() }
 
 func (c *container) remove() error {
-	if c.get() == nil {
+	if c.get() == "" {
 		return nil
 	}
-	if err := c.engine.removeContainer(c.opts.Name); err != nil {
+	if err := c.engine.tell("Remove", c.run.Name); err != nil {
 		return err
 	}
-	c.set(nil)
-	c.engine.pool.Client.HTTPClient.CloseIdleConnections()
+	c.set("")
 	return nil
 }
 
 func (c *container) pid() int { return 0 }
 
 func (c *container) log() string {
-	r := c.get()
-	if r == nil {
+	id := c.get()
+	if id == "" {
 		return "(there is no container)"
 	}
-	ctx, cancel := c.engine.bound()
-	defer cancel()
-	var text bytes.Buffer
-	err := c.engine.pool.Client.Logs(dc.LogsOptions{
-		Context: ctx, Container: r.Container.ID,
-		OutputStream: &text, ErrorStream: &text,
-		Stdout: true, Stderr: true, Tail: "30",
-	})
+	text, err := ask[string](c.engine, "Log", id)
 	if err != nil {
-		fmt.Fprintf(&text, "(its log can't be read: %v)", err)
+		text += fmt.Sprintf("(its log can't be read: %v)", err)
 	}
-	return text.String()
+	return text
 }
 
 func (c *container) String() string {
-	return fmt.Sprintf("container %s of %s", c.opts.Name, c.image)
-}
-
-// removeContainer removes a container with its volumes. One that is not there
-// is fine.
-func (e *engine) removeContainer(name string) error {
-	ctx, cancel := e.bound()
-	defer cancel()
-	err := e.pool.Client.RemoveContainer(dc.RemoveContainerOptions{ID: name, Force: true, RemoveVolumes: true, Context: ctx})
-	if gone := (*dc.NoSuchContainer)(nil); errors.As(err, &gone) {
-		return nil
-	}
-	return err
-}
-
-func (e *engine) bound() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), readyBound)
+	return fmt.Sprintf("container %s of %s:%s", c.run.Name, c.run.Image.Repository, c.run.Image.Tag)
 }

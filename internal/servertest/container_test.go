@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	dc "github.com/ory/dockertest/v3/docker"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,7 +25,7 @@ func TestContainerExpires(t *testing.T) {
 	expire := func() {
 		t.Helper()
 		require.True(t, s.inst.running())
-		require.NoError(t, c.get().Expire(1))
+		require.NoError(t, c.expire(1))
 		require.Eventually(t, func() bool { return !s.inst.running() }, readyBound, 50*time.Millisecond)
 	}
 	expire()
@@ -39,25 +38,19 @@ func TestSweepRemovesExpiredContainers(t *testing.T) {
 	t.Parallel()
 	s, c := inContainer(t)
 	leftover := func(expires time.Time) string {
-		made, err := c.engine.pool.Client.CreateContainer(dc.CreateContainerOptions{
-			Config: &dc.Config{
-				Image:  c.image,
-				Cmd:    []string{"redis-server"},
-				Labels: map[string]string{labelExpires: strconv.FormatInt(expires.Unix(), 10)},
-			},
-			HostConfig: &dc.HostConfig{},
-		})
+		run := c.run
+		run.Name += "-" + strconv.FormatInt(expires.Unix(), 10)
+		run.HostPort = ""
+		run.Labels = map[string]string{labelExpires: strconv.FormatInt(expires.Unix(), 10)}
+		id, err := ask[string](c.engine, "Run", run)
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.engine.removeContainer(made.ID) })
-		return made.ID
+		t.Cleanup(func() { _ = c.engine.tell("Remove", id) })
+		return id
 	}
 	old, young := leftover(time.Now().Add(-time.Minute)), leftover(time.Now().Add(time.Minute))
 	c.engine.sweep()
-	_, err := c.engine.pool.Client.InspectContainer(old)
-	gone := (*dc.NoSuchContainer)(nil)
-	require.ErrorAs(t, err, &gone)
-	_, err = c.engine.pool.Client.InspectContainer(young)
-	require.NoError(t, err)
+	require.False(t, exists(t, c.engine, old))
+	require.True(t, exists(t, c.engine, young))
 	require.NoError(t, client(t, s).Ping(t.Context()).Err(), "our own is not expired")
 }
 
@@ -67,13 +60,18 @@ func TestContainerIsRemoved(t *testing.T) {
 	var name string
 	result := attempt(func(tb TB) {
 		s := Redis(tb, WithPersistence())
-		name = s.inst.(*container).opts.Name
+		name = s.inst.(*container).run.Name
 		s.Kill(tb)
 	})
 	require.Empty(t, result.failed)
-	_, err := c.engine.pool.Client.InspectContainer(name)
-	gone := (*dc.NoSuchContainer)(nil)
-	require.ErrorAs(t, err, &gone)
+	require.False(t, exists(t, c.engine, name))
+}
+
+func exists(t *testing.T, e *engine, id string) bool {
+	t.Helper()
+	there, err := ask[bool](e, "Exists", id)
+	require.NoError(t, err)
+	return there
 }
 
 func TestContainerThatExitsShowsItsLog(t *testing.T) {

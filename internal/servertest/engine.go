@@ -2,30 +2,26 @@ package servertest
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/rpc"
+	"net/rpc/jsonrpc"
 	"net/url"
+	"os"
+	"os/exec"
 	"strconv"
 	"time"
-
-	"github.com/ory/dockertest/v3"
-	dc "github.com/ory/dockertest/v3/docker"
 )
 
-const (
-	pingBound = 5 * time.Second // for the Docker engine to answer
-	pullBound = 3 * time.Minute // for an image to be pulled
+// labelExpires marks our containers, with the Unix second after which they are nobody's.
+const labelExpires = "mortise.servertest.expires"
 
-	// labelExpires marks our containers, with the Unix second after which they
-	// are nobody's.
-	labelExpires = "mortise.servertest.expires"
-)
-
-// engine is a Docker engine that answered.
+// engine is a Docker engine that answered, behind the program internal/containers, which
+// ends with this process.
 type engine struct {
-	pool   *dockertest.Pool
+	rpc    *rpc.Client
 	host   string // where published ports are reached
 	bindIP string // address on the engine's machine to publish ports on
 	images memo[struct{}]
@@ -37,17 +33,19 @@ var engines memo[*engine]
 func (f *finder) engine() (*engine, error) {
 	endpoint := f.getenv("DOCKER_HOST")
 	return engines.get(endpoint, func() (*engine, error) {
-		pool, err := dockertest.NewPool(endpoint)
+		program, err := f.moduleProgram("containers")
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), pingBound)
-		defer cancel()
-		if err := pool.Client.PingWithContext(ctx); err != nil {
+		e, err := newEngine(program)
+		if err != nil {
 			return nil, err
 		}
-		e := &engine{pool: pool, host: "127.0.0.1", bindIP: "127.0.0.1"}
-		if u, err := url.Parse(pool.Client.Endpoint()); err == nil && u.Scheme != "unix" && u.Scheme != "npipe" && u.Hostname() != "" {
+		at, err := ask[string](e, "Connect", endpoint)
+		if err != nil {
+			return nil, errors.Join(err, e.rpc.Close())
+		}
+		if u, err := url.Parse(at); err == nil && u.Scheme != "unix" && u.Scheme != "npipe" && u.Hostname() != "" {
 			e.host, e.bindIP = u.Hostname(), ""
 		}
 		e.sweep()
@@ -55,28 +53,75 @@ func (f *finder) engine() (*engine, error) {
 	})
 }
 
+// closeEngines ends the programs. The next use starts them again.
+func closeEngines() (err error) {
+	engines.mu.Lock()
+	defer engines.mu.Unlock()
+	for _, get := range engines.runs {
+		if e, failed := get(); failed == nil {
+			err = errors.Join(err, e.rpc.Close())
+		}
+	}
+	engines.runs = nil
+	return err
+}
+
+func newEngine(program string) (*engine, error) {
+	cmd := exec.Command(program)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &engine{rpc: jsonrpc.NewClient(pipe{out, in, cmd}), host: "127.0.0.1", bindIP: "127.0.0.1"}, nil
+}
+
+// pipe is what a program reads and writes.
+type pipe struct {
+	io.Reader
+	io.WriteCloser
+	cmd *exec.Cmd
+}
+
+func (p pipe) Close() error { return errors.Join(p.WriteCloser.Close(), p.cmd.Wait()) }
+
+// ask has the program do something, and returns its answer.
+func ask[T any](e *engine, method string, args any) (answer T, err error) {
+	return answer, e.rpc.Call("Engine."+method, args, &answer)
+}
+
+func (e *engine) tell(method string, args any) error {
+	_, err := ask[struct{}](e, method, args)
+	return err
+}
+
+// image is a repository with a tag.
+type image struct{ Repository, Tag string }
+
 // has reports whether the engine has the image.
-func (e *engine) has(image string) bool {
-	repository, tag := splitImage(image)
-	_, err := e.pool.Client.InspectImage(repository + ":" + tag)
-	return err == nil
+func (e *engine) has(name string) bool {
+	has, err := ask[bool](e, "Has", splitImage(name))
+	return err == nil && has
 }
 
 // ensureImage pulls the image unless the engine has it.
-func (e *engine) ensureImage(image string) error {
-	_, err := e.images.get(image, func() (struct{}, error) {
-		repository, tag := splitImage(image)
-		_, err := e.pool.Client.InspectImage(repository + ":" + tag)
-		if !errors.Is(err, dc.ErrNoSuchImage) {
+func (e *engine) ensureImage(name string) error {
+	_, err := e.images.get(name, func() (struct{}, error) {
+		has, err := ask[bool](e, "Has", splitImage(name))
+		if err != nil || has {
 			return struct{}{}, err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), pullBound)
-		defer cancel()
-		err = e.pool.Client.PullImage(dc.PullImageOptions{Repository: repository, Tag: tag, Context: ctx}, dc.AuthConfiguration{})
-		if err != nil {
-			err = fmt.Errorf("the engine does not have it, and pulling it failed: %w", err)
+		if err := e.tell("Pull", splitImage(name)); err != nil {
+			return struct{}{}, fmt.Errorf("the engine does not have it, and pulling it failed: %w", err)
 		}
-		return struct{}{}, err
+		return struct{}{}, nil
 	})
 	return err
 }
@@ -88,17 +133,14 @@ func (e *engine) labels() map[string]string {
 
 // sweep removes the containers of test binaries that were killed.
 func (e *engine) sweep() {
-	found, err := e.pool.Client.ListContainers(dc.ListContainersOptions{
-		All:     true,
-		Filters: map[string][]string{"label": {labelExpires}},
-	})
+	found, err := ask[map[string]string](e, "Labelled", labelExpires)
 	if err != nil {
 		return
 	}
-	for _, c := range found {
-		expires, err := strconv.ParseInt(c.Labels[labelExpires], 10, 64)
+	for id, label := range found {
+		expires, err := strconv.ParseInt(label, 10, 64)
 		if err == nil && time.Now().Unix() > expires {
-			_ = e.removeContainer(c.ID) // the next run tries again
+			_ = e.tell("Remove", id) // the next run tries again
 		}
 	}
 }

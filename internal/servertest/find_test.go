@@ -212,14 +212,13 @@ func firstPort(t *testing.T, addr string) *finder {
 
 func TestSplitImage(t *testing.T) {
 	t.Parallel()
-	for image, want := range map[string][2]string{
+	for name, want := range map[string]image{
 		"redis:7":                  {"redis", "7"},
 		"redis":                    {"redis", "latest"},
 		"host:5000/team/redis":     {"host:5000/team/redis", "latest"},
 		"host:5000/team/redis:7.2": {"host:5000/team/redis", "7.2"},
 		"redis@sha256:abc":         {"redis@sha256", "abc"},
 	} {
-		repository, tag := splitImage(image)
-		require.Equal(t, want, [2]string{repository, tag}, image)
+		require.Equal(t, want, splitImage(name), name)
 	}
 }

@@ -30,12 +30,13 @@ func both(dirs []Direction) []Direction {
 // All methods are safe for concurrent use. They apply to what either side sends
 // after they return; what was under way at that moment may still pass.
 type TCPProxy struct {
-	addr, server string
-	wg           sync.WaitGroup
-	life         context.Context // ends at cleanup
-	end          context.CancelFunc
+	addr string
+	wg   sync.WaitGroup
+	life context.Context // ends at cleanup
+	end  context.CancelFunc
 
 	mu       sync.Mutex
+	server   string        // where new connections lead
 	changed  chan struct{} // closed and replaced when frozen changes
 	listener net.Listener  // nil while connections are refused
 	links    map[*link]bool
@@ -107,6 +108,14 @@ func (p *TCPProxy) Accept(t TB) {
 	if err := p.listen(); err != nil {
 		t.Fatalf("servertest: the proxy can't listen again: %v", err)
 	}
+}
+
+// LeadTo has new connections made to another server (host:port). Those that are open
+// stay where they are, as at a planned switchover.
+func (p *TCPProxy) LeadTo(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = addr
 }
 
 // Cut ends every open connection on both sides at once, with a reset. New ones
@@ -229,8 +238,9 @@ func (p *TCPProxy) serve(client *net.TCPConn) {
 	l := &link{proxy: p, ends: [2]*net.TCPConn{ToClient: client}, over: make(chan struct{})}
 	p.mu.Lock()
 	p.accepted++
+	to := p.server
 	p.mu.Unlock()
-	server, err := new(net.Dialer).DialContext(p.life, "tcp", p.server)
+	server, err := new(net.Dialer).DialContext(p.life, "tcp", to)
 	if err != nil {
 		l.cut()
 		return

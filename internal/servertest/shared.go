@@ -28,7 +28,7 @@ type stopAfter struct {
 
 func (r stopAfter) Run() int {
 	code := r.runner.Run()
-	if err := r.servers.stop(); err != nil {
+	if err := errors.Join(r.servers.stop(), closeEngines()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return max(code, 1)
 	}
