@@ -74,7 +74,7 @@ func All() []Lock {
 		z32, z18, z35, z46, z31,
 		z14, z13, z42, z15, z17, z16, z11, z12,
 		z28, z29, z41Loss, z41Panic,
-		z37, z37Step, z36, z30, z50,
+		z37, z37Step, z36, z30, z50, z51,
 		z24, z25, z27,
 	}
 }

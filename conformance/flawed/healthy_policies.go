@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -111,7 +112,13 @@ type asking struct {
 	shut context.CancelFunc
 
 	mu    sync.Mutex
-	turns map[string]chan struct{} // one caller at a time asks for a key
+	turns map[string]*turn
+}
+
+// turn lets one caller at a time ask for a key.
+type turn struct {
+	taken chan struct{}
+	held  atomic.Bool // by what the server said last
 }
 
 // nowAndThen waits for a while that is never twice the same.
@@ -121,7 +128,7 @@ func nowAndThen(ctx context.Context, _ string) (pause func()) {
 
 func newAsking(l lock.Locker, prepare func(context.Context, string) func()) *asking {
 	life, shut := context.WithCancel(context.Background())
-	return &asking{policy: policy{l}, prepare: prepare, life: life, shut: shut, turns: map[string]chan struct{}{}}
+	return &asking{policy: policy{l}, prepare: prepare, life: life, shut: shut, turns: map[string]*turn{}}
 }
 
 // Acquire implements lock.Locker. Callers have their turns in the order in which
@@ -131,12 +138,11 @@ func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (
 		return nil, err
 	}
 	turn := a.turn(key)
-	last := held(key) // by others of this Locker, who are before this one
 	select {
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
+	case turn.taken <- struct{}{}:
+		defer func() { <-turn.taken }()
 	case <-ctx.Done():
-		return nil, gaveUp(ctx, last)
+		return nil, gaveUp(ctx, turn.known(key))
 	case <-a.life.Done():
 		return nil, lock.ErrClosed
 	}
@@ -144,8 +150,12 @@ func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (
 	defer stop()
 	defer context.AfterFunc(a.life, stop)()
 	pause := a.prepare(waiting, key)
+	last := turn.known(key)
 	for {
 		lease, err := a.TryAcquire(ctx, key, opts...)
+		if err == nil || ctx.Err() == nil {
+			turn.held.Store(err == nil || errors.Is(err, lock.ErrHeld))
+		}
 		switch {
 		case err == nil:
 			return lease, nil
@@ -167,13 +177,21 @@ func gaveUp(ctx context.Context, last error) error {
 	return fmt.Errorf("flawed: gave up: %w; %w", ctx.Err(), last)
 }
 
-func (a *asking) turn(key string) chan struct{} {
+func (a *asking) turn(key string) *turn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.turns[key] == nil {
-		a.turns[key] = make(chan struct{}, 1)
+		a.turns[key] = &turn{taken: make(chan struct{}, 1)}
 	}
 	return a.turns[key]
+}
+
+// known is what those tell who were before a caller without an answer of its own.
+func (t *turn) known(key string) error {
+	if t.held.Load() {
+		return held(key)
+	}
+	return fmt.Errorf("%w: the server has not answered", lock.ErrUnavailable)
 }
 
 // Close implements lock.Locker.

@@ -14,7 +14,7 @@ var z30 = Lock{
 	Instead: "Give the place up on every way out, detached from the context that has ended, until the server confirms it.",
 	File:    "place_left_in_queue.go", Over: Memory,
 	Rule:    "CancelDuring",
-	Also:    append([]string{"QueueWithdraw", "WaiterOrderLocal", "CancelHarmsNobody", "NoSecretsInErrors", "LateGrant"}, cleanUps...),
+	Also:    append([]string{"QueueWithdraw", "WaiterOrderLocal", "CancelHarmsNobody", "NoSecretsInErrors", "LateGrant", "SilenceIsNotHeld"}, cleanUps...),
 	onQueue: func(q queued) backend.Backend { return placeLeft{q} },
 }
 

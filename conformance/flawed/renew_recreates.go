@@ -14,7 +14,7 @@ var z13 = Lock{
 	Instead: "A renewal that finds no record has lost the hold. Whoever wants the key again acquires it.",
 	File:    "renew_recreates.go", Over: Redis,
 	Rule:    "RenewNeverResurrects",
-	Also:    []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal"},
+	Also:    []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal", "RenewKeeps"},
 	onRedis: func(s single) backend.Backend { return renewRecreates{s} },
 }
 

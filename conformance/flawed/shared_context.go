@@ -15,8 +15,8 @@ var z50 = Lock{
 	Instead: "Send what goes together on a context of its own, and let the context of each caller end its own wait only.",
 	File:    "shared_context.go", Over: Memory,
 	Rule:     "CancelHarmsNobody",
-	Slow:     true,                                                                                // the end of one context is that of all requests under way
-	Also:     append([]string{"CancelBeforeSend", "NoSecretsInErrors", "LateGrant"}, cleanUps...), // where some callers give up beside others
+	Slow:     true,                                                                                            // the end of one context is that of all requests under way
+	Also:     append([]string{"CancelBeforeSend", "NoSecretsInErrors", "LateGrant", "TTLGrain"}, cleanUps...), // where some callers give up beside others
 	onMemory: func(p primitives) backend.Backend { return &sharedContext{primitives: p} },
 }
 

@@ -13,8 +13,8 @@ import (
 var z07Watch = Lock{
 	ID: "Z07", Title: "WATCH and EXEC on different connections",
 	Summary: "WATCH guards a connection, the transaction goes out on another, and nothing is guarded.",
-	Seen: "Pooled clients whose commands take any free connection; the documentation of Spring Data Redis warns of it " +
-		"(RedisTemplate, SessionCallback), and in go-redis it is one letter: rdb for tx.",
+	Seen: "Pooled clients whose commands take any free connection. The documentation of Spring Data Redis warns of it " +
+		"(SessionCallback). In go-redis it is one letter: rdb for tx.",
 	Instead: "A script; or WATCH, MULTI and EXEC on one connection.",
 	File:    "watch_on_other_connection.go", Over: Redis,
 	Rule:    "ReleaseAtExpiry",

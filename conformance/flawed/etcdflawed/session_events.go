@@ -10,7 +10,7 @@ import (
 
 var z33 = Lock{
 	ID: "Z33", Title: "loss only from events of the session",
-	Summary: "The holder believes in its hold until the client library says that the session has ended, which is later than the server ends it: another client holds the key meanwhile.",
+	Summary: "The holder believes in its hold until the client library says that the session has ended. The server ends it earlier, and another client holds the key meanwhile.",
 	Seen:    "wrappers of concurrency.Session.Done and of ZooKeeper's session events; docker/libkv pull request 156; with a lease of 2 s and a frozen server, Done came after 3.7 s",
 	Instead: "Count a deadline of your own from the instant before the last confirmed renewal was sent.",
 	File:    "session_events.go",

@@ -9,7 +9,7 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "two handles in one session both hold",
-	Summary: "The key of an acquisition is named by the client's session, so that a second acquisition of the same client finds the key of the first and takes it for its own.",
+	Summary: "An acquisition's key is named by the client's session. A second acquisition of the same client finds the key of the first, and takes it for its own.",
 	Seen:    "two concurrency.Mutex of one concurrency.Session both hold (etcd-io/etcd pull request 11364)",
 	Instead: "Give each acquisition a key of its own.",
 	File:    "shared_session.go",

@@ -11,7 +11,7 @@ import (
 
 var z47 = Lock{
 	ID: "Z47", Title: "a waiter is granted without a look at its own lease",
-	Summary: "The wait ends when the place before is gone, and the waiter takes the key for its own although its own place went with its lease: the next in the queue holds it too.",
+	Summary: "The wait ends when the place before is gone. The waiter takes the key for its own, although its own place went with its lease. The next in the queue holds it too.",
 	Seen:    "etcd 3.4.3 (Jepsen, January 2020; etcd-io/etcd issue 11456)",
 	Instead: "Read your own place again, with its lease, in the step that grants.",
 	File:    "waiter_unchecked.go",

@@ -38,7 +38,7 @@ const TTL = time.Second
 
 // All lists the broken locks.
 func All() []Lock {
-	return []Lock{takesWithoutCondition, releasesWithoutOwner, selectThenUpdate, clientClock, sessionTimeZones, rowsAffected, waitTimeoutIsFinal, goesOnAfterDeadlock}
+	return []Lock{takesWithoutCondition, releasesWithoutOwner, selectThenUpdate, clientClock, sessionTimeZones, rowsAffected, waitTimeoutIsFinal, goesOnAfterDeadlock, batchScans}
 }
 
 // Healthy is the lock that the broken ones are made of.
@@ -56,9 +56,14 @@ func (l Lock) Config(ctx context.Context, db *sql.DB, name string) (conformance.
 		owner VARBINARY(32) NOT NULL,
 		expires `+expires+` NOT NULL) ENGINE=InnoDB`)
 	var clients atomic.Int64
+	var guarded *conformance.GuardedWrite
+	if b, ok := l.make(table{db: db, name: name}).(batching); ok {
+		guarded = b.guarded()
+	}
 	return conformance.Config{
-		Name: l.ID + " " + l.Title,
-		TTL:  TTL,
+		Guarded: guarded,
+		Name:    l.ID + " " + l.Title,
+		TTL:     TTL,
 		OpenBackend: func(context.Context) (backend.Backend, error) {
 			return l.make(table{db: db, name: name, number: int(clients.Add(1))}), nil
 		},

@@ -11,7 +11,7 @@ import (
 
 var goesOnAfterDeadlock = Lock{
 	ID: "Z44", Title: "after 1213 the hold is believed to exist",
-	Summary: "Two clients lock a row that does not exist, the server ends one of them with a deadlock, and that one goes on as if only its INSERT had been superfluous.",
+	Summary: "Two clients lock a row that does not exist. The server ends one of them with a deadlock, and that one goes on as if only its INSERT had failed.",
 	Seen:    "mysqljs/mysql#2575 and lukas-krecan/ShedLock#147 show the deadlock; what is made of it is often a log line.",
 	Instead: "1213 has rolled back the whole transaction: nothing of it exists. And create the row in a statement of its own.",
 	File:    "goes_on_after_deadlock.go",

@@ -9,7 +9,7 @@ import (
 
 var uncommittedToken = Lock{
 	ID: "Z26", Title: "the token is raised on a connection that does not commit",
-	Summary: "The token is raised on a connection of its own, but the pool was opened with autocommit=0: when the connection is closed the token is rolled back, and the next holder gets it again.",
+	Summary: "The token is raised on a connection of its own, but the pool was opened with autocommit=0. When that connection closes, the token is rolled back, and the next holder gets it again.",
 	Seen:    "This library, until its own connections were set to commit; a pool with autocommit=0 in its DSN, or a server with it in init_connect.",
 	Instead: "Set what you rely on for each connection, or refuse a pool that has it otherwise.",
 	File:    "token_without_commit.go",

@@ -33,7 +33,12 @@ var z44 = Lock{
 type timeoutFinal struct{ *rows }
 
 func (t timeoutFinal) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
-	return timeoutTicket{t, req}, ctx.Err()
+	_, err := t.Try(ctx, req)
+	held := errors.Is(err, backend.ErrHeld)
+	if err != nil && !held {
+		return nil, err
+	}
+	return timeoutTicket{t, req, held}, nil
 }
 
 func (t timeoutFinal) Guarantees() backend.Guarantees {
@@ -44,7 +49,8 @@ func (t timeoutFinal) Guarantees() backend.Guarantees {
 
 type timeoutTicket struct {
 	timeoutFinal
-	req backend.Request
+	req    backend.Request
+	behind bool
 }
 
 func (t timeoutTicket) Wait(ctx context.Context) (backend.Grant, error) {
@@ -62,6 +68,8 @@ func (t timeoutTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	}
 	return t.try(ctx, t.req, do)
 }
+
+func (t timeoutTicket) Behind() bool { return t.behind }
 
 func (t timeoutTicket) Withdraw(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
