@@ -16,6 +16,7 @@ var optionalRules = atSeam(subject("backend",
 		run: watchBeforeReturn},
 	&rule{Rule: Rule{Name: "WatchEndsWithContext", Statement: "Watches end with their contexts, in any number, and disturb nobody."},
 		run: watchEndsWithContext},
+	tellsRule,
 	&rule{Rule: Rule{Name: "QueueOrder", Statement: "Places in the server's queue are granted in the order in which they were taken, across clients."},
 		claims: []claim{claimFair}, run: queueOrder},
 	&rule{Rule: Rule{Name: "QueueWithdraw", Statement: "A place that was withdrawn, before or after its grant, stands in nobody's way; withdrawing twice is harmless."},
@@ -26,16 +27,18 @@ var optionalRules = atSeam(subject("backend",
 		run: waiterSessionCheck},
 	&rule{Rule: Rule{Name: "BatchRenewMixed", Statement: "A batch renews each hold as Renew does: good, unknown and expired ones get their own answers, in order."},
 		claims: []claim{claimManualRenewal}, run: batchRenewMixed},
+	&rule{Rule: Rule{Name: "BatchRenewBesideGuardedWrite", Statement: "While a guarded write of another client is under way, a batch renews all holds on other keys, without waiting for it."},
+		claims: []claim{claimManualRenewal, claimGuardedWrite}, run: batchRenewBesideGuardedWrite},
 	&rule{Rule: Rule{Name: "HandOverIsOneStep", Statement: "Handing over, when nobody else waits, ends one hold and grants the next with a larger token; a hold that is gone hands over nothing."},
 		run: handOver},
-	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows the token, the hold count, the holder, since when it holds and the remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
+	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows token, hold count, holder, beginning and remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
 		run: inspectShows},
 	&rule{Rule: Rule{Name: "ForceReleaseByToken", Statement: "A forced release removes the record only if its token is the one that was seen, so that a newer holder is never hit."},
 		run: forceReleaseByToken},
 )...)
 
 func optional[T any](s *seam, name string) T {
-	t, ok := s.b.(T)
+	t, ok := backend.As[T](s.b)
 	if !ok {
 		s.e.skipf("the backend does not implement backend.%s", name)
 	}
@@ -56,7 +59,7 @@ func watchBeforeReturn(e *env) {
 		e.hist.end(ev, outcome(err))
 		if err != nil || hints == nil {
 			cancel()
-			e.fatalf(key, "Watch returned %s (channel: %t); expected a channel", outcome(err), hints != nil)
+			e.unexpectedFatal(key, err, "Watch returned %s (channel: %t); expected a channel", outcome(err), hints != nil)
 		}
 		_ = h.release(e.ctx)
 		// Signals may be spurious: the key must be free after one of them.
@@ -149,11 +152,11 @@ func batchRenewMixed(e *env) {
 	for i, x := range answers {
 		switch {
 		case wantGood[i] && x.Err != nil:
-			e.failf(holds[i].Key, "hold %d of the batch, which is held, got %s; expected a validity", i+1, outcome(x.Err))
+			e.unexpected(holds[i].Key, x.Err, "hold %d of the batch, which is held, got %s; expected a validity", i+1, outcome(x.Err))
 		case wantGood[i] && x.Validity.For > 0 && x.Validity.Sent < before:
 			e.failf(holds[i].Key, "the validity of hold %d is dated before the batch was sent", i+1)
 		case !wantGood[i] && !errors.Is(x.Err, backend.ErrNotHeld):
-			e.failf(holds[i].Key, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, outcome(x.Err))
+			e.unexpected(holds[i].Key, x.Err, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, outcome(x.Err))
 		}
 	}
 	b.mustRefuse(e.key("taken"), "another client holds it")

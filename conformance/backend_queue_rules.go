@@ -27,7 +27,7 @@ func (e *env) enqueue(s *seam, key string, ttl time.Duration) *place {
 	t, err := q.Enqueue(e.ctx, p.req)
 	e.hist.end(ev, outcome(err))
 	if err != nil || t == nil {
-		e.fatalf(key, "Enqueue returned %s (ticket: %t); expected a ticket", outcome(err), t != nil)
+		e.unexpectedFatal(key, err, "Enqueue returned %s (ticket: %t); expected a ticket", outcome(err), t != nil)
 	}
 	p.ticket = t
 	return p
@@ -60,14 +60,14 @@ func (p *place) mustGet(e *env, why string) {
 		e.overdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.waitBound(), why)
 	}
 	if p.err != nil {
-		e.fatalf(p.req.Key, "Wait returned %s; expected a grant: %s", outcome(p.err), why)
+		e.unexpectedFatal(p.req.Key, p.err, "Wait returned %s; expected a grant: %s", outcome(p.err), why)
 	}
 }
 
 func (p *place) mustWait(e *env, why string) {
 	select {
 	case <-p.done:
-		e.fatalf(p.req.Key, "Wait returned (%s), although %s", outcome(p.err), why)
+		e.unexpectedFatal(p.req.Key, p.err, "Wait returned (%s), although %s", outcome(p.err), why)
 	default:
 	}
 }
@@ -148,7 +148,7 @@ func queueAbandoned(e *env) {
 		e.overdueFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.takeover(e.ttl)+e.waitBound(), e.ttl)
 	}
 	if next.err != nil {
-		e.fatalf(key, "Wait returned %s; expected a grant", outcome(next.err))
+		e.unexpectedFatal(key, next.err, "Wait returned %s; expected a grant", outcome(next.err))
 	}
 	_ = b.release(e.ctx, next.hold())
 }
@@ -167,12 +167,7 @@ func waiterSessionCheck(e *env) {
 		h := holder.mustTry(e.request(key, "", e.long))
 		first := e.enqueue(a, key, e.long).waiting(e)
 		e.settle()
-		ev := e.hist.begin("suite", "EndSession", key)
-		err := e.EndSession(e.ctx, key)
-		e.hist.end(ev, outcome(err))
-		if err != nil {
-			e.unexpectedFatal(key, err, "Config.EndSession returned %s; expected no error", outcome(err))
-		}
+		e.endSession(key)
 		second := e.enqueue(b, key, e.long).waiting(e)
 		if err := h.release(e.ctx); err != nil {
 			e.unexpectedFatal(key, err, "Release of the holder returned %s; expected no error", outcome(err))

@@ -53,11 +53,11 @@ func guaranteesAreStable(e *env) {
 	if g.Token == backend.TokenNone && len(g.TokenSurvives) > 0 {
 		e.failf("", "TokenSurvives is %v, although there are no tokens", g.TokenSurvives)
 	}
-	_, queues := a.b.(backend.Queuer)
+	_, queues := backend.As[backend.Queuer](a.b)
 	if queues != (g.Waiting == backend.WaitQueue) {
 		e.failf("", "Waiting is %q, and the backend implements Queuer: %t; expected the two to agree", g.Waiting, queues)
 	}
-	_, watches := a.b.(backend.Watcher)
+	_, watches := backend.As[backend.Watcher](a.b)
 	if g.Waiting == backend.WaitPush && !watches {
 		e.failf("", "Waiting is %q, but the backend does not implement Watcher", g.Waiting)
 	}
@@ -282,7 +282,7 @@ func backendErrors(e *env) {
 	e.only(key, "Try of a held key", held, lock.ErrHeld)
 	notHeld := b.release(e.ctx, stranger(h.h))
 	if notHeld == nil || !errors.Is(notHeld, backend.ErrNotHeld) || errors.Is(notHeld, backend.ErrHeld) {
-		e.failf(key, "Release with an unknown id returned %s; expected ErrNotHeld", outcome(notHeld))
+		e.unexpected(key, notHeld, "Release with an unknown id returned %s; expected ErrNotHeld", outcome(notHeld))
 	}
 	for _, err := range []error{held, notHeld} {
 		if err == nil {
@@ -297,7 +297,7 @@ func backendErrors(e *env) {
 	if e.g.HolderDetails {
 		var details *backend.HeldError
 		if !errors.As(held, &details) {
-			e.failf(key, "Try of a held key returned %s; expected a *backend.HeldError", outcome(held))
+			e.unexpected(key, held, "Try of a held key returned %s; expected a *backend.HeldError", outcome(held))
 		} else if details.Holder.Label != req.Holder.Label {
 			e.failf(key, "the refusal names the holder %q; expected the label %q", details.Holder.Label, req.Holder.Label)
 		}

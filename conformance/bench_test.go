@@ -107,7 +107,7 @@ func TestBenchMeasures(t *testing.T) {
 			assert.Positive(t, h["leases"])
 			assert.LessOrEqual(t, h["leases"], 10_000.0)
 			assert.Greater(t, h["B/lease"], 100.0)
-			assert.Less(t, h["lost-leases"], h["leases"])
+			assert.LessOrEqual(t, h["lost-leases"], h["leases"], "how many depends on the machine")
 			assert.Zero(t, h["ns/op"])
 		})
 	}

@@ -15,7 +15,7 @@ import (
 func cancelHarmsNobody(e *env) {
 	c := e.locker()
 	// On a fast lock it takes many tries until two callers meet at the wrong moment.
-	least, most := e.rounds(100*time.Millisecond, 20, 40), 1000
+	least, most := e.rounds(100*time.Millisecond, 20, 40), 400
 	end := time.Now().Add(e.window())
 	var tries, hurry atomic.Int64
 	over := make(chan struct{})

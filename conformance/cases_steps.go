@@ -17,7 +17,7 @@ var stepRules = slices.Concat(
 	subject("release",
 		&rule{Rule: Rule{Name: "ReleaseAtExpiry", Statement: "A release that is under way while its lease runs out does not end the hold of whoever takes the key over.", LimitTTLs: 80},
 			run: releaseAtExpiry},
-		&rule{Rule: Rule{Name: "ReleaseBesideRenewal", Statement: "A renewal that is under way at the same time neither prevents nor outlives a release, and is no loss: the key is free when both have returned."},
+		&rule{Rule: Rule{Name: "ReleaseBesideRenewal", Statement: "A renewal that is under way neither prevents nor outlives a release, and is no loss: the key is free when both have returned."},
 			claims: []claim{claimManualRenewal}, run: releaseBesideRenewal}),
 	atSeam(subject("expiry",
 		&rule{Rule: Rule{Name: "CrashBetweenSteps", Statement: "A request that its client gives up at any moment of its course leaves nothing that outlives the TTL, though nobody cleans up."},
@@ -82,6 +82,7 @@ func releaseBesideRenewal(e *env) {
 					if err != nil {
 						e.unexpectedFatal(key, err, "Renew beside a release returned %s; expected no error, or ErrNotHeld", outcome(err))
 					}
+					e.pause(20 * time.Microsecond) // virtual time goes on in pauses only
 				}
 			}, func() {
 				defer released.Store(true)

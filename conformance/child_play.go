@@ -10,8 +10,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -34,6 +36,8 @@ type player struct {
 
 // play does what the suite says until it has nothing more to say.
 func play(config func(string) Config) int {
+	// Ctrl-C reaches every process of a terminal: the suite decides what it means.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	p := &player{config: config, clock: newHostClock(), stalls: newStallMeter(), out: json.NewEncoder(os.Stdout)}
 	os.Stdout = os.Stderr // what the lock prints is not meant for the suite
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
@@ -215,6 +219,10 @@ func (p *player) deadline(lease lock.Lease) int64 {
 	return p.clock.at(d)
 }
 
+// cyclePatience is for how long a cycle may go on after its time: longer than a server
+// that is busy stands still, or a waiter that polls is out of luck.
+const cyclePatience = 15 * time.Second
+
 // cycle acquires and releases until the limit. With a counter it reads a number
 // from the file, waits a moment and writes it back one higher, while it believes
 // that it holds the key.
@@ -235,7 +243,8 @@ func (p *player) cycle(c command, a *answer) {
 			c.Op = opAcquire
 		}
 		g := answer{ID: c.ID, Event: eventGranted, From: p.clock.now()}
-		ctx, cancel := context.WithDeadline(context.Background(), end.Add(c.Limit))
+		// The others end, too, so that the last one waits for nobody.
+		ctx, cancel := context.WithDeadline(context.Background(), end.Add(c.Limit+cyclePatience))
 		lease, err := p.get(ctx, c)
 		cancel()
 		g.To = p.clock.now()

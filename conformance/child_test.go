@@ -312,7 +312,7 @@ func TestLateToListenIsAStall(t *testing.T) {
 		"right after a stop":     {opSee, 2 * sec, 2*sec + 100*1e6, 100 * ms},
 		"during a stop":          {opSee, 1 * sec, 2*sec + 60*1e6, 60 * ms},
 		"the process has begun":  {opOpen, 3 * sec, 9 * sec, 0},
-		"less than counts as it": {opSee, 3 * sec, 3*sec + 20*1e6, 0},
+		"less than counts as it": {opSee, 3 * sec, 3*sec + 10*1e6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &env{hist: &history{}}

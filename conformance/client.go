@@ -20,6 +20,7 @@ type client struct {
 	l      lock.Locker
 	who    string
 	killed atomic.Bool
+	harmed atomic.Bool // a fault was put into a request of it
 	mu     sync.Mutex
 	closed time.Duration // when Close was called, or -1
 }
@@ -69,6 +70,9 @@ func (c *client) get(op string, f getter, ctx context.Context, key string, opts 
 		e.hist.end(ev, e.describe(lease, set))
 	} else {
 		e.hist.ended(ev, err)
+		if ctx.Err() == nil { // else its caller has ended it
+			c.took(ev, err)
+		}
 	}
 	switch {
 	case err != nil && lease != nil:
@@ -86,7 +90,15 @@ func (c *client) get(op string, f getter, ctx context.Context, key string, opts 
 	}
 	h.see()
 	e.addRecord(h.record)
+	c.took(ev, nil)
 	return h, nil
+}
+
+// took measures a request that nothing disturbed.
+func (c *client) took(ev *event, err error) {
+	if !c.harmed.Load() {
+		c.e.hist.tookOrFailed(ev, err)
+	}
 }
 
 func (e *env) describe(lease lock.Lease, set lock.Settings) string {
@@ -205,11 +217,21 @@ func (h *hold) mustRelease() {
 func (h *hold) release(ctx context.Context) error {
 	h.see()
 	h.record.releasing(h.c.e.hist.now())
-	return h.c.call("Release", h.key, func() error { return h.lease.Release(ctx) })
+	from := h.c.e.hist.now()
+	err := h.c.call("Release", h.key, func() error { return h.lease.Release(ctx) })
+	h.releasedWith(err)
+	if !h.c.harmed.Load() {
+		h.unheard(h.c.e.hist.now()-from, err)
+	}
+	return err
 }
 
 func (h *hold) renew() error {
+	from := h.c.e.hist.now()
 	err := h.c.call("Renew", h.key, func() error { return h.lease.Renew(h.c.e.ctx) })
+	if err == nil {
+		h.confirmed(from)
+	}
 	h.see()
 	return err
 }
@@ -219,6 +241,7 @@ func (c *client) call(op, key string, f func() error) error {
 	ev := c.e.hist.begin(c.who, op, key)
 	err := f()
 	c.e.hist.end(ev, outcome(err))
+	c.took(ev, err)
 	return err
 }
 

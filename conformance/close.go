@@ -17,7 +17,7 @@ var closeRules = subject("close",
 		run: closeEndsWaits},
 	&rule{Rule: Rule{Name: "CloseTwice", Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way."},
 		run: closeTwice},
-	&rule{Rule: Rule{Name: "NoLeak", Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them: grants, refusals, cancelled waits, losses."},
+	&rule{Rule: Rule{Name: "NoLeak", Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them."},
 		run: noLeak},
 )
 
@@ -152,7 +152,7 @@ func (e *env) noKeyLeft() {
 	if e.OpenBackend == nil {
 		return
 	}
-	l, ok := e.backend().b.(backend.Lister)
+	l, ok := backend.As[backend.Lister](e.backend().b)
 	if !ok {
 		return
 	}

@@ -83,8 +83,8 @@ type Config struct {
 	Guarded *GuardedWrite
 
 	// EndSession ends the session, or the lease, of the client that stands last in the
-	// server's queue for the key, as its expiry would, without telling the client.
-	// Without it a rule about queues is skipped.
+	// server's queue for the key, which is the holder when nobody waits, as its expiry
+	// would, without telling the client. Without it two rules about sessions are skipped.
 	EndSession func(ctx context.Context, key string) error
 
 	// Pool describes the connections of the client that the lock was given by its user,
@@ -93,6 +93,11 @@ type Config struct {
 	// users also use for other things. Without it the rule PoolClean is skipped. Other
 	// cases may use the client at the same time.
 	Pool func(ctx context.Context) (string, error)
+
+	// Untouched makes another store, which nobody has used yet, such as one under a prefix
+	// of its own. Without it the rule LookingChangesNothing does not ask whether a look
+	// leaves something in a store.
+	Untouched func(ctx context.Context) (Store, error)
 
 	// Child is by what another process makes this Config again, such as the address
 	// of a server: the argument of the function that was given to the function
@@ -120,9 +125,9 @@ type Config struct {
 	// Progress is told about each case that has ended, one at a time.
 	Progress func(Result)
 
-	// Repeat is asked, one case at a time, whether a case is to be repeated that has
-	// failed by its timing alone, while this process or the server stood still. The
-	// result is what it would be otherwise. Default: it is, up to three times.
+	// Repeat is asked, one case at a time, whether a case is to be repeated that was
+	// inconclusive. The result is what it would be otherwise. Default: it is, up to three
+	// times, with a longer TTL each time.
 	Repeat func(Result) bool
 }
 
@@ -147,8 +152,11 @@ type settings struct {
 	keySpace string        // KeyPrefix and a part that no other run has
 	rules    []*rule
 	stalls   *stallMeter
-	pool     string // what Pool said at the beginning
-	used     *usedKeys
+	// bystander is there for locks that other processes can have.
+	bystander *bystander
+	pace      pace
+	pool      string // what Pool said at the beginning
+	used      *usedKeys
 }
 
 // prepare checks the Config and opens one client to see that it can be opened.
@@ -240,8 +248,8 @@ func (s *settings) probe(ctx context.Context) error {
 					return errors.New("conformance: Config.OpenBackend returned neither a backend nor an error")
 				}
 				g, says = b.Guarantees(), true
-				_, inspects := b.(backend.Inspector)
-				_, forces := b.(backend.ForceReleaser)
+				_, inspects := backend.As[backend.Inspector](b)
+				_, forces := backend.As[backend.ForceReleaser](b)
 				removing = inspects && forces
 				able = usesOptional(b)
 				go func() { _ = b.Close() }()
@@ -328,11 +336,13 @@ func (s *settings) forceRelease(ctx context.Context, key string) error {
 		return err
 	}
 	defer b.Close()
-	rec, err := b.(backend.Inspector).Inspect(ctx, key)
+	inspector, _ := backend.As[backend.Inspector](b)
+	rec, err := inspector.Inspect(ctx, key)
 	if err != nil {
 		return err
 	}
-	return b.(backend.ForceReleaser).ForceRelease(ctx, key, rec.Token)
+	forcer, _ := backend.As[backend.ForceReleaser](b)
+	return forcer.ForceRelease(ctx, key, rec.Token)
 }
 
 // openLocker opens a new client of the store.

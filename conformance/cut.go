@@ -42,7 +42,7 @@ func usesOptional(b backend.Backend) bool {
 }
 
 func is[T any](b backend.Backend) bool {
-	_, ok := b.(T)
+	_, ok := backend.As[T](b)
 	return ok
 }
 
@@ -73,12 +73,14 @@ func (e *env) faultyAt(via seamKind, opts *faultlock.Options) (*client, *faultlo
 		who, what := "a client", i.Fault.String()
 		if c := cl.Load(); c != nil {
 			who = c.who
+			c.harmed.Store(true)
 		}
 		if i.Landed {
 			what += ", applied now"
 		}
 		e.hist.disturb(who, i.Key, i.Op, what)
 	}
+	told.Answered = e.hist.answered
 	c := e.lockerFrom(func(ctx context.Context) (lock.Locker, error) {
 		b, err := e.openBackend(ctx)
 		if err != nil {

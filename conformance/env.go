@@ -15,9 +15,10 @@ import (
 // that the case started with together.
 type env struct {
 	*settings
-	ttl    time.Duration // of the leases that are left to expire; longer when a case is repeated
+	ttl    time.Duration // of the leases that are left to expire; longer on a slow server and when a case is repeated
 	long   time.Duration // of the leases that must not expire
 	rule   *rule
+	caller context.Context // of the run
 	ctx    context.Context // ends at the limit of the case, and when a goroutine of it gives up
 	cancel context.CancelCauseFunc
 	hist   *history
@@ -37,12 +38,10 @@ type env struct {
 	sealed   bool // what follows is no evidence
 }
 
-func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
-	ctx, cancel := context.WithCancelCause(ctx)
-	// A case that is repeated because the machine stood still gets more time.
-	ttl := s.fit(s.ttl << min(attempt-1, 2))
+func newEnv(caller context.Context, s *settings, r *rule, attempt int, ttl time.Duration) *env {
+	ctx, cancel := context.WithCancelCause(caller)
 	e := &env{
-		settings: s, ttl: ttl, long: s.fit(max(longTTL, 4*ttl)), rule: r, ctx: ctx, cancel: cancel,
+		settings: s, ttl: ttl, long: s.fit(max(longTTL, 4*ttl)), rule: r, caller: caller, ctx: ctx, cancel: cancel,
 		hist:    newHistory(time.Now()),
 		keys:    fmt.Sprintf("%s%s/%d/", s.keySpace, r.Name, attempt),
 		removed: map[string][]time.Duration{},
@@ -51,7 +50,7 @@ func newEnv(ctx context.Context, s *settings, r *rule, attempt int) *env {
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
-	e.hist.used, e.hist.keys = s.used, e.keys
+	e.hist.used, e.hist.keys, e.hist.pace = s.used, e.keys, &s.pace
 	return e
 }
 
@@ -146,6 +145,7 @@ func (e *env) open(open func(context.Context) (lock.Locker, error)) (*client, er
 	ev := e.hist.begin("suite", "Open", "")
 	l, err := open(ctx)
 	e.hist.end(ev, outcome(err))
+	e.hist.failed(ev, err)
 	if err != nil {
 		return nil, err
 	}
@@ -163,11 +163,12 @@ func (e *env) backend() *seam {
 	ev := e.hist.begin("suite", "OpenBackend", "")
 	b, err := e.openBackend(ctx)
 	e.hist.end(ev, outcome(err))
+	e.hist.failed(ev, err)
 	if err != nil {
 		e.unexpectedFatal("", err, "a backend could not be opened: %v", err)
 	}
 	s := &seam{e: e, b: b, clock: backend.SystemClock()}
-	if c, ok := b.(backend.Clocked); ok {
+	if c, ok := backend.As[backend.Clocked](b); ok {
 		s.clock = c.Clock()
 	}
 	e.mu.Lock()
@@ -185,6 +186,7 @@ func (e *env) remove(key string) {
 	e.mu.Lock()
 	e.removed[key] = append(e.removed[key], e.hist.now())
 	e.mu.Unlock()
+	e.lapsing(key)
 	ev := e.hist.begin("operator", "Remove", key)
 	err := e.Remove(e.ctx, key)
 	e.hist.end(ev, outcome(err))

@@ -1,11 +1,15 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +21,8 @@ var errorRules = subject("errors",
 		run: errorsAreTyped},
 	&rule{Rule: Rule{Name: "NoSecretsInErrors", Statement: "No error contains an owner, which is a secret: whoever knows it walks in."},
 		claims: []claim{claimReentrancy}, run: noSecretsInErrors},
+	&rule{Rule: Rule{Name: "NoSecretsInLeases", Statement: "A lease that is printed or logged, renewed meanwhile or not, shows no owner."},
+		claims: []claim{claimReentrancy}, run: noSecretsInLeases},
 	&rule{Rule: Rule{Name: "LeaseConcurrent", Statement: "The methods of a lease may be called from many goroutines at once."},
 		run: leaseConcurrent},
 )
@@ -122,6 +128,54 @@ func noSecretsInErrors(e *env) {
 	check("TryAcquire on a closed Locker", err)
 }
 
+// noSecretsInLeases prints a lease in every way, also while it is renewed if it says how
+// it is printed: with the race detector on, a look at what a renewal writes is found too.
+func noSecretsInLeases(e *env) {
+	a := e.locker()
+	secret := "p4ssw0rd-" + e.owner("A")
+	key := e.key("a")
+	h := a.mustTry(key, lock.WithOwner(secret))
+	var printed sync.Map
+	check := func() {
+		for i, what := range []any{h.lease, h.lease.Context()} {
+			var out bytes.Buffer
+			verbs := []string{"%v", "%+v", "%s", "%q", "%x", "%#v", "%d"}
+			if i == 1 {
+				verbs = verbs[:5] // the others read what the contexts of the standard library write
+			}
+			for _, verb := range verbs {
+				fmt.Fprintf(&out, verb, what)
+			}
+			slog.New(slog.NewTextHandler(&out, nil)).Info("", "lease", what)
+			slog.New(slog.NewJSONHandler(&out, nil)).Info("", "lease", what)
+			if text, err := json.Marshal(what); err == nil {
+				out.Write(text)
+			}
+			shown := strings.Contains(out.String(), secret) || strings.Contains(out.String(), fmt.Sprintf("%x", secret))
+			if _, before := printed.LoadOrStore(shown, true); shown && !before {
+				e.failf(key, "a lease or its context that is printed shows its owner")
+			}
+		}
+	}
+	// Without a Format of its own a lease is printed field by field, and what it guards by
+	// a mutex or changes atomically is read as it is.
+	if _, formats := h.lease.(fmt.Formatter); formats {
+		e.each(4, func(i int) {
+			for range 50 {
+				if i == 0 && e.g.ManualRenewal {
+					_ = h.renew()
+				}
+				check()
+			}
+		})
+	}
+	check()
+	h.mustRelease()
+	check()
+	_ = a.close()
+	check()
+}
+
 func leaseConcurrent(e *env) {
 	a, b := e.locker(), e.locker()
 	for round := range e.rounds(200*time.Millisecond, 3, 30) {
@@ -133,7 +187,7 @@ func leaseConcurrent(e *env) {
 				switch err := h.renew(); {
 				case err == nil:
 				case time.Now().After(before):
-					e.latef(key, "the case was too slow: the lease ran out")
+					e.tooSlowf(key, "the lease ran out between renewals")
 				default:
 					e.unexpected(key, err, "Renew beside other renewals of the lease returned %s; expected no error", outcome(err))
 				}

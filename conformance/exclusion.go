@@ -71,7 +71,7 @@ func exclusive(e *env) {
 	var grants atomic.Int64
 	done := func() bool {
 		n := grants.Load()
-		return n >= 20_000 || n >= 2*contenders && time.Now().After(end)
+		return n >= 4_000 || n >= 2*contenders && time.Now().After(end)
 	}
 	waiting, enough := context.WithCancel(e.ctx)
 	defer enough()
@@ -113,6 +113,7 @@ func exclusiveAcrossTakeover(e *env) {
 			for round := range rounds {
 				key := e.key("%s-%d-%d", k.name, n, round)
 				abandoned := e.mustTake(parties[round%len(parties)], key, e.ttl)
+				abandoned.lapses()
 				e.pause(time.Until(abandoned.until()) - e.ttl/10)
 				race := &takeoverRace{e: e, key: key, control: time.Now().Add(e.takeover(e.ttl))}
 				e.each(pollers, func(i int) { race.run(parties[i%len(parties)]) })
@@ -143,7 +144,7 @@ func (r *takeoverRace) run(p party) {
 				return
 			}
 			if first := *r.winner.Load(); time.Now().After(first.until()) {
-				e.lateFatalf(r.key, "the case was too slow: the lease of the first who took the key over had run out")
+				e.tooSlowf(r.key, "the lease of the first who took the key over had run out")
 			}
 			e.fatalf(r.key, "two clients took the key over after one lease had run out; expected exactly one")
 		}
@@ -189,7 +190,7 @@ func exclusiveWithinLocker(e *env) {
 		})
 		ended := slices.ContainsFunc(holds, func(h *hold) bool { return h != nil && h.lost() })
 		if n := granted.Load(); n > 1 && ended {
-			e.lateFatalf(key, "the case was too slow: a lease had run out before all tries were made")
+			e.tooSlowf(key, "a lease had run out before all tries were made")
 		} else if n != 1 {
 			e.failf(key, "%d of %d simultaneous tries of one Locker were granted; expected exactly one", n, len(holds))
 		}

@@ -13,15 +13,13 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-// failure is one broken expectation. A late one may be the fault of a machine
-// that stood still.
+// failure is one broken expectation.
 type failure struct {
-	text string
-	key  string // whose calls are shown
-	// excuse is how long the machine must have stood still for the failure to be
-	// its fault, or zero when nothing excuses it.
-	excuse time.Duration
-	proof  bool // holds whatever else went wrong in the case
+	text   string
+	key    string // whose calls are shown
+	excuse excuse
+	gone   string // which hold had run out that it rests on
+	proof  bool   // holds whatever else went wrong in the case
 	like   string
 	more   int // that are like it, and are counted only
 }
@@ -37,70 +35,72 @@ const mostFailures = 3
 
 var figures = regexp.MustCompile(`[0-9][0-9.]*`)
 
-// excused reports whether the failures may be the fault of a machine that stood
-// still for so long: the first one may, and the others followed from it.
-func (e *env) excused(stalled time.Duration) bool {
-	for i, f := range e.failures {
-		if f.proof || i == 0 && (f.excuse == 0 || f.excuse > stalled) {
-			return false
-		}
-	}
-	return true
-}
-
-// failf records a broken rule and goes on. The key selects the calls that are
-// shown; the empty key shows all.
-func (e *env) failf(key, format string, args ...any) { e.fail(0, key, format, args...) }
+// failf records a broken rule and goes on. The key selects the calls that are shown, and
+// the holds that it rests on; the empty key shows all, and rests on none.
+func (e *env) failf(key, format string, args ...any) { e.fail(excuse{}, key, format, args...) }
 
 // fatalf is failf, and ends the case.
 func (e *env) fatalf(key, format string, args ...any) {
-	e.fail(0, key, format, args...)
+	e.fail(excuse{}, key, format, args...)
 	panic(abort{})
 }
 
-// latef records that something came too late or ended too early, which is a
-// broken rule unless the machine stood still: the case is then repeated.
-func (e *env) latef(key, format string, args ...any) { e.fail(stallLeast, key, format, args...) }
+// latef records that something came too late or ended too early, which counts only if
+// nothing was held up for a good part of a TTL.
+func (e *env) latef(key, format string, args ...any) { e.fail(e.timely(), key, format, args...) }
 
 // lateFatalf is latef, and ends the case.
 func (e *env) lateFatalf(key, format string, args ...any) {
-	e.fail(stallLeast, key, format, args...)
+	e.fail(e.timely(), key, format, args...)
 	panic(abort{})
 }
 
-// overduef records that something had not happened when a control timer with
-// slack fired. Only a long stall excuses that.
-func (e *env) overduef(key, format string, args ...any) { e.fail(stallLong, key, format, args...) }
+// overduef records that something had not happened when a control timer with slack
+// fired, which counts unless something was held up for long.
+func (e *env) overduef(key, format string, args ...any) { e.fail(e.patient(), key, format, args...) }
 
 // overdueFatalf is overduef, and ends the case.
 func (e *env) overdueFatalf(key, format string, args ...any) {
-	e.fail(stallLong, key, format, args...)
+	e.fail(e.patient(), key, format, args...)
 	panic(abort{})
 }
 
-// unexpected is failf for an error that should have been another one, or none.
-// A server that did not answer in time, and a lease that ran out, may be the
-// fault of a machine that stood still.
+// unexpected is failf for an error that should have been another one, or none. A server
+// that did not answer in time, and a lease that ran out, are late.
 func (e *env) unexpected(key string, err error, format string, args ...any) {
-	e.fail(slow(err), key, format, args...)
+	e.fail(e.excuseFor(err), key, format, args...)
 }
 
 // unexpectedFatal is unexpected, and ends the case.
 func (e *env) unexpectedFatal(key string, err error, format string, args ...any) {
-	e.fail(slow(err), key, format, args...)
+	e.fail(e.excuseFor(err), key, format, args...)
 	panic(abort{})
 }
 
-func slow(err error) time.Duration {
-	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, lock.ErrExpired, context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded} {
-		if errors.Is(err, x) {
-			return stallLeast
-		}
+func (e *env) excuseFor(err error) excuse {
+	switch {
+	case noAnswer(err):
+		return excuse{e.timely().from, anyAnswer}
+	case errors.Is(err, lock.ErrExpired), errors.Is(err, context.Canceled):
+		return e.timely()
 	}
-	return 0
+	return excuse{}
 }
 
-func (e *env) fail(excuse time.Duration, key, format string, args ...any) {
+// noAnswer reports whether the error says that the server did not answer in time.
+func noAnswer(err error) bool {
+	if errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+		return false // it has answered
+	}
+	for _, x := range []error{lock.ErrUnavailable, lock.ErrOutcomeUnknown, context.DeadlineExceeded, os.ErrDeadlineExceeded} {
+		if errors.Is(err, x) {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *env) fail(excuse excuse, key, format string, args ...any) {
 	e.addFailure(-1, failure{key: key, excuse: excuse}, format, args...)
 }
 
@@ -113,6 +113,9 @@ func (e *env) proofAt(when time.Duration, key, format string, args ...any) {
 func (e *env) addFailure(when time.Duration, f failure, format string, args ...any) {
 	text := e.hist.brief(fmt.Sprintf(format, args...))
 	now := e.hist.now()
+	if !f.proof && f.key != "" {
+		e.doubt(&f)
+	}
 	f.text = fmt.Sprintf("at %s: %s", seconds(now), text)
 	f.like = figures.ReplaceAllString(text, "")
 	calls := snapshot{at: now, text: e.hist.until(f.key, when)}
@@ -121,7 +124,8 @@ func (e *env) addFailure(when time.Duration, f failure, format string, args ...a
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed && !f.proof {
+	// What a case sees after its caller has given up is the giving up.
+	if !f.proof && (e.sealed || e.caller.Err() != nil) {
 		return
 	}
 	if i := slices.IndexFunc(e.failures, func(g failure) bool { return g.like == f.like }); i >= 0 {

@@ -22,18 +22,19 @@ var faultRules = atSeam(subject("faults",
 		run: ownGrantRecognised},
 	&rule{Rule: Rule{Name: "GrantWithinValidity", Statement: "A grant whose answer comes too late to be of use is given back and not returned.", LimitTTLs: 30},
 		run: grantWithinValidity},
-	&rule{Rule: Rule{Name: "LateGrant", Statement: "A request that reaches the server only after its caller was told an error keeps the key for one TTL at most, though the client lives on.", LimitTTLs: 30},
+	&rule{Rule: Rule{Name: "LateGrant", Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.", LimitTTLs: 30},
 		run: lateGrant},
 	&rule{Rule: Rule{Name: "ReleaseUnknown", Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder."},
 		run: releaseUnknown},
 	&rule{Rule: Rule{Name: "ReleaseDelayed", Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold."},
 		run: releaseDelayed},
-	&rule{Rule: Rule{Name: "HandOverUnknown", Statement: "When a holder and a waiter share a client, and the answer to the release of one is lost or late, the waiter is granted the key all the same, and the key is free after it."},
+	&rule{Rule: Rule{Name: "HandOverUnknown", Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that."},
 		run: handOverUnknown},
 	&rule{Rule: Rule{Name: "CancelMidRequest", Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others."},
 		run: cancelMidRequest},
-	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and what the server said, and Acquire goes on until its context ends, and gets the key when the server is back."},
+	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and the server's words. Acquire goes on, and gets the key when the server is back."},
 		run: unavailableIsTold},
+	silenceIsNotHeldRule,
 	&rule{Rule: Rule{Name: "PermanentStops", Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said."},
 		run: permanentStops},
 	&rule{Rule: Rule{Name: "CallsAreBounded", Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves."},
@@ -42,6 +43,7 @@ var faultRules = atSeam(subject("faults",
 		claims: []claim{claimReentrancy}, run: reentrantFault},
 	&rule{Rule: Rule{Name: "ProgressUnderFaults", Statement: "While requests and answers are lost now and then, every client gets the key again and again."},
 		run: progressUnderFaults},
+	hungKeyRule,
 	linearizableUnderFaultsRule,
 )...)
 
@@ -146,7 +148,7 @@ func (e *env) releaseUnknownVia(via seamKind) {
 		}
 		next, nextErr := b.try(key)
 		if nextErr != nil {
-			e.fatalf(key, "a try returned %s, although the server had applied the release", outcome(nextErr))
+			e.unexpectedFatal(key, nextErr, "a try returned %s, although the server had applied the release", outcome(nextErr))
 		}
 		again := h.release(e.ctx)
 		if again != nil && !errors.Is(again, lock.ErrNotHeld) && !errors.Is(again, lock.ErrOutcomeUnknown) {

@@ -55,7 +55,7 @@ func lateGrant(e *env) {
 				e.is(key, err, "TryAcquire whose request is still on its way", lock.ErrOutcomeUnknown)
 			}
 			e.landed(c, key, 1, delay+e.slack())
-			next := b.wins(key, e.takeover(e.ttl), 5*time.Millisecond, "its caller was told an error, and the TTL that was asked for is "+e.ttl.String())
+			next := b.wins(key, e.takeover(e.ttl), e.ttl/50, "its caller was told an error, and the TTL that was asked for is "+e.ttl.String())
 			_ = next.release(e.ctx)
 		})
 	})

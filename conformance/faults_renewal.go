@@ -31,6 +31,7 @@ func (e *env) cutOff(via seamKind, name string, f faultlock.Fault, rounds int) {
 		h.mustLive("it is renewed automatically")
 		c.All(f, slices.Concat(toKeep, toEnd)...)
 		e.hist.note("suite", key, "cut the requests of "+a.who)
+		e.pause(time.Until(h.until()) - e.ttl/16)
 		next := b.wins(key, e.takeover(e.ttl), 2*time.Millisecond, "its holder cannot reach the server")
 		if !h.lost() {
 			e.latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")

@@ -32,6 +32,12 @@ func memory() Config {
 // judged runs made-up rules.
 func judged(t *testing.T, cfg Config, rules ...*rule) Report {
 	t.Helper()
+	return judgedUntil(t.Context(), t, cfg, rules...)
+}
+
+// judgedUntil is judged, by a caller that may give up.
+func judgedUntil(ctx context.Context, t *testing.T, cfg Config, rules ...*rule) Report {
+	t.Helper()
 	s, err := prepare(t.Context(), cfg)
 	require.NoError(t, err)
 	for _, r := range rules {
@@ -47,7 +53,7 @@ func judged(t *testing.T, cfg Config, rules ...*rule) Report {
 	defer r.close()
 	var rep Report
 	for _, x := range rules {
-		rep.Results = append(rep.Results, r.run(t.Context(), x, r.queue()))
+		rep.Results = append(rep.Results, r.run(ctx, x, r.queue()))
 	}
 	return rep
 }
@@ -77,6 +83,10 @@ func TestEvidenceShowsTheHistory(t *testing.T) {
 
 func TestHangingCaseIsGivenUp(t *testing.T) {
 	t.Parallel()
+	virtually(t, hangingCaseIsGivenUp)
+}
+
+func hangingCaseIsGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	rep := judged(t, memory(),
@@ -154,49 +164,6 @@ func TestClaimsAreHeldBothWays(t *testing.T) {
 		assert.Equal(t, c.want, res.Verdict)
 		assert.Contains(t, res.Evidence, c.text)
 	}
-}
-
-func TestLateIsTriedAgainOnlyAfterAStall(t *testing.T) {
-	t.Parallel()
-	runs := 0
-	res := one(t, memory(), &rule{run: func(e *env) {
-		if runs++; runs == 1 {
-			e.stalls.mu.Lock()
-			e.stalls.stalls = append(e.stalls.stalls, stall{time.Now(), time.Second})
-			e.stalls.mu.Unlock()
-			e.latef("", "too late")
-		}
-	}})
-	assert.Equal(t, Pass, res.Verdict)
-	assert.Equal(t, 2, runs)
-
-	runs = 0
-	cfg := memory()
-	cfg.Repeat = func(r Result) bool {
-		assert.Equal(t, Result{Rule: "Made", Subject: "made", Statement: "A made-up rule.", Verdict: Fail, Evidence: r.Evidence}, r)
-		return runs < 2
-	}
-	res = one(t, cfg, &rule{run: func(e *env) {
-		runs++
-		e.stalls.mu.Lock()
-		e.stalls.stalls = append(e.stalls.stalls, stall{time.Now(), time.Second})
-		e.stalls.mu.Unlock()
-		e.latef("", "too late")
-	}})
-	assert.Equal(t, Fail, res.Verdict)
-	assert.Equal(t, 2, runs, "no more often than the Config wants")
-
-	runs = 0
-	res = one(t, memory(), &rule{run: func(e *env) {
-		runs++
-		e.stalls.mu.Lock()
-		e.stalls.stalls = append(e.stalls.stalls, stall{time.Now(), time.Second})
-		e.stalls.mu.Unlock()
-		e.failf("", "wrong, whenever it comes")
-	}})
-	assert.Equal(t, Fail, res.Verdict)
-	assert.Equal(t, 1, runs)
-	assert.Contains(t, res.Evidence, "stood still for up to 1s")
 }
 
 func TestEveryCaseChecksExclusion(t *testing.T) {
@@ -279,7 +246,7 @@ func TestCheckReports(t *testing.T) {
 	assert.Len(t, progress, 6)
 	assert.Equal(t, Counts{Pass: 5, Skipped: 1}, rep.Counts())
 	assert.Equal(t, "HandsOut", rep.Results[0].Rule, "in the order of Rules")
-	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 1 skipped")
+	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 0 inconclusive, 1 skipped")
 	res, ok := rep.Result("PoolClean")
 	assert.True(t, ok)
 	assert.Contains(t, res.Evidence, "needs Config.Pool")
@@ -298,6 +265,66 @@ func TestCheckReports(t *testing.T) {
 	assert.Equal(t, "the run was cancelled: context canceled", rep.Incomplete)
 	assert.False(t, rep.OK(), "a run that was ended early is no pass")
 	assert.True(t, strings.HasPrefix(rep.String(), "Incomplete: the run was cancelled"), rep.String())
+}
+
+// A caller that gives up learns nothing of the cases under way, but for what they had
+// seen for certain by then.
+func TestCancelledCaseIsNotBroken(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("the caller has gone")
+	for name, c := range map[string]struct {
+		run  func(e *env, giveUp func())
+		want Verdict
+	}{
+		"failed afterwards": {func(e *env, giveUp func()) {
+			giveUp()
+			e.failf("", "Acquire returned context canceled")
+		}, Skipped},
+		"ended by a failure afterwards": {func(e *env, giveUp func()) {
+			a := e.locker()
+			giveUp()
+			a.mustTry(e.key("a"))
+		}, Skipped},
+		"waiting for what does not come": {func(e *env, giveUp func()) {
+			giveUp()
+			e.within(time.Hour, make(chan struct{}))
+		}, Skipped},
+		"beyond its limit": {func(e *env, giveUp func()) {
+			giveUp()
+			time.Sleep(500 * ms) // the limit is 100 ms
+		}, Skipped},
+		"ended without a failure": {func(_ *env, giveUp func()) { giveUp() }, Skipped},
+		"failed before": {func(e *env, giveUp func()) {
+			e.failf("", "seen while all was well")
+			giveUp()
+			e.failf("", "Acquire returned context canceled")
+		}, Fail},
+		"late before, while the machine stood still": {func(e *env, giveUp func()) {
+			e.latef("", "late")
+			e.hist.longest = 10 * time.Second
+			giveUp()
+		}, Skipped},
+		"proved": {func(e *env, giveUp func()) {
+			giveUp()
+			e.proofAt(-1, "", "two leases were valid at the same time")
+		}, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			made := &rule{run: func(e *env) { c.run(e, func() { cancel(gone) }) }}
+			if name == "beyond its limit" {
+				made.Limit = 100 * ms
+			}
+			res := judgedUntil(ctx, t, memory(), made).Results[0]
+			assert.Equal(t, c.want, res.Verdict, res.Evidence)
+			assert.NotContains(t, res.Evidence, "context canceled")
+			if c.want == Skipped {
+				assert.Contains(t, res.Evidence, gone.Error())
+			}
+		})
+	}
 }
 
 // fakeT records what Run makes of the results.
@@ -336,6 +363,10 @@ func (t *fakeT) Run(name string, f func(*fakeT)) bool {
 
 func TestRunMakesSubtests(t *testing.T) {
 	t.Parallel()
+	virtually(t, runMakesSubtests)
+}
+
+func runMakesSubtests(t *testing.T) {
 	cfg := memory()
 	cfg.Only = []string{"HandsOut", "PoolClean", "KeysRefused", "FairOrder"}
 	ft := &fakeT{mu: new(sync.Mutex), lines: map[string]string{}}

@@ -65,10 +65,10 @@ func (e *env) start(fs ...func()) (wait func()) {
 		go func() { ended <- e.guard(f) }()
 	}
 	return func() {
-		var why any // a skip rather than the abort that it has made of others
+		var why any // what ended one for a reason, rather than the abort that it has made of others
 		for range fs {
 			end := <-ended
-			if _, skip := end.(skipped); skip || why == nil {
+			if _, aborted := end.(abort); why == nil || end != nil && !aborted {
 				why = end
 			}
 		}
@@ -79,7 +79,7 @@ func (e *env) start(fs ...func()) (wait func()) {
 }
 
 // guard runs f in a goroutine of its own, waits for it, and returns what ended it
-// early: abort, skipped or nil. A panic of the lock under test becomes a failure.
+// early: abort, skipped, inconclusive or nil. A panic of the lock under test becomes a failure.
 // What ends one goroutine of a case for a reason ends the others too.
 func (e *env) guard(f func()) any {
 	ended := make(chan any, 1)
@@ -90,13 +90,13 @@ func (e *env) guard(f func()) any {
 			switch p := recover().(type) {
 			case nil:
 				if !returned {
-					e.fail(0, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
+					e.fail(excuse{}, "", "a goroutine of the case ended without returning: something called runtime.Goexit, such as t.FailNow in Config.Open")
 					end = abort{}
 				}
-			case abort, skipped:
+			case abort, skipped, inconclusive:
 				end = p
 			default:
-				e.fail(0, "", "panic: %v\n%s", p, stack())
+				e.fail(excuse{}, "", "panic: %v\n%s", p, stack())
 				end = abort{}
 			}
 			if end != nil {

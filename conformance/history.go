@@ -23,7 +23,9 @@ type history struct {
 	pending map[*event]struct{}
 	unheard map[asker]time.Duration // when a client last lost the answer to a request for a key
 	dropped int
-	longest time.Duration // that a call without waiting took
+	longest time.Duration // that a request took, without the faults that were put in
+	waited  time.Duration // that an undisturbed call took that had no answer
+	pace    *pace         // nil: nobody wants to know
 	used    *usedKeys     // nil: nobody wants to know
 }
 
@@ -37,6 +39,7 @@ type event struct {
 	who, op, key string
 	from, to     time.Duration
 	result       string
+	err          error // or what came back, where that is not told in result
 	refused      bool
 	disturbed    bool // a fault that was put in, and no call
 	count        int  // of refusals, or of faults
@@ -67,24 +70,72 @@ func (h *history) begin(who, op, key string) *event {
 }
 
 // end records that the call returned.
-func (h *history) end(ev *event, result string) { h.finish(ev, result, false) }
+func (h *history) end(ev *event, result string) { h.finish(ev, result, nil) }
 
-// ended records that a call for a key returned with an error or without.
-func (h *history) ended(ev *event, err error) {
-	h.finish(ev, outcome(err), errors.Is(err, lock.ErrHeld))
-}
+// ended records that a call for a key returned with an error. Most of them are never
+// shown, so that none is made a text of before.
+func (h *history) ended(ev *event, err error) { h.finish(ev, outcome(nil), err) }
 
-func (h *history) finish(ev *event, result string, refused bool) {
+func (h *history) finish(ev *event, result string, err error) {
 	now := h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ev.to, ev.result, ev.refused = now, result, refused
+	ev.to, ev.result, ev.err, ev.refused = now, result, err, errors.Is(err, lock.ErrHeld)
 	delete(h.pending, ev)
+	h.add(ev)
+}
+
+func (h *history) tookOrFailed(ev *event, err error) {
+	if err == nil {
+		h.took(ev)
+	} else {
+		h.failed(ev, err)
+	}
+}
+
+// neverAnswered is the longest that an undisturbed call took that had no answer.
+func (h *history) neverAnswered() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waited
+}
+
+// failed looks whether a call that nothing disturbed failed for want of an answer.
+func (h *history) failed(ev *event, err error) {
+	if noAnswer(err) {
+		h.mu.Lock()
+		h.waited = max(h.waited, ev.to-ev.from)
+		h.mu.Unlock()
+	}
+}
+
+// took tells how long a request took, which nothing disturbed and which was answered
+// well. Refusals are left out: a lock may wait before it refuses, and be wrong in it.
+func (h *history) took(ev *event) {
 	switch ev.op {
 	case "TryAcquire", "Try", "Renew", "Release":
-		h.longest = max(h.longest, ev.to-ev.from)
+		h.served(ev.to - ev.from)
 	}
-	h.add(ev)
+}
+
+// answered is took for what a Locker asked beneath the faults that are put in: what it
+// does by itself, such as its renewals, is seen nowhere else.
+func (h *history) answered(op faultlock.Op, _ string, d time.Duration, err error) {
+	switch op {
+	case faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease:
+		if err == nil {
+			h.served(d)
+		}
+	}
+}
+
+func (h *history) served(d time.Duration) {
+	h.mu.Lock()
+	h.longest = max(h.longest, d)
+	h.mu.Unlock()
+	if h.pace != nil {
+		h.pace.add(d)
+	}
 }
 
 // note records something that is not a call.
@@ -136,7 +187,7 @@ func (h *history) add(ev *event) {
 	h.used.add(ev.key)
 	// Refusals in a row are one event, so that polling does not hide the grants.
 	if last := h.last[ev.key]; last != nil && last.refused && ev.refused && last.op == ev.op {
-		last.to, last.result = ev.to, ev.result
+		last.to, last.result, last.err = ev.to, ev.result, ev.err
 		last.count++
 		if last.who != ev.who {
 			last.who = "several"
@@ -155,6 +206,25 @@ func (h *history) add(ev *event) {
 	}
 	h.events = append(h.events, ev)
 	h.last[ev.key] = ev
+}
+
+// idle is for how long the case has made no progress: the age of its oldest call that
+// has not returned, or the time since anything happened.
+func (h *history) idle() time.Duration {
+	now := h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.pending) == 0 {
+		if len(h.events) == 0 {
+			return now
+		}
+		return now - h.events[len(h.events)-1].to
+	}
+	longest := time.Duration(0)
+	for ev := range h.pending {
+		longest = max(longest, now-ev.from)
+	}
+	return longest
 }
 
 // hanging lists the calls that have not returned, oldest first.
@@ -177,8 +247,8 @@ func (h *history) hanging() string {
 	return h.brief(strings.Join(lines, "; "))
 }
 
-// slowest is the longest that a call without waiting took. Calls of Acquire
-// wait by design and don't count.
+// slowest is the longest that a request took, without the faults that were put in. Calls
+// of Acquire wait by design and don't count.
 func (h *history) slowest() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,6 +320,10 @@ func (ev *event) line(withKey bool) string {
 	if ev.to >= 0 {
 		to = fmt.Sprintf("%8.4f", ev.to.Seconds())
 	}
+	result := ev.result
+	if ev.err != nil {
+		result = outcome(ev.err)
+	}
 	s := fmt.Sprintf("%8.4f .. %s  %-10s %s", ev.from.Seconds(), to, ev.who, ev.op)
 	if withKey && ev.key != "" {
 		s += " " + quoteKey(ev.key)
@@ -260,9 +334,9 @@ func (ev *event) line(withKey bool) string {
 	case ev.disturbed && ev.count > 1:
 		s += fmt.Sprintf(", %d times", ev.count)
 	case ev.count > 1:
-		s += fmt.Sprintf(": %d refusals; the last: %s", ev.count, ev.result)
-	case ev.result != "":
-		s += ": " + ev.result
+		s += fmt.Sprintf(": %d refusals; the last: %s", ev.count, result)
+	case result != "":
+		s += ": " + result
 	}
 	return s
 }

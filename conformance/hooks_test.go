@@ -36,12 +36,13 @@ var hooks = []hook{
 	{field: "Child", does: "names the Config for other processes, which the suite starts, kills and stops",
 		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
-	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody"},
-	{field: "EndSession", does: "ends the session of the last waiter in the server's queue", rules: "WaiterSessionCheck"},
+	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody BatchRenewBesideGuardedWrite"},
+	{field: "EndSession", does: "ends the session of the last one in the server's queue", rules: "WaiterSessionCheck NextSessionHolds"},
 	{field: "Pool", does: "says what is set on the connections that the lock was given", rules: "PoolClean"},
+	{field: "Untouched", does: "makes another store, which nobody has used yet, and tells what it contains", parts: "LookingChangesNothing"},
 	{field: "Tidy", does: "ends, after the run, the leases of clients that died", without: "they end by their TTL"},
 	{field: "Progress", does: "is told each result as it comes", without: "results come at the end"},
-	{field: "Repeat", does: "decides which cases are repeated that a machine that stood still may have failed", without: "all of them are, up to three times"},
+	{field: "Repeat", does: "decides which cases are repeated that were inconclusive", without: "all of them are, up to three times"},
 }
 
 // settled are the fields of Config that are no hooks.
@@ -77,8 +78,8 @@ func TestHooks(t *testing.T) {
 	for _, h := range hooks {
 		named = append(named, h.field)
 		for _, rule := range strings.Fields(h.rules + " " + h.parts) {
-			if h.field == "Remove" && rule == "GuardedWriteWhileHeld" {
-				continue // it is skipped without Guarded before it can say so
+			if h.field == "Remove" && rule == "GuardedWriteWhileHeld" || h.field == "Untouched" {
+				continue // it is skipped without Guarded, or an Inspector, before it can say so
 			}
 			wanted[rule] = h.field
 		}

@@ -12,9 +12,9 @@ import (
 
 // The rules of this file make histories for Config.Judge.
 var (
-	linearizableRule = &rule{Rule: Rule{Name: "Linearizable", Statement: "All that callers are told about a key, by acquiring, trying, entering again, renewing, releasing and giving up, fits into one order of single steps in which every answer is right.", LimitTTLs: 40},
+	linearizableRule = &rule{Rule: Rule{Name: "Linearizable", Statement: "All answers to callers about a key, whatever they asked, fit into one order of single steps in which every answer is right.", LimitTTLs: 40},
 		run: func(e *env) { e.linearizable(1, nil) }}
-	linearizableUnderFaultsRule = &rule{Rule: Rule{Name: "LinearizableUnderFaults", Statement: "The same holds while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.", LimitTTLs: 40},
+	linearizableUnderFaultsRule = &rule{Rule: Rule{Name: "LinearizableUnderFaults", Statement: "Such an order exists also while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.", LimitTTLs: 40},
 		run: func(e *env) {
 			e.eachSeam(func(via seamKind) { e.linearizable(2, &via) })
 		}}
@@ -248,6 +248,7 @@ func (w *caller) abandon() {
 		w.open(w.op(MayEnd, op.Hold), call)
 		return
 	}
+	h.lapses()
 	op.Token = h.token
 	w.add(op, call)
 	end, _ := h.end(e, nil)

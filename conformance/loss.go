@@ -23,17 +23,19 @@ var lossRules = subject("loss",
 		run: holdOutlivesAcquireCtx},
 	&rule{Rule: Rule{Name: "CauseIsStable", Statement: "The context of a lease carries no values, is alive while held, and keeps its first cause."},
 		run: causeIsStable},
+	nextSessionHoldsRule,
 )
 
 func lostByDeadline(e *env) {
 	a := e.locker()
-	var late lateness
+	late := lateness{by: thisProcess}
 	defer func() {
 		late.judge(e, "", 100*time.Millisecond, "leases were not renewed, and their contexts ended")
 	}()
 	e.each(4, func(i int) {
 		key := e.key("%d", i)
 		h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
+		h.lapses()
 		deadline := h.until()
 		if !e.within(time.Until(deadline)+e.slack(), h.lease.Context().Done()) {
 			e.overdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.slack())
@@ -58,7 +60,8 @@ func lostBeforeTakeover(e *env) {
 		for round := range rounds {
 			key := e.key("%d-%d", n, round)
 			h := a.mustTryFor(key, e.ttl, lock.WithoutRenewal())
-			e.pause(time.Until(h.until()) - e.ttl/8)
+			h.lapses()
+			e.pause(time.Until(h.until()) - e.ttl/16)
 			next := e.takeOver(b, key, e.long, e.takeover(e.ttl), 2*time.Millisecond, "the holder's lease was not renewed")
 			if !h.lost() {
 				e.latef(key, "another client was granted the key, and the earlier holder's context had not ended")
@@ -102,8 +105,8 @@ func lostOnRemoval(e *env) {
 
 func releaseIsNoLoss(e *env) {
 	a := e.locker()
-	const least, most = 20, 2500
-	end := time.Now().Add(e.Budget / 5)
+	const least, most = 20, 400
+	end := time.Now().Add(e.Budget / 10)
 	short := e.ttl
 	e.each(4, func(i int) {
 		key := e.key("%d", i)

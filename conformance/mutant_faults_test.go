@@ -39,13 +39,19 @@ func TestMutantBackendsUnderFaults(t *testing.T) {
 		"releases by key": {"ReleaseDelayed HandOverUnknown ReentrantFault", func(m *mutant) {
 			m.release = func(ctx context.Context, h backend.Hold) error { return m.force(ctx, h.Key) }
 		}},
-		"never expires": {"LateGrant", func(m *mutant) {
+		"never expires, and finds late grants by their tokens only": {"LateGrant", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				ttl := req.TTL
 				req.TTL = time.Hour
 				g, err := m.Backend.Try(ctx, req)
 				g.For = backend.ValidFor(ttl)
 				return g, err
+			}
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				if h.Token == 0 {
+					return backend.ErrNotHeld
+				}
+				return m.Backend.Release(ctx, h)
 			}
 		}},
 		"what was not granted is not released": {"CancelMidRequest", func(m *mutant) {
@@ -136,6 +142,36 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 					return get(context.WithoutCancel(ctx), key, opts...)
 				}
 			})
+		}},
+		"one call at a time": {"HungKeyHoldsUpNoOther", func(m *lockerMutant) {
+			turn := make(chan struct{}, 1)
+			m.both(func(get getter) getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					turn <- struct{}{}
+					defer func() { <-turn }()
+					return get(ctx, key, opts...)
+				}
+			})
+		}},
+		"a lease that ends takes the others along": {"HungKeyHoldsUpNoOther", func(m *lockerMutant) {
+			var mu sync.Mutex
+			var ends []context.CancelCauseFunc
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, end := context.WithCancelCause(l.ctx)
+				l.ctx = ctx
+				mu.Lock()
+				defer mu.Unlock()
+				ends = append(ends, end)
+				context.AfterFunc(l.Lease.Context(), func() {
+					if cause := context.Cause(l.Lease.Context()); errors.Is(cause, lock.ErrExpired) {
+						mu.Lock()
+						defer mu.Unlock()
+						for _, end := range ends {
+							end(cause)
+						}
+					}
+				})
+			}
 		}},
 		"waits for what will not come": {"PermanentStops", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -156,6 +157,22 @@ func TestMutantsOfOperating(t *testing.T) {
 				return rec, err
 			}
 		}},
+		"inspect takes the key for a moment": {"LookingChangesNothing", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				req := backend.Request{Key: key, ID: backend.NewID(), TTL: time.Minute}
+				if _, err := m.operated.Try(ctx, req); err != nil {
+					return m.operated.Inspect(ctx, key)
+				}
+				time.Sleep(time.Millisecond)
+				return backend.Record{}, errors.Join(backend.ErrNotHeld, m.operated.Release(ctx, backend.HoldOf(req)))
+			}
+		}},
+		"inspect leaves something behind": {"LookingChangesNothing", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				m.waited.Store(key, true)
+				return m.operated.Inspect(ctx, key)
+			}
+		}},
 		"list ignores the prefix": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, _ string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, "", visit)
@@ -216,11 +233,18 @@ func TestMutantsOfOperating(t *testing.T) {
 				c.change(m)
 				return m, nil
 			}}
+			cfg.Untouched = func(context.Context) (Store, error) {
+				return Store{Open: cfg.OpenBackend, Contents: func(context.Context) (string, error) {
+					n := 0
+					waited.Range(func(any, any) bool { n++; return true })
+					return fmt.Sprint(n, " things"), nil
+				}}, nil
+			}
 			if c.rule != "" {
 				mustFail(t, cfg, c.rule)
 				return
 			}
-			cfg.Only = []string{"RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers"}
+			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers"}
 			rep, err := Check(t.Context(), cfg)
 			if err != nil || rep.Counts().Pass != len(cfg.Only) {
 				t.Fatalf("%v\n%s", err, rep)

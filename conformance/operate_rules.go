@@ -9,11 +9,11 @@ import (
 
 // The rules of this file are about what operators do to locks from outside.
 var operateRules = atSeam(subject("backend",
-	&rule{Rule: Rule{Name: "RevokeByToken", Statement: "A revoked hold is refused its renewals, ends at its expiry, and lets nobody in before, not even those who wait or when its holder cleans up; a revocation with another token changes nothing."},
+	&rule{Rule: Rule{Name: "RevokeByToken", Statement: "A revoked hold is not renewed, ends at its expiry, and lets nobody in before. A revocation with another token changes nothing."},
 		run: revokeByToken},
 	&rule{Rule: Rule{Name: "ListShowsHeldKeys", Statement: "List shows each held key with the prefix once, with its token and holder, no other key, and stops when it is told to."},
 		run: listShowsHeldKeys},
-	&rule{Rule: Rule{Name: "ForgetLeavesOthers", Statement: "Forgetting the keys with a prefix takes nothing from those that are held, or that have another prefix; one that was forgotten is taken as if it were new."},
+	&rule{Rule: Rule{Name: "ForgetLeavesOthers", Statement: "Forgetting the keys with a prefix takes nothing from those that are held, or that have another prefix. A forgotten key is taken as if it were new."},
 		run: forgetLeavesOthers},
 )...)
 
@@ -57,8 +57,7 @@ func listShowsHeldKeys(e *env) {
 	missing := func(key, format string, args ...any) {
 		for _, h := range held {
 			if !time.Now().Before(h.until()) {
-				e.latef(key, format, args...)
-				return
+				e.tooSlowf(key, "the hold on %q had run out before the list was complete", h.key)
 			}
 		}
 		e.failf(key, format, args...)

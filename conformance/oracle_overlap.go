@@ -26,6 +26,10 @@ type record struct {
 	released time.Duration // when Release was first called, or -1
 	seen     time.Duration // the last deadline that was read
 	known    bool
+	last     time.Duration // when the last call was made that has confirmed it, or zero
+	lapsing  bool          // nothing rests on it any more
+	open     bool          // Release had no answer
+	unsure   bool          // Release has failed, so that it may have ended before
 }
 
 // see reads the deadline.
@@ -61,6 +65,14 @@ func (r *record) releasing(now time.Duration) {
 	}
 }
 
+// releasedWith takes note of what Release has returned. A hold that had ended by then
+// is known to have lasted no longer than it was confirmed.
+func (r *record) releasedWith(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsure = r.unsure || err != nil
+}
+
 // gone is when the server has certainly ended the hold, if it was never renewed:
 // it began before the call returned.
 func (r *record) gone(e *env) time.Duration {
@@ -83,7 +95,7 @@ func (r *record) end(e *env, removals []time.Duration) (time.Duration, string) {
 	switch {
 	case r.known:
 		end, why = r.seen, "its deadline"
-	case r.released >= 0 && r.renews:
+	case r.released >= 0 && r.renews && !r.unsure:
 		end, why = r.released, "its release"
 	case !r.renews:
 		ttl := r.ttl

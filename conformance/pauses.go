@@ -66,7 +66,7 @@ func pauseIsNoticed(e *env, ps *processes) {
 	switch {
 	case judged.Load() > 0:
 	case blocked.Load() == 0:
-		e.notef("inconclusive: this process was late to stop the others, each time")
+		e.tooSlowf("", "this process was late to stop the others, each time")
 	default:
 		e.overduef("", "each time that the process of a holder stood still, the lock could not be asked for the key by others; expected that they get it within the TTL and the takeover lag")
 	}
@@ -133,7 +133,7 @@ func shortPauseIsNoLoss(e *env, ps *processes) {
 		h.mustRelease()
 	}
 	if judged == 0 {
-		e.notef("inconclusive: this process was late to continue the other, each time")
+		e.tooSlowf("", "this process was late to continue the other, each time")
 	}
 	e.notef("%d pauses, %d leases judged after them", rounds, judged)
 }

@@ -13,7 +13,7 @@ import (
 // by its user.
 var lastingRules = slices.Concat(
 	subject("waiting",
-		&rule{Rule: Rule{Name: "WaitOutlastsTTL", Statement: "A wait goes on while its holder renews, for longer than any time limit of the server's: it ends with a grant or with its context.", LimitTTLs: 40},
+		&rule{Rule: Rule{Name: "WaitOutlastsTTL", Statement: "A wait goes on while the holder renews, longer than any time limit of the server: it ends with a grant or with its context.", LimitTTLs: 40},
 			run: waitOutlastsTTL}),
 	subject("close",
 		&rule{Rule: Rule{Name: "PoolClean", Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections."},
@@ -32,8 +32,9 @@ func waitOutlastsTTL(e *env) {
 			select {
 			case <-w.done:
 				if w.err != nil {
-					e.failf(key, "Acquire gave up (%s), although neither its context nor the hold had ended", outcome(w.err))
+					e.unexpectedFatal(key, w.err, "Acquire gave up (%s), although neither its context nor the hold had ended", outcome(w.err))
 				}
+				e.judgeRefusal(key, "Acquire", "its holder renews it", w.h.record, nil)
 				panic(abort{})
 			default:
 			}

@@ -206,7 +206,7 @@ func (p *process) hear(a answer) {
 		stood = max(stood, p.unpaused(span{q.at, a.From}, 0))
 	}
 	p.mu.Unlock()
-	if stood >= stallLeast {
+	if stood >= stallNoted {
 		p.e.hist.stood(stood)
 	}
 	switch {

@@ -46,6 +46,7 @@ func (p *process) get(op string, c command) (*farHold, error) {
 	}
 	if err := a.error(); err != nil {
 		p.recall(ev, a, outcome(err), err)
+		p.e.hist.failed(ev, err)
 		return nil, err
 	}
 	h := p.granted(c, ttl, a)
@@ -164,13 +165,18 @@ func (h *farHold) release(context.Context) error {
 	if !ok {
 		return errKilled
 	}
+	h.releasedWith(a.error())
 	return a.error()
 }
 
 func (h *farHold) renew() error {
+	from := h.p.e.hist.now()
 	a, ok := h.call("Renew", opRenew)
 	if !ok {
 		return errKilled
+	}
+	if a.error() == nil {
+		h.confirmed(from)
 	}
 	return a.error()
 }
@@ -271,5 +277,11 @@ func (p *process) cycling(c command) (wait func() (answer, bool)) {
 			held.releasing(p.ps.at(a.From))
 		}
 	})
-	return func() (answer, bool) { return p.wait(q) }
+	return func() (answer, bool) {
+		a, ok := p.wait(q)
+		if held != nil && a.error() != nil {
+			held.releasedWith(a.error())
+		}
+		return a, ok
+	}
 }

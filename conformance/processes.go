@@ -13,17 +13,17 @@ import (
 var processRules = subject("processes",
 	&rule{Rule: Rule{Name: "ExclusiveAcrossProcesses", Statement: "Processes exclude each other: what several of them change under the lock loses no update."},
 		run: acrossProcesses(exclusiveAcrossProcesses)},
-	&rule{Rule: Rule{Name: "CrashFreesProcess", Statement: "When the process of a holder is killed, others get the key within the TTL and the takeover lag, although the lease had been renewed all the time, and with a larger token where there are tokens.", LimitTTLs: 40},
+	&rule{Rule: Rule{Name: "CrashFreesProcess", Statement: "When the process of a holder is killed, others get the key within the TTL and the takeover lag, with a larger token where there are tokens.", LimitTTLs: 40},
 		run: acrossProcesses(crashFreesProcess)},
-	&rule{Rule: Rule{Name: "CrashAtAnyMoment", Statement: "Wherever in acquiring and releasing a process is killed, others get the key within the TTL and the takeover lag, nobody gets it too early, and tokens keep growing where there are tokens.", LimitTTLs: 80},
+	&rule{Rule: Rule{Name: "CrashAtAnyMoment", Statement: "Wherever a process is killed, others get the key within the TTL and the takeover lag, nobody too early, and tokens keep growing where there are tokens.", LimitTTLs: 80},
 		run: acrossProcesses(crashAtAnyMoment)},
-	&rule{Rule: Rule{Name: "PauseIsNoticed", Statement: "A holder whose process stood still for longer than its lease sees the loss at its first look when it goes on, and does no harm to those who got the key meanwhile.", LimitTTLs: 80},
+	&rule{Rule: Rule{Name: "PauseIsNoticed", Statement: "A holder whose process stood still for longer than its lease sees the loss at its first look, and does no harm to those who got the key.", LimitTTLs: 80},
 		claims: []claim{claimLossSignal}, run: acrossProcesses(pauseIsNoticed)},
 	&rule{Rule: Rule{Name: "ShortPauseIsNoLoss", Statement: "A holder whose process stood still for much less than its lease still holds the key when it goes on.", LimitTTLs: 40},
 		run: acrossProcesses(shortPauseIsNoLoss)},
 	&rule{Rule: Rule{Name: "LostBeforeTakeoverAcrossProcesses", Statement: "When a lease ran out and a client in another process is granted the key, the holder's lease already says that it is lost.", LimitTTLs: 80},
 		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: acrossProcesses(lostBeforeTakeoverAcrossProcesses)},
-	&rule{Rule: Rule{Name: "FencedRegister", Statement: "A resource that refuses tokens smaller than the largest it has seen never takes a write of an older holder after one of a newer, and never refuses the newest, however long holders stand still between check and write.", LimitTTLs: 80},
+	&rule{Rule: Rule{Name: "FencedRegister", Statement: "A resource that refuses smaller tokens than the largest it has seen takes no write of an older holder after one of a newer, and never refuses the newest.", LimitTTLs: 80},
 		claims: []claim{claimTokens}, run: acrossProcesses(fencedWrites)},
 	&rule{Rule: Rule{Name: "WaiterKilledHarmless", Statement: "A process that is killed while it waits for the key delays the other waiters by no more than the TTL and the takeover lag.", LimitTTLs: 40},
 		run: acrossProcesses(waiterKilledHarmless)},
@@ -111,15 +111,15 @@ func lostBeforeTakeoverAcrossProcesses(e *env, ps *processes) {
 			key := e.key("%d-%d", n, round)
 			old := p.mustTry(key, e.ttl, true)
 			saw := old.looking(e.takeover(e.ttl), false)
-			e.pause(time.Until(old.until()) - e.ttl/8)
+			e.pause(time.Until(old.until()) - e.ttl/16)
 			next := b.wins(key, e.takeover(e.ttl), 2*time.Millisecond, "the holder's lease was not renewed")
 			s := saw()
 			switch {
 			case s.alive >= next.granted:
 				// As far as the machine stood still, the look is older than it seems.
-				e.fail(max(s.alive-next.granted, stallLeast), key, "%s was granted the key at %s, and %s, whose lease had run out, looked at its lease at %s and found it alive", next.who, seconds(next.granted), p.who, seconds(s.alive))
+				e.fail(excuse{max(s.alive-next.granted, e.timely().from), anyRequest}, key, "%s was granted the key at %s, and %s, whose lease had run out, looked at its lease at %s and found it alive", next.who, seconds(next.granted), p.who, seconds(s.alive))
 			case s.ended < 0:
-				e.lateFatalf(key, "the case was too slow: %s stopped looking at its lease before the key was granted to another client", p.who)
+				e.tooSlowf(key, "%s stopped looking at its lease before the key was granted to another client", p.who)
 			default:
 				e.is(key, s.cause, "context.Cause of a lease that ran out", lock.ErrLost, lock.ErrNotHeld)
 			}

@@ -21,7 +21,7 @@ var reentrancyRules = subject("reentrancy",
 		claims: []claim{claimReentrancy}, run: reentrantExtends},
 	&rule{Rule: Rule{Name: "ReentrantOtherLocker", Statement: "Another Locker with the same owner enters again where holds are counted on the server, and is refused where each client counts its own."},
 		claims: []claim{claimReentrancy}, run: reentrantOtherLocker},
-	&rule{Rule: Rule{Name: "ReentrantAfterLoss", Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, with one release to free it, and not while somebody else holds the key.", LimitTTLs: 30},
+	&rule{Rule: Rule{Name: "ReentrantAfterLoss", Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, one release frees it, and not while somebody else holds the key.", LimitTTLs: 30},
 		claims: []claim{claimReentrancy, claimWithoutRenewal}, run: reentrantAfterLoss},
 	&rule{Rule: Rule{Name: "ReentrantOverWaiters", Statement: "Entering again never waits behind those who wait for the key."},
 		claims: []claim{claimReentrancy}, run: reentrantOverWaiters},
@@ -120,6 +120,7 @@ func reentrantExtends(e *env) {
 	outer := a.mustTryFor(key, longer, append(e.unrenewed(), owner)...)
 	before := outer.until()
 	inner := a.mustTryFor(key, e.ttl, append(e.unrenewed(), owner)...)
+	inner.lapses()
 	if after := outer.until(); after.Before(before.Add(-10 * time.Millisecond)) {
 		e.latef(key, "the deadline of the outer hold moved back from %s to %s when its owner entered again with a TTL of %s",
 			seconds(e.hist.at(before)), seconds(e.hist.at(after)), e.ttl)

@@ -30,7 +30,7 @@ func releaseFrees(e *env) {
 	key := e.key("a")
 	clients := e.lockers(2)
 	n, end := 0, time.Now().Add(e.window())
-	for i := 0; i < 10 || i < 3000 && time.Now().Before(end); i++ {
+	for i := 0; i < 10 || i < 500 && time.Now().Before(end); i++ {
 		n++
 		c := clients[i%2]
 		var h *hold
@@ -190,6 +190,7 @@ func releaseReportsLoss(e *env) {
 // awaitLapse waits until a lease that is not renewed has ended by its own
 // account, or where it does not tell, until its time is over on a control timer.
 func (e *env) awaitLapse(h *hold) {
+	h.lapses()
 	if e.g.LossSignal {
 		if !e.within(e.takeover(h.effectiveTTL()), h.lease.Context().Done()) {
 			e.overdueFatalf(h.key, "the context of a lease that is not renewed had not ended after %s; its TTL is %s", e.takeover(h.effectiveTTL()), h.effectiveTTL())
@@ -204,7 +205,11 @@ func releaseStopsRenewal(e *env) {
 		key := e.key("%s", k.name)
 		a := e.locker()
 		h := a.mustTryFor(key, e.ttl)
-		e.pause(e.ttl / 2) // a renewal has happened
+		first := h.until()
+		e.pause(e.ttl / 2)
+		for e.g.Deadline && !h.until().After(first) && time.Until(first) > e.ttl/4 {
+			e.pause(e.ttl / 20) // until a renewal has happened, if the lock renews by itself
+		}
 		h.mustRelease()
 		b, c := k.open(), k.open()
 		e.mustTake(b, key, e.ttl)

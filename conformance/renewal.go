@@ -82,6 +82,7 @@ func renewByHand(e *env) {
 // renewed.
 func (e *env) expire(gs ...grip) {
 	for _, g := range gs {
+		g.lapses()
 		e.pause(g.gone(e) - e.hist.now())
 	}
 }
@@ -94,6 +95,7 @@ func (e *env) renewsJustLate(k kind) {
 	e.each(len(late), func(i int) {
 		key := e.key("%s-%s", k.name, late[i])
 		g := e.mustTake(a, key, e.ttl)
+		g.lapses()
 		e.pause(e.ttl + e.g.TTLGrain + late[i])
 		if err := g.renew(); err == nil {
 			e.latef(key, "Renew of a lease that had run out %s ago returned no error, although nobody else had taken the key; expected ErrNotHeld", late[i])
@@ -196,7 +198,7 @@ func renewQuickly(e *env) {
 			before := g.until()
 			if err := g.renew(); err != nil {
 				if time.Now().After(before) {
-					e.lateFatalf(key, "the case was too slow: the lease ran out")
+					e.tooSlowf(key, "the lease ran out between two renewals")
 				}
 				e.unexpectedFatal(key, err, "renewal %d of a lease that was held returned %s; expected no error", i+1, outcome(err))
 			}

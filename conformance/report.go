@@ -24,6 +24,9 @@ const (
 	NotClaimed Verdict = "not claimed"
 	// Unclaimed: it worked, although the guarantees don't claim it.
 	Unclaimed Verdict = "works, not claimed"
+	// Inconclusive: it was tried, again with longer TTLs, and this machine or the server
+	// was too slow for a judgement each time. The rule was neither kept nor broken.
+	Inconclusive Verdict = "inconclusive"
 	// Skipped: something to test with is missing, or the rule does not apply.
 	Skipped Verdict = "skipped"
 )
@@ -35,8 +38,8 @@ type Result struct {
 	Statement string  `json:"statement"`
 	Verdict   Verdict `json:"verdict"`
 	// Evidence is what was expected and seen and the calls around it, for a
-	// failure; the reason, for a rule that was skipped or not claimed; numbers
-	// worth knowing, for a pass.
+	// failure; the reason, for a rule that was skipped, not claimed or inconclusive;
+	// numbers worth knowing, for a pass.
 	Evidence string  `json:"evidence,omitempty"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -84,18 +87,20 @@ func (r *Report) UnmarshalJSON(data []byte) error {
 
 // Counts is the number of results by verdict.
 type Counts struct {
-	Pass       int `json:"pass"`
-	Fail       int `json:"fail"`
-	NotClaimed int `json:"not_claimed"`
-	Unclaimed  int `json:"unclaimed"`
-	Skipped    int `json:"skipped"`
+	Pass         int `json:"pass"`
+	Fail         int `json:"fail"`
+	NotClaimed   int `json:"not_claimed"`
+	Unclaimed    int `json:"unclaimed"`
+	Inconclusive int `json:"inconclusive"`
+	Skipped      int `json:"skipped"`
 }
 
 // String is a line such as
 //
-//	70 pass, 1 fail, 3 not claimed, 0 "works, not claimed", 2 skipped
+//	70 pass, 1 fail, 3 not claimed, 0 "works, not claimed", 0 inconclusive, 2 skipped
 func (c Counts) String() string {
-	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d %q, %d skipped", c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, Unclaimed, c.Skipped)
+	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d %q, %d inconclusive, %d skipped",
+		c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, Unclaimed, c.Inconclusive, c.Skipped)
 }
 
 // Counts counts the results by verdict.
@@ -111,6 +116,8 @@ func (r Report) Counts() Counts {
 			c.NotClaimed++
 		case Unclaimed:
 			c.Unclaimed++
+		case Inconclusive:
+			c.Inconclusive++
 		case Skipped:
 			c.Skipped++
 		}
@@ -118,10 +125,11 @@ func (r Report) Counts() Counts {
 	return c
 }
 
-// OK reports whether the run went to its end, no rule failed and at least one passed.
+// OK reports whether the run went to its end, no rule failed or was inconclusive, and at
+// least one passed.
 func (r Report) OK() bool {
 	c := r.Counts()
-	return r.Incomplete == "" && c.Fail == 0 && c.Pass > 0
+	return r.Incomplete == "" && c.Fail == 0 && c.Inconclusive == 0 && c.Pass > 0
 }
 
 // Result returns the result of the named rule, and false when it did not run.

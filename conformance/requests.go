@@ -19,7 +19,7 @@ var requestRules = atSeam(slices.Concat(
 		&rule{Rule: Rule{Name: "ReleaseEndsRequests", Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it."},
 			run: releaseEndsRequests}),
 	subject("loss",
-		&rule{Rule: Rule{Name: "LeaseIsLocal", Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: its key, its token, its deadline, its context and what that says."},
+		&rule{Rule: Rule{Name: "LeaseIsLocal", Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: key, token, deadline, context."},
 			run: leaseIsLocal}),
 	subject("waiting",
 		&rule{Rule: Rule{Name: "WaitIsCalm", Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", time.Second/calmPause)},

@@ -76,7 +76,7 @@ var (
 // allRules lists every rule in the order in which cases start.
 var allRules = slices.Concat(
 	exclusionRules, releaseRules, expiryRules, renewalRules, lossRules, tokenRules, reentrancyRules,
-	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules, guardRules,
+	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules, lookRules, guardRules,
 )
 
 func init() {

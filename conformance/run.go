@@ -20,7 +20,9 @@ type TestingT[T any] interface {
 // Run tests the lock and makes one subtest of each rule, named after it, so that
 // go test -run selects rules. Cases overlap in time whatever the -parallel flag
 // says, and have all ended when Run returns. A rule that is not claimed, or that
-// lacks something to test with, is a skipped subtest that says so.
+// lacks something to test with, is a skipped subtest that says so. So is one that was
+// inconclusive: a slow machine fails no test. What a run has left undecided is in its
+// last line.
 func Run[T TestingT[T]](t T, cfg Config) {
 	t.Helper()
 	if cfg.Logf == nil {
@@ -57,7 +59,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 				switch res.Verdict {
 				case Fail:
 					t.Errorf("%s: %s\n%s\n(seed %d, TTL %s; -run '/%s$' runs this rule alone)", res.Rule, res.Statement, res.Evidence, s.Seed, s.ttl, res.Rule)
-				case NotClaimed, Skipped:
+				case NotClaimed, Skipped, Inconclusive:
 					t.Skipf("%s: %s", res.Verdict, res.Evidence)
 				case Unclaimed:
 					t.Logf("%s (%s): the guarantees could claim it", res.Verdict, res.Statement)
@@ -76,7 +78,8 @@ func Run[T TestingT[T]](t T, cfg Config) {
 
 // Check tests the lock without the testing package. The error says what is wrong
 // with the Config; broken rules are in the report. When ctx ends, the rules that
-// have not begun are skipped and the report is incomplete.
+// have not begun, and those under way that were not broken before, are skipped, and
+// the report is incomplete.
 func Check(ctx context.Context, cfg Config) (Report, error) {
 	s, err := prepare(ctx, cfg)
 	if err != nil {
@@ -119,6 +122,9 @@ type runner struct {
 
 func newRunner(s *settings) *runner {
 	s.stalls = newStallMeter()
+	if s.Child != "" {
+		s.bystander = s.newBystander()
+	}
 	if s.Tidy && s.OpenBackend != nil {
 		s.used = new(usedKeys)
 	}
@@ -128,6 +134,7 @@ func newRunner(s *settings) *runner {
 }
 
 func (r *runner) close() {
+	r.s.bystander.close()
 	r.s.stalls.close()
 	r.s.tidy()
 }
@@ -165,10 +172,6 @@ func (r *runner) leave() {
 	r.waiting = r.waiting[1:]
 }
 
-// attempts is how often a case is tried when nothing but its timing was wrong
-// while the machine stood still.
-const attempts = 4
-
 // run waits for the turn, runs the case and judges it.
 func (r *runner) run(ctx context.Context, rule *rule, turn <-chan struct{}) Result {
 	<-turn
@@ -190,27 +193,33 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 	missing := rule.missing(r.s)
 	switch {
 	case ctx.Err() != nil:
-		return Result{Verdict: Skipped, Evidence: "the run was cancelled: " + context.Cause(ctx).Error()}
+		return interrupted(ctx, "not tried")
 	case rule.Seam && r.s.OpenBackend == nil:
 		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
 	}
 	var res Result
+	ttl := r.s.nextTTL(0, 0)
 	for n := 1; ; n++ {
-		begun := time.Now()
-		var retry bool
-		res, retry = r.attempt(ctx, rule, n, missing != nil)
-		// What is not claimed need not work, so that one try tells enough.
-		if !retry || n == attempts || missing != nil || ctx.Err() != nil || !r.wanted(rule, res) {
+		var heldUp time.Duration
+		res, heldUp = r.attempt(ctx, rule, n, ttl, missing != nil)
+		if res.Verdict != Inconclusive || n == attempts || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
-		worst, total := r.s.stalls.since(begun)
-		r.s.Logf("%s: trying again when it is calmer, since this process or the server stood still meanwhile (for up to %s, %s in all)",
-			rule.Name, worst.Round(time.Millisecond), total.Round(time.Millisecond))
+		next := r.s.nextTTL(ttl, heldUp)
+		why, _, _ := strings.Cut(res.Evidence, "\n")
+		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s when it is calmer: %s", rule.Name, ttl, next, why)
+		ttl = next
 		if n == 1 {
 			leave()
 			r.calmly(ctx)
 			defer func() { <-r.repeats }()
 		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if res.Verdict == Inconclusive && ctx.Err() != nil {
+		res = interrupted(ctx, notToEnd) // what a calmer machine would have shown stays unknown
 	}
 	if missing != nil {
 		switch res.Verdict {
@@ -219,8 +228,11 @@ func (r *runner) verdict(ctx context.Context, rule *rule, leave func()) Result {
 		case Fail:
 			first, _, _ := strings.Cut(res.Evidence, "\n")
 			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; seen when it was tried: %s", missing.name, first)}
+		case Inconclusive:
+			first, _, _ := strings.Cut(res.Evidence, "\n")
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; inconclusive when it was tried: %s", missing.name, first)}
 		case Skipped:
-			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried: %s", missing.name, res.Evidence)}
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried: %s", missing.name, strings.TrimPrefix(res.Evidence, "not tried: "))}
 		}
 	}
 	return res
@@ -250,31 +262,33 @@ func (r *runner) calmly(ctx context.Context) {
 	r.repeats <- struct{}{}
 }
 
-// attempt runs the case once. retry reports that it failed by its timing alone,
-// while this process or the server stood still.
-func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (res Result, retry bool) {
-	e := newEnv(ctx, r.s, rule, n)
-	limit := rule.limit(e.ttl)
+// attempt runs the case once, and says for how long something was held up meanwhile.
+func (r *runner) attempt(ctx context.Context, rule *rule, n int, ttl time.Duration, probe bool) (Result, time.Duration) {
+	e := newEnv(ctx, r.s, rule, n, ttl)
+	limit := r.s.limit(rule, ttl)
 	if probe {
 		limit = min(limit, 10*time.Second+10*e.ttl)
 	}
 	ended := make(chan any, 1)
 	go func() {
 		end := e.guard(func() { rule.run(e) })
-		if _, skip := end.(skipped); !skip {
+		if _, skip := end.(skipped); !skip { // what was seen counts, however slow it was
 			if more := e.guard(e.checkOverlap); end == nil {
 				end = more
 			}
 		}
 		ended <- end
 	}()
-	end, inTime := r.await(e, ended, limit)
+	end, inTime := await(ended, limit)
 	if !inTime {
-		hanging := e.hist.hanging()
+		hanging, late := e.hist.hanging(), e.timely()
+		if idle := e.hist.idle(); idle >= limit/2 && idle > delaysPerTTL*e.heldUp(anyRequest) {
+			late = excuse{} // it hangs
+		}
 		if hanging == "" {
 			hanging = "none; it was waiting for something that did not happen"
 		}
-		e.fail(0, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		e.fail(late, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
 		e.seal()
 		e.cancel(fmt.Errorf("conformance: the limit of %s", limit))
 		patience := time.NewTimer(3 * time.Second)
@@ -285,44 +299,58 @@ func (r *runner) attempt(ctx context.Context, rule *rule, n int, probe bool) (re
 		}
 		patience.Stop()
 	}
+	over := e.caller.Err() != nil
 	e.cancel(errCaseOver)
-	worst, total := r.s.stalls.since(e.hist.base)
 	e.closeAll()
-	return e.judge(end, max(total, e.hist.slowest()), worst)
+	heldUp := e.heldUp(anyRequest) // with what was under way when the case ended
+	return e.judge(end, over, heldUp), heldUp
 }
 
-// await waits for the end of the case until its limit. A machine that stood still
-// for a good part of the time makes the limit longer.
-func (r *runner) await(e *env, ended <-chan any, limit time.Duration) (end any, inTime bool) {
-	for n := 1; ; n++ {
-		timer := time.NewTimer(limit)
-		select {
-		case end = <-ended:
-			timer.Stop()
-			return end, true
-		case <-timer.C:
-		}
-		if _, total := r.s.stalls.since(e.hist.base); n == 4 || total < time.Duration(n)*limit/8 {
-			return nil, false
-		}
+// await waits for the end of the case until its limit.
+func await(ended <-chan any, limit time.Duration) (end any, inTime bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case end = <-ended:
+		return end, true
+	case <-timer.C:
+		return nil, false
 	}
 }
 
-func (e *env) judge(end any, stalled, worst time.Duration) (res Result, retry bool) {
+const notToEnd = "not tried to its end"
+
+// interrupted is the result of a case that the end of the caller's context has kept
+// from its turn or cut short: it says nothing about the lock.
+func interrupted(caller context.Context, what string) Result {
+	return Result{Verdict: Skipped, Evidence: what + ": the run was cancelled: " + context.Cause(caller).Error()}
+}
+
+// judge makes a result of what the case has seen. cut: the caller's context ended
+// before the case did. What was broken before that stays broken.
+func (e *env) judge(end any, cut bool, heldUp time.Duration) Result {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.failures) == 0 {
-		if skip, ok := end.(skipped); ok {
-			return Result{Verdict: Skipped, Evidence: skip.reason}, false
+	if len(e.failures) > 0 {
+		evidence := e.evidence()
+		if why := e.doubtful(); why != "" {
+			return Result{Verdict: Inconclusive, Evidence: why + "\n" + evidence}
 		}
-		if _, ok := end.(abort); ok {
-			return Result{Verdict: Skipped, Evidence: "the run was cancelled"}, false
+		if heldUp >= stallNoted {
+			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))
 		}
-		return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}, false
+		return Result{Verdict: Fail, Evidence: evidence}
 	}
-	evidence := e.evidence()
-	if worst > 0 {
-		evidence += fmt.Sprintf("\n(this process stood still for up to %s during the case)", worst.Round(time.Millisecond))
+	if cut {
+		return interrupted(e.caller, notToEnd)
 	}
-	return Result{Verdict: Fail, Evidence: evidence}, e.excused(stalled)
+	switch end := end.(type) {
+	case abort:
+		return Result{Verdict: Inconclusive, Evidence: "the case was given up"}
+	case skipped:
+		return Result{Verdict: Skipped, Evidence: end.reason}
+	case inconclusive:
+		return Result{Verdict: Inconclusive, Evidence: end.reason}
+	}
+	return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}
 }

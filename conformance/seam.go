@@ -45,6 +45,9 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	g, err := s.b.Try(ctx, req)
 	if err != nil {
 		e.hist.ended(ev, err)
+		if ctx.Err() == nil { // else its caller has ended it
+			e.hist.failed(ev, err)
+		}
 		return nil, err
 	}
 	h := &seamHold{s: s, h: backend.HoldOf(req), grant: g, valid: new(atomic.Int64)}
@@ -66,6 +69,7 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	}
 	e.grants[req.ID] = h
 	e.records = append(e.records, h.record)
+	e.hist.took(ev)
 	return h, nil
 }
 
@@ -118,12 +122,15 @@ func (s *seam) release(ctx context.Context, hold backend.Hold) error {
 	ev := s.e.hist.begin(s.who, "Release", hold.Key)
 	err := s.b.Release(ctx, hold)
 	s.e.hist.end(ev, outcome(err))
+	s.e.hist.tookOrFailed(ev, err)
 	return err
 }
 
 func (h *seamHold) renew() error {
+	from := h.s.e.hist.now()
 	v, err := h.s.renew(h.h)
 	if err == nil && v.For > 0 {
+		h.confirmed(from)
 		h.confirm(v)
 	}
 	return err
@@ -143,6 +150,7 @@ func (s *seam) renew(hold backend.Hold) (backend.Validity, error) {
 		text = fmt.Sprintf("ok, valid until %.4f", s.until(v).Seconds())
 	}
 	s.e.hist.end(ev, text)
+	s.e.hist.tookOrFailed(ev, err)
 	return v, err
 }
 
@@ -168,6 +176,7 @@ type grip interface {
 	until() time.Time // the earliest end without another renewal
 	fence() uint64
 	isReleased() bool
+	lapses()                   // nothing rests on it from now on
 	gone(e *env) time.Duration // when the server has certainly ended it, if it was never renewed
 }
 
@@ -236,7 +245,7 @@ func (e *env) mustGiveBack(g grip, key, why string) {
 	switch {
 	case err == nil:
 	case time.Now().After(until):
-		e.lateFatalf(key, "the case was too slow: the lease that it relies on had expired before it was released")
+		e.tooSlowf(key, "the lease that the case relies on had expired before it was released")
 	default:
 		e.unexpectedFatal(key, err, "Release of a hold that was held returned %s; expected no error%s", outcome(err), why)
 	}
@@ -267,9 +276,11 @@ func (e *env) notStated(limit time.Duration) string {
 	return " (the lock has no guarantees, so that lock.WithTTL and lock.WithoutRenewal are taken to work; one that renews all the same needs Config.Kill, one with a TTL of its own Config.Guarantees)"
 }
 
-// poll calls try until it is granted. At least one try is made after the control
+// poll calls try until it is granted; nothing rests on the holds that the key had before.
+// At least one try is made after the control
 // timer has fired.
 func (e *env) poll(key string, limit, every time.Duration, why string, try func() (grip, error)) grip {
+	e.lapsing(key)
 	control := time.NewTimer(limit)
 	defer control.Stop()
 	begun := time.Now()

@@ -66,7 +66,7 @@ func (s *settings) tidy() {
 	}
 	close(keys)
 	wg.Wait()
-	if f, ok := b.(backend.Forgetter); ok {
+	if f, ok := backend.As[backend.Forgetter](b); ok {
 		if err := f.Forget(ctx, s.keySpace); err != nil {
 			s.Logf("what is kept of the keys of the run beyond their holds stays: %v", err)
 		}
@@ -83,8 +83,8 @@ func (s *settings) tidyKey(ctx context.Context, b backend.Backend, key string) {
 			_ = b.Release(ctx, backend.HoldOf(req))
 			return
 		}
-		inspector, inspects := b.(backend.Inspector)
-		forcer, forces := b.(backend.ForceReleaser)
+		inspector, inspects := backend.As[backend.Inspector](b)
+		forcer, forces := backend.As[backend.ForceReleaser](b)
 		if !inspects || !forces {
 			return
 		}

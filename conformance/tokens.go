@@ -11,7 +11,7 @@ import (
 )
 
 var tokenRules = subject("tokens",
-	&rule{Rule: Rule{Name: "TokenFits", Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, so that no language rounds it, and Lease.Token always returns the same one."},
+	&rule{Rule: Rule{Name: "TokenFits", Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and Lease.Token always returns the same one."},
 		claims: []claim{claimTokens}, run: tokenFits},
 	&rule{Rule: Rule{Name: "TokenIncreases", Statement: "The token grows with every grant of a key, whichever client gets it."},
 		claims: []claim{claimTokens}, run: tokenIncreases},
@@ -21,7 +21,7 @@ var tokenRules = subject("tokens",
 		claims: []claim{claimTokens}, run: tokenStable},
 	&rule{Rule: Rule{Name: "TokenInGrantOrder", Statement: "Under contention tokens are distinct and grow in the order of the grants."},
 		claims: []claim{claimTokens}, run: tokenInGrantOrder},
-	&rule{Rule: Rule{Name: "TokenInTakeoverOrder", Statement: "When leases run out, the token of the next holder is larger than that of the last, so that a late write of the last holder can be refused.", LimitTTLs: 40},
+	&rule{Rule: Rule{Name: "TokenInTakeoverOrder", Statement: "When leases run out, the token of the next holder is larger than that of the last.", LimitTTLs: 40},
 		claims: []claim{claimTokens}, run: tokenInTakeoverOrder},
 )
 
@@ -141,7 +141,7 @@ func tokenInGrantOrder(e *env) {
 		c := clients[i%lockers]
 		more := func() bool {
 			n := grants.Load()
-			return n < 8*contenders || n < 10_000 && time.Now().Before(end)
+			return n < 8*contenders || n < 2_000 && time.Now().Before(end)
 		}
 		for n := 0; more(); n++ {
 			var h *hold

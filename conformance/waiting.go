@@ -29,13 +29,14 @@ var waitingRules = subject("waiting",
 		claims: []claim{claimLocalOrder}, run: waiterOrderLocal},
 	&rule{Rule: Rule{Name: "FairOrder", Statement: "Waiters of different clients are served in the order of their arrival."},
 		claims: []claim{claimFair}, run: fairOrder},
+	turnRule,
 	&rule{Rule: Rule{Name: "TryBesideWaiters", Statement: "A try may overtake waiters, never waits with them, and never breaks the lock or the waiters: everyone is served in the end."},
 		run: tryBesideWaiters},
 	&rule{Rule: Rule{Name: "ManyWaiters", Statement: "A crowd that waits for one key is served to the last, one at a time."},
 		run: manyWaiters},
 	&rule{Rule: Rule{Name: "NoHerd", Statement: "When a crowd waits for a key, the requests that a hand-over costs depend on the number of clients, not on the number of waiters.", Seam: true},
 		run: noHerd},
-	&rule{Rule: Rule{Name: "NoLockstep", Statement: "Clients that are refused at the same moment do not go on asking in step: the pauses between their requests differ at random, while somebody holds the key and while the server cannot be reached.", Seam: true},
+	&rule{Rule: Rule{Name: "NoLockstep", Statement: "Clients that are refused together do not go on asking in step: the pauses between their requests differ at random.", Seam: true},
 		run: noLockstep},
 )
 
@@ -70,7 +71,7 @@ func (a *acquiring) mustGet(e *env, key string, d time.Duration, why string) *ho
 		e.overdueFatalf(key, "a waiter had not been granted the key after %s; %s", d, why)
 	}
 	if a.err != nil {
-		e.fatalf(key, "a waiter's Acquire returned %s; expected a lease: %s", outcome(a.err), why)
+		e.unexpectedFatal(key, a.err, "a waiter's Acquire returned %s; expected a lease: %s", outcome(a.err), why)
 	}
 	return a.h
 }
@@ -119,7 +120,7 @@ func waiterWakes(e *env) {
 			e.settle()
 			select {
 			case <-w.done:
-				e.fatalf(key, "Acquire returned %s while another lease held the key", outcome(w.err))
+				e.unexpectedFatal(key, w.err, "Acquire returned %s while another lease held the key", outcome(w.err))
 			default:
 			}
 			h.mustRelease()

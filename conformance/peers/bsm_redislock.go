@@ -16,6 +16,7 @@ var bsmRedislock = Peer{
 	Adapter: "Acquire is Obtain with the retry strategy LinearBackoff(20 ms); Renew is Refresh",
 	NotClaimed: map[string]string{
 		"RenewKeeps": "locks are refreshed by their caller", "HoldOutlivesAcquireCtx": "locks are refreshed by their caller",
+		"WaitOutlastsTTL": "locks are refreshed by their caller",
 		"TTLGrain":        "a TTL is cut to milliseconds",
 		"close":           "there is nothing to close",
 		"ReleaseDetached": "Release sends its request with the context that it is given",

@@ -72,9 +72,8 @@ func pageOf(found map[string]*outcome, rounds int) string {
 	b.WriteString(`<!-- Generated: cd conformance/peers && go test -run TestPage -update -rounds 5 -timeout 30m -->
 # Peers
 
-The conformance suite, run on locks that were not written here. It is neither a ranking nor a verdict on these libraries:
-each has aims of its own, and each is a good lock on a calm day. The page shows what the suite sees when it meets a
-lock for the first time, and what an adapter of some fifty lines ([conformance/peers](../conformance/peers)) is enough for.
+The conformance suite, run on locks that were not written here, through [adapters](../conformance/peers) of some fifty lines.
+It is neither a ranking nor a verdict: each has aims of its own, and each is a good lock on a calm day.
 
 | In the tables | |
 |---|---|
@@ -84,14 +83,14 @@ lock for the first time, and what an adapter of some fifty lines ([conformance/p
 | not claimed | the library promises it nowhere, so it is not counted; the reasons stand below the libraries |
 | - | the suite has nothing to try it with, such as a lease that is not renewed where the library always renews |
 
-What an adapter adds to fit the interface of this module, such as the cause of a context or an error that
-matches lock.ErrClosed, is not the library's, and neither are its faults: a rule that only the adapter could break is
-no break here.
+A rule that only the adapter could break is no break here. Rules in no table were not tried. They are about what none
+of these locks has (re-entry, a deadline, details of the holder), or take several processes, a backend of this module,
+guarded writes, or a whole history of calls.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
-	b.WriteString(` CI runs it again, and fails when the page has become
-wrong: when a rule that is kept here is broken in every of several rounds, or a violation that is shown here is met in none of them.
+	b.WriteString(` CI runs it again, and fails when several rounds all
+contradict the page.
 
 | Library | Version | Server | What the adapter does |
 |---|---|---|---|
@@ -124,26 +123,12 @@ wrong: when a rule that is kept here is broken in every of several rounds, or a 
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString(untriedRules(found))
-	b.WriteString(evidenceHeading + "\nEach rule that was broken: what it was, what the library promises, and the first line of the evidence. Below it, for\n" +
-		"those who wonder what a lock does that does not promise a rule: what the suite saw when it tried the rule all the same.\n" +
-		"The rules are in [conformance](conformance.md).\n")
+	b.WriteString(evidenceHeading + "\nEach [rule](conformance.md#the-rules) that was broken: what it was, what the library promises, and the first line of the\n" +
+		"evidence. Then, of rules that a library does not promise, what the suite saw when it tried them all the same.\n")
 	for _, p := range All() {
 		b.WriteString(evidenceOf(p, found[p.Name], rounds))
 	}
 	return b.String()
-}
-
-// untriedRules lists the rules that are in no table, so that nobody takes them for kept.
-func untriedRules(found map[string]*outcome) string {
-	var names []string
-	for _, r := range conformance.Rules() {
-		if !slices.ContainsFunc(All(), func(p Peer) bool { return tried(found[p.Name].words[r.Name]) }) {
-			names = append(names, r.Name)
-		}
-	}
-	return "\n## Not tried on any of them\n\nThese rules are about what none of them has (re-entry, a deadline, details of the holder), look at several processes, at\n" +
-		"a backend of this module below its Locker, or at guarded writes, or judge a whole history of calls, with which nothing was tried here:\n" + strings.Join(names, ", ") + ".\n"
 }
 
 func evidenceOf(p Peer, o *outcome, rounds int) string {

@@ -18,7 +18,7 @@ var redsyncMutex = Peer{
 	Adapter: "a Mutex with one pool for each acquisition; Acquire is LockContext with tries without end; Renew is ExtendContext",
 	NotClaimed: map[string]string{
 		"RenewKeeps": "locks are extended by their caller", "HoldOutlivesAcquireCtx": "locks are extended by their caller",
-		"TTLGrain": "a TTL is cut to milliseconds", "close": "there is nothing to close",
+		"WaitOutlastsTTL": "locks are extended by their caller", "TTLGrain": "a TTL is cut to milliseconds", "close": "there is nothing to close",
 		"ReleaseDetached": "UnlockContext sends its request with the context that it is given",
 	},
 	Guarantees: backend.Guarantees{

@@ -22,7 +22,7 @@ var page = template.Must(template.New("page").Parse(pageText))
 
 // order is that in which a reader wants to see the verdicts: what went wrong first.
 var order = []conformance.Verdict{
-	conformance.Fail, conformance.Pass, conformance.Unclaimed, conformance.NotClaimed, conformance.Skipped,
+	conformance.Fail, conformance.Inconclusive, conformance.Pass, conformance.Unclaimed, conformance.NotClaimed, conformance.Skipped,
 }
 
 // Verdict is the outcome in one sentence, and which rules were not tried although they
@@ -34,8 +34,13 @@ func Verdict(r conformance.Report) string {
 		return fmt.Sprintf("Incomplete: %s. Before that: %s", r.Incomplete, broken(c.Fail))
 	case r.Incomplete != "":
 		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
+	case c.Fail > 0 && c.Inconclusive > 0:
+		return fmt.Sprintf("%s Inconclusive, on a slow machine or server: %s.", broken(c.Fail), strings.Join(with(r, conformance.Inconclusive), ", "))
 	case c.Fail > 0:
 		return broken(c.Fail)
+	case c.Inconclusive > 0:
+		return fmt.Sprintf("No rule was broken, but this machine or the server was too slow for a verdict on: %s. Try again when it is calmer, or with a longer TTL.",
+			strings.Join(with(r, conformance.Inconclusive), ", "))
 	case c.Pass == 0:
 		return "Nothing was proved: no rule could be tried."
 	}
@@ -59,6 +64,17 @@ func Untried(r conformance.Report) []string {
 	for _, x := range r.Results {
 		applies := !slices.ContainsFunc(inapplicable, func(reason string) bool { return strings.HasPrefix(x.Evidence, reason) })
 		if x.Verdict == conformance.Skipped && applies {
+			names = append(names, x.Rule)
+		}
+	}
+	return names
+}
+
+// with names the rules with the verdict.
+func with(r conformance.Report, v conformance.Verdict) []string {
+	var names []string
+	for _, x := range r.Results {
+		if x.Verdict == v {
 			names = append(names, x.Rule)
 		}
 	}
@@ -186,7 +202,7 @@ func factsOf(g backend.Guarantees) []fact {
 // classes are the verdicts as names of styles.
 var classes = map[conformance.Verdict]string{
 	conformance.Pass: "pass", conformance.Fail: "fail", conformance.NotClaimed: "not",
-	conformance.Unclaimed: "more", conformance.Skipped: "skip",
+	conformance.Unclaimed: "more", conformance.Inconclusive: "open", conformance.Skipped: "skip",
 }
 
 // Class is the verdict as the name of a style.

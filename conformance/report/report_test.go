@@ -51,6 +51,24 @@ func TestVerdict(t *testing.T) {
 	assert.Equal(t, "Nothing was proved: no rule could be tried.", report.Verdict(r))
 }
 
+// What could not be decided is neither a pass nor a broken rule.
+func TestInconclusive(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Results[0].Verdict, r.Results[0].Evidence = conformance.Inconclusive, "a request was held up for 3s"
+	assert.Equal(t, "1 rule was broken. Inconclusive, on a slow machine or server: Exclusive.", report.Verdict(r))
+	r.Results[1].Verdict = conformance.Pass
+	assert.Contains(t, report.Verdict(r), "No rule was broken, but this machine or the server was too slow for a verdict on: Exclusive.")
+	assert.False(t, r.OK())
+	var page, text bytes.Buffer
+	require.NoError(t, report.HTML(&page, r))
+	assert.Contains(t, page.String(), `<p class="verdict bad">No rule was broken, but`)
+	assert.Contains(t, page.String(), "<small>a request was held up for 3s</small>")
+	assert.Contains(t, page.String(), `<b class="open">1</b>inconclusive`)
+	require.NoError(t, report.Markdown(&text, r))
+	assert.Contains(t, text.String(), "| inconclusive | Exclusive |")
+}
+
 // A run that was ended early is never told as one that found nothing.
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
@@ -112,7 +130,7 @@ func TestJSON(t *testing.T) {
 	assert.Equal(t, false, fields["ok"])
 	assert.InDelta(t, 1.5, fields["ttl_seconds"], 0)
 	assert.InDelta(t, 12.6, fields["seconds"], 0)
-	assert.Equal(t, map[string]any{"pass": 1.0, "fail": 1.0, "skipped": 1.0, "not_claimed": 0.0, "unclaimed": 0.0}, fields["counts"])
+	assert.Equal(t, map[string]any{"pass": 1.0, "fail": 1.0, "skipped": 1.0, "inconclusive": 0.0, "not_claimed": 0.0, "unclaimed": 0.0}, fields["counts"])
 	assert.InDelta(t, 0.1, fields["guarantees"].(map[string]any)["min_ttl_seconds"], 0)
 	assert.NotContains(t, fields, "ttl", "a duration without its unit")
 	var back conformance.Report

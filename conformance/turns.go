@@ -1,0 +1,168 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+var turnRule = &rule{Rule: Rule{Name: "LeavesATurn", Statement: "A client that takes the key again and again leaves a waiter of another client its turn, where the backend is fair or a release knows of watchers."},
+	run: leavesATurn}
+
+var tellsRule = &rule{Rule: Rule{Name: "ReleaseTells", Statement: "A release tells how many other clients watch the key: none while it is still held, and not the one that releases."},
+	run: releaseTells}
+
+// mostTurnsMissed is how many turns of another client half of all waiters may miss. One
+// is what it takes to hear of a release; the others are for a machine that is busy.
+const mostTurnsMissed = 5
+
+func leavesATurn(e *env) {
+	if !e.g.Fair && !e.knowsWatchers() {
+		e.skipf("the backend is not fair, and a release does not know of watchers")
+	}
+	leavesATurnAfter(e, "its release", func(release func()) { release() })
+	// Its next Acquire begins before the release is through, so that each release finds a
+	// waiter of its own client.
+	var releases sync.WaitGroup
+	leavesATurnAfter(e, "a release in another goroutine", releases.Go)
+	releases.Wait()
+}
+
+func leavesATurnAfter(e *env, way string, start func(release func())) {
+	a, b := e.locker(), e.locker()
+	key := e.key("%s", way)
+	var turns atomic.Int64
+	ctx, stop := context.WithCancel(e.ctx)
+	defer stop()
+	done := make(chan struct{})
+	begun := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			h, err := a.acquire(ctx, key)
+			if err != nil {
+				if ctx.Err() == nil {
+					e.unexpected(key, err, "Acquire of the client that takes the key again and again returned %s", outcome(err))
+				}
+				return
+			}
+			if turns.Add(1) == 3 {
+				close(begun)
+			}
+			time.Sleep(2 * time.Millisecond)
+			start(func() {
+				if err := h.release(e.ctx); err != nil {
+					e.unexpected(key, err, "Release returned %s; expected no error", outcome(err))
+				}
+			})
+		}
+	}()
+	select {
+	case <-begun:
+	case <-done:
+		return
+	}
+	var missed []int64
+	for range e.rounds(50*time.Millisecond, 7, 21) {
+		before := turns.Load()
+		waited, cancel := context.WithTimeout(e.ctx, 100*e.wakeBound())
+		h, err := b.acquire(waited, key)
+		cancel()
+		missed = append(missed, turns.Load()-before)
+		if err != nil {
+			e.latef(key, "a waiter did not get the key that another client took %d times meanwhile: Acquire returned %s", missed[len(missed)-1], outcome(err))
+			break
+		}
+		h.mustRelease()
+		// From here on the other one does not know of a waiter, until the next comes.
+		for at := turns.Load(); turns.Load() < at+2 && ctx.Err() == nil; {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	stop()
+	<-done
+	slices.Sort(missed)
+	if median := missed[len(missed)/2]; median > mostTurnsMissed {
+		e.latef(key, "after %s, waiters saw another client take the key %v times before their turn came; expected at most %d for half of them", way, missed, mostTurnsMissed)
+	}
+}
+
+// knowsWatchers asks the backend whether a release knows of those who watch.
+func (e *env) knowsWatchers() bool {
+	if e.OpenBackend == nil {
+		return false
+	}
+	a, b := e.backend(), e.backend()
+	t, ok := backend.As[backend.ReleaseTeller](a.b)
+	w, watches := backend.As[backend.Watcher](b.b)
+	if !ok || !watches {
+		return false
+	}
+	key := e.key("probe")
+	h := a.mustTry(e.request(key, "", e.long))
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	if _, err := w.Watch(ctx, key); err != nil {
+		return false
+	}
+	others, err := t.ReleaseTelling(e.ctx, h.h)
+	return err == nil && others >= 0
+}
+
+func releaseTells(e *env) {
+	a, b := e.backend(), e.backend()
+	t := optional[backend.ReleaseTeller](a, "ReleaseTeller")
+	own, theirs := optional[backend.Watcher](a, "Watcher"), optional[backend.Watcher](b, "Watcher")
+	for _, c := range []struct {
+		name        string
+		own, theirs bool
+		owner       string
+		least, most int
+	}{
+		{name: "nobody watches"},
+		{name: "its own client watches", own: true},
+		{name: "another client watches", theirs: true, least: 1, most: 1},
+		{name: "both watch", own: true, theirs: true, least: 1, most: 1},
+		{name: "another client watches, and one hold is left", theirs: true, owner: "A"},
+	} {
+		key := e.key("%s", c.name)
+		if c.owner != "" && e.g.Reentrancy != backend.ReentrancyServer {
+			continue
+		}
+		h := a.mustTry(e.request(key, c.owner, e.long))
+		if c.owner != "" {
+			a.mustTry(e.request(key, c.owner, e.long))
+		}
+		ctx, cancel := context.WithCancel(e.ctx)
+		var watchers []backend.Watcher
+		if c.own {
+			watchers = append(watchers, own)
+		}
+		if c.theirs {
+			watchers = append(watchers, theirs)
+		}
+		for _, w := range watchers {
+			if _, err := w.Watch(ctx, key); err != nil {
+				cancel()
+				e.unexpectedFatal(key, err, "Watch returned %s", outcome(err))
+			}
+		}
+		others, err := t.ReleaseTelling(e.ctx, h.h)
+		cancel()
+		switch {
+		case err != nil:
+			e.unexpected(key, err, "ReleaseTelling returned %s; expected no error", outcome(err))
+		case others < 0: // it can't say
+		case others < c.least || others > c.most:
+			e.failf(key, "%s: the release tells of %d other clients; expected %d", c.name, others, c.least)
+		}
+		if _, err := t.ReleaseTelling(e.ctx, h.h); !errors.Is(err, backend.ErrNotHeld) {
+			e.unexpected(key, err, "a second ReleaseTelling returned %s; expected ErrNotHeld", outcome(err))
+		}
+	}
+}
