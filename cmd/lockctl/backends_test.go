@@ -16,7 +16,8 @@ import (
 )
 
 // place is one backend that the tool's tests run on, other than memory, which has
-// nothing to show to another process.
+// nothing to show to another process. The other forms and servers are for the packages of the
+// backends: to the tool they look alike.
 type place struct {
 	name string
 	// url is that of keys that no other test uses.
@@ -43,23 +44,9 @@ var places = []place{
 			}
 			return usedRedlock(t, addrs)
 		},
-		own: func(t *testing.T) (string, func()) {
-			var addrs []string
-			var nodes []*servertest.Server
-			for range 3 {
-				s := servertest.Redis(t, servertest.WithControl())
-				nodes, addrs = append(nodes, s), append(addrs, s.Addr())
-			}
-			return usedRedlock(t, addrs), func() { // a majority
-				nodes[0].Kill(t)
-				nodes[1].Kill(t)
-			}
-		},
 	},
-	{name: "mysql table on MariaDB", url: mysqlURL(servertest.SharedMariaDB, "table"), own: ownServer(servertest.MariaDB, "?mode=table")},
 	{name: "mysql table on MySQL", url: mysqlURL(servertest.SharedMySQL, "table")},
 	{name: "mysql row on MariaDB", url: mysqlURL(servertest.SharedMariaDB, "row"), own: ownServer(servertest.MariaDB, "?mode=row")},
-	{name: "mysql row on MySQL", url: mysqlURL(servertest.SharedMySQL, "row")},
 	{
 		name:    "etcd",
 		url:     func(t *testing.T) string { return "etcd://" + servertest.SharedEtcd(t).Addr() + "/" + unique() },
@@ -72,6 +59,18 @@ var places = []place{
 		own:     ownServer(servertest.ZooKeeper, ""),
 		waiters: true,
 	},
+}
+
+// nearby runs a test on a directory and on a server, where it is about the tool and
+// not about the backend.
+func nearby(t *testing.T, f func(t *testing.T, p place)) {
+	t.Parallel()
+	for _, p := range places[:2] {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, p)
+		})
+	}
 }
 
 // usedRedlock is the URL of servers that were said to be new when they were first used,

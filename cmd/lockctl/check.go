@@ -58,7 +58,8 @@ requests a second for about the length of --budget.
 The report goes to the standard output, the progress to standard error. The exit
 status is 0 only when every promise that could be tried was kept, and 1 when a rule
 was broken or nothing could be tried. The verdict names the rules that apply and could
-not be tried. It is 69 when the backend cannot be reached,
+not be tried. It is 75 when nothing was broken, but this machine or the server was too
+slow for a verdict on every rule: check again when it is calmer. It is 69 when the backend cannot be reached,
 stops answering half-way, or has no connection left.`,
 		Example: `  lockctl check --url redis://cache:6379
   lockctl check --url redis://cache:6379 --format html --output report.html
@@ -134,12 +135,14 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	}
 	status, signalled := signalStatus(ctx)
 	switch {
+	case signalled:
+		return exitWith(status, "%v. %s %s", context.Cause(ctx), report.Verdict(rep), rep.Counts())
 	case errors.Is(gone, errFull) && rep.Counts().Fail == 0:
-		return exitWith(exitUnavailable, "%v during the check; what was not tried says nothing; raise max_connections (a check of MySQL with mode=row needs about 200 connections), or try fewer rules at a time with --only, and start again", gone)
+		return exitWith(exitUnavailable, "%v during the check; what was not tried says nothing; raise max_connections (a check of MySQL with mode=row needs about 200), or try fewer rules at a time with --only, and start again", gone)
 	case gone != nil && !errors.Is(gone, errFull):
 		return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(gone))
-	case signalled:
-		return exitWith(status, "%v; the check is not complete", context.Cause(ctx))
+	case rep.Counts().Fail == 0 && rep.Counts().Inconclusive > 0:
+		return exitWith(exitHeld, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
 	case !rep.OK():
 		return exitWith(exitFree, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
 	}
@@ -149,11 +152,14 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 // prove runs the suite. gone says that the backend stopped answering meanwhile, or is
 // errFull.
 func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep conformance.Report, gone, err error) {
-	first, err := openBackend(ctx, from, p.logger())
+	first, err := openBackend(ctx, p, from, p.logger())
 	if err != nil {
 		return rep, nil, err
 	}
 	defer first.Close()
+	if err := enoughRoom(ctx, first, cfg); err != nil {
+		return rep, nil, err
+	}
 	suite := checkOf(from.url)
 	suite.TTL, suite.Budget, suite.Only, suite.Seed = cfg.ttl, cfg.budget, cfg.only, cfg.seed
 	var written values.Guarded
@@ -190,14 +196,36 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 		rep.Results[i] = explained(alive.withoutBlame(r), first, unwritten)
 	}
 	switch {
+	case ctx.Err() != nil:
+		rep.Incomplete = "the check was interrupted"
 	case errors.Is(gone, errFull):
 		rep.Incomplete = gone.Error()
 	case gone != nil:
 		rep.Incomplete = "the server stopped answering"
-	case ctx.Err() != nil:
-		rep.Incomplete = "the check was interrupted"
 	}
 	return rep, gone, nil
+}
+
+// connectionsNeeded is about how many connections a whole check opens where each hold and
+// each waiter has one of its own.
+const connectionsNeeded = 200
+
+// enoughRoom refuses a whole check where each hold needs a connection and the server has
+// not enough of them left.
+func enoughRoom(ctx context.Context, b backend.Backend, cfg checkConfig) error {
+	server, ok := b.(interface {
+		Room(ctx context.Context) (int, error)
+	})
+	if !ok || len(cfg.only) > 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	// Where it cannot be asked, the check finds out.
+	if room, err := server.Room(ctx); err == nil && room < connectionsNeeded {
+		return exitWith(exitUnavailable, "the server takes %d more connections, and a check of MySQL with mode=row needs about %d; raise max_connections (and max_user_connections), or try fewer rules at a time with --only", room, connectionsNeeded)
+	}
+	return nil
 }
 
 // reasons are why lockctl check does not try a rule, where the words of the suite are for
@@ -205,9 +233,12 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 var reasons = map[string]string{
 	"Linearizable":            noJudge,
 	"LinearizableUnderFaults": noJudge,
-	"WaiterSessionCheck":      "needs a way to end the session of one waiter alone, as the tests of the backend have",
+	"WaiterSessionCheck":      noEnd,
+	"NextSessionHolds":        noEnd,
 	"PoolClean":               "does not apply: it is about a client that a program gives to its lock, and lockctl opens one by URL",
 }
+
+const noEnd = "needs a way to end the session of one client alone, as the tests of the backend have"
 
 const noJudge = "needs a library for tests, which lockctl does not contain; a test with package conformance/linear tries it"
 
@@ -219,9 +250,15 @@ func explained(r conformance.Result, b backend.Backend, unwritten error) conform
 		r.Evidence, _, _ = strings.Cut(r.Evidence, "; not tried: "+forTests)
 		return r
 	}
-	_, queues := b.(backend.Queuer)
+	if r.Verdict == conformance.Pass && strings.HasPrefix(r.Evidence, "without Config.") {
+		r.Evidence = "" // what only a test can ask besides
+	}
+	_, queues := backend.As[backend.Queuer](b)
+	_, notifies := backend.As[backend.LossNotifier](b)
 	switch reason, ok := reasons[r.Rule]; {
 	case r.Verdict != conformance.Skipped || !strings.HasPrefix(r.Evidence, forTests):
+	case r.Rule == "NextSessionHolds" && !notifies:
+		r.Evidence = "the backend does not implement backend.LossNotifier"
 	case r.Rule == "WaiterSessionCheck" && !queues:
 		r.Evidence = "the backend does not implement backend.Queuer"
 	case ok:

@@ -55,7 +55,9 @@ func (c careless) Release(ctx context.Context, h backend.Hold) error {
 func TestCheckStartsProcesses(t *testing.T) {
 	t.Parallel()
 	status, out, errs := run(t, "file:"+t.TempDir(), "check", "--only", "CrashFreesProcess", "--budget", "5s", "--format", "json")
-	require.Equal(t, exitOK, status, errs)
+	if !green(t, status, errs) {
+		return
+	}
 	var rep conformance.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &rep))
 	res, ok := rep.Result("CrashFreesProcess")
@@ -79,14 +81,57 @@ func TestCheckOfAFlawedLock(t *testing.T) {
 	}
 }
 
-// crowdedScheme is a lock on a server that soon has no connection left.
-const crowdedScheme = "crowded"
+// slowScheme is a healthy lock, whose requests take a while and whose leases are short
+// beside that.
+const slowScheme = "slow"
+
+type slowBackend struct{ backend.Backend }
+
+func (b slowBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := b.Backend.Try(ctx, req)
+	if err == nil && !strings.Contains(req.Key, "/alive/") { // not where it is watched
+		time.Sleep(2 * req.TTL)
+	}
+	return g, err
+}
+
+func (b slowBackend) Guarantees() backend.Guarantees {
+	g := b.Backend.Guarantees()
+	g.MinTTL, g.MaxTTL = 200*time.Millisecond, 200*time.Millisecond
+	return g
+}
 
 func init() {
 	store := memlock.NewStore(nil)
-	var opened atomic.Int32
+	backend.DefaultMux.Register(slowScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		return slowBackend{b}, err
+	})
+}
+
+// What cannot be decided is neither a pass nor a broken promise.
+func TestCheckThatIsInconclusive(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	status := execute([]string{"check", "--url", slowScheme + ":", "--ttl", "200ms", "--only", "RefusalLeavesNothing", "--budget", "3s", "--format", "json"}, &out, &errs)
+	assert.Equal(t, exitHeld, status, errs.String())
+	assert.Contains(t, errs.String(), "too slow for a verdict on: RefusalLeavesNothing")
+	var rep conformance.Report
+	require.NoError(t, json.Unmarshal(out.Bytes(), &rep))
+	res, _ := rep.Result("RefusalLeavesNothing")
+	assert.Equal(t, conformance.Inconclusive, res.Verdict, res.Evidence)
+}
+
+// crowdedScheme is a lock on a server that soon has no connection left.
+const crowdedScheme = "crowded"
+
+// crowd is how often it was opened.
+var crowd atomic.Int32
+
+func init() {
+	store := memlock.NewStore(nil)
 	backend.DefaultMux.Register(crowdedScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
-		if opened.Add(1) > 2 {
+		if crowd.Add(1) > 2 {
 			return nil, fmt.Errorf("mysqllock: open: %w: Error 1040 (08004): Too many connections", backend.ErrUnavailable)
 		}
 		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
@@ -97,6 +142,7 @@ func init() {
 // A server without a connection left breaks no rule, and proves none.
 func TestCheckOfAFullServer(t *testing.T) {
 	t.Parallel()
+	crowd.Store(0)
 	var out, errs bytes.Buffer
 	status := execute([]string{"check", "--url", crowdedScheme + ":", "--only", "HandsOut,ReleaseFrees", "--budget", "3s"}, &out, &errs)
 	assert.Equal(t, exitUnavailable, status, errs.String())
@@ -130,4 +176,29 @@ func TestCheckRefuses(t *testing.T) {
 			assert.Contains(t, errs, c.want)
 		})
 	}
+}
+
+// narrowScheme is a lock on a server that says that it has few connections left.
+const narrowScheme = "narrow"
+
+func init() {
+	store := memlock.NewStore(nil)
+	backend.DefaultMux.Register(narrowScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		return narrow{careless{b}}, err
+	})
+}
+
+type narrow struct{ careless }
+
+func (narrow) Room(context.Context) (int, error) { return 148, nil }
+
+// A whole check does not begin where it could not end.
+func TestCheckAsksForRoom(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	assert.Equal(t, exitUnavailable, execute([]string{"check", "--url", narrowScheme + ":"}, &out, &errs))
+	assert.Contains(t, errs.String(), "the server takes 148 more connections, and a check of MySQL with mode=row needs about 200; raise max_connections")
+	assert.Empty(t, out.String())
+	assert.Equal(t, exitOK, execute([]string{"check", "--url", narrowScheme + ":", "--only", "HandsOut", "--budget", "1s"}, &out, &errs), errs.String())
 }

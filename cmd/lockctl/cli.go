@@ -35,15 +35,17 @@ this machine. Prefer LOCK_URL for URLs with a password, since other users can re
 command lines.
 
 The lease is renewed every third of the TTL. When the hold is lost all the same,
-the command's process group gets SIGTERM, and SIGKILL min(grace, TTL/3) later,
-before anybody else can get the key. Signals sent to lockctl are passed on to
-that group. When lockctl itself dies, the group is killed.`
+the command and what it has started get SIGTERM, and SIGKILL min(grace, TTL/3)
+later, before anybody else can get the key. Signals sent to lockctl are passed on
+to the command's process group. When lockctl itself dies, everything is killed; on
+systems other than Linux, the process group.`
 
 const runExample = `  lockctl run nightly -- ./report.sh --full
   lockctl run --no-wait nightly -- ./report.sh         # cron: skip when it still runs
   lockctl run --wait 5m --ttl 30s migrate -- ./migrate up
   LOCK_URL=redis://:secret@cache:6379 lockctl run nightly -- ./report.sh
-  lockctl run nightly -- sh -c 'echo "token $LOCK_TOKEN"'`
+  lockctl run nightly -- sh -c 'echo "token $LOCK_TOKEN"'
+  lockctl run -- -key -- ./report.sh                   # a key that begins with a dash`
 
 // statuses are the exit statuses of each command, for its help.
 var statuses = map[string]string{
@@ -165,6 +167,7 @@ func newRunCommand(p *printer) *cobra.Command {
 			if !flags.Changed("label") {
 				cfg.label = defaultLabel(cfg.argv[0])
 			}
+			kin.adopt()
 			t := &tool{printer: p, open: lock.Open, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 			return t.run(cfg)
 		},
@@ -183,6 +186,10 @@ func newRunCommand(p *printer) *cobra.Command {
 // complains about: a misplaced URL may hold a password.
 func splitArgs(cfg *runConfig, args []string, dash int) error {
 	const form = "write lockctl run [flags] KEY -- COMMAND [ARG...]"
+	if dash == 0 && len(args) > 1 && args[1] == "--" {
+		// A key that begins with a dash stands behind one of its own.
+		args, dash = append([]string{args[0]}, args[2:]...), 1
+	}
 	switch {
 	case len(args) == 0 || dash == 0:
 		return usageError("the key is missing; %s", form)

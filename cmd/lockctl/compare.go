@@ -96,7 +96,9 @@ func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declarat
 			return nil, usageError("%s", plain(err))
 		}
 		opening, cancel := context.WithTimeout(ctx, openLimit)
+		opened := p.slowly(raw)
 		b, err := backend.DefaultMux.Open(opening, raw, backend.OpenConfig{TTL: lock.DefaultTTL, Logger: p.logger()})
+		opened()
 		cancel()
 		if err != nil {
 			e := operateError(err, "")

@@ -27,7 +27,7 @@ func TestRunOnCoordinators(t *testing.T) {
 			t.Parallel()
 			url := url(t)
 			token := func() uint64 {
-				status, out, errs := run(t, url, "run", "--ttl", "4s", "growing", "--", "sh", "-c", `echo $LOCK_TOKEN`)
+				status, out, errs := run(t, url, "run", "--ttl", "8s", "growing", "--", "sh", "-c", `echo $LOCK_TOKEN`)
 				require.Zero(t, status, errs)
 				require.Empty(t, errs, "silent on success")
 				return tokenOf(t, out)
@@ -36,25 +36,25 @@ func TestRunOnCoordinators(t *testing.T) {
 			require.Greater(t, token(), first)
 
 			// Renewed again and again, it is not asked to stop.
-			long := start(t, url, "run", "--ttl", "4s", "long", "--", "sh", "-c", "sleep 9; echo done")
+			long := start(t, url, "run", "--ttl", "8s", "long", "--", "sh", "-c", "sleep 12; echo done")
 
-			holder := start(t, url, "run", "--ttl", "4s", "--label", "the nightly job", "held", "--", "sh", "-c", "echo held; read end")
+			holder := start(t, url, "run", "--ttl", "8s", "--label", "the nightly job", "held", "--", "sh", "-c", "echo held; read end")
 			require.Equal(t, "held", holder.line())
 			status, _, errs := run(t, url, "run", "--no-wait", "held", "--", "true")
 			require.Equal(t, exitHeld, status)
 			require.Contains(t, errs, "the nightly job")
-			status, _, errs = run(t, url, "run", "--wait", "300ms", "held", "--", "true")
+			status, _, errs = run(t, url, "run", "--wait", "3s", "held", "--", "true")
 			require.Equal(t, exitHeld, status)
 			require.Contains(t, errs, "the nightly job", "a waiter is told who holds the key, too")
-			require.Contains(t, errs, "gave up after 300ms")
-			waiter := start(t, url, "run", "--ttl", "4s", "held", "--", "echo", "got it")
+			require.Contains(t, errs, "gave up after 3s")
+			waiter := start(t, url, "run", "--ttl", "8s", "held", "--", "echo", "got it")
 			holder.signal(syscall.SIGKILL) // and nobody tells the server
 			require.Equal(t, "got it", waiter.line())
 			waiter.requireStatus(0)
 
-			p := start(t, url, "run", "--ttl", "4s", "taken", "--", "sh", "-c",
+			p := start(t, url, "run", "--ttl", "8s", "taken", "--", "sh", "-c",
 				`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
-			b, err := backend.DefaultMux.Open(context.Background(), url, backend.OpenConfig{TTL: 4 * time.Second})
+			b, err := backend.DefaultMux.Open(context.Background(), url, backend.OpenConfig{TTL: 8 * time.Second})
 			require.NoError(t, err)
 			defer b.Close()
 			require.NoError(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "taken", tokenOf(t, p.line())))

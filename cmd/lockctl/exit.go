@@ -18,7 +18,7 @@ const (
 	exitUsage       = 64  // EX_USAGE
 	exitUnavailable = 69  // EX_UNAVAILABLE
 	exitInternal    = 70  // EX_SOFTWARE
-	exitHeld        = 75  // EX_TEMPFAIL
+	exitHeld        = 75  // EX_TEMPFAIL; also: check found nothing broken, and has to be repeated
 	exitLost        = 76  // EX_PROTOCOL in sysexits.h; here: the hold was lost
 	exitNotExec     = 126 // found, but it cannot be executed
 	exitNotFound    = 127 // no such command

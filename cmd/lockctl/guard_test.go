@@ -26,19 +26,25 @@ func guarded(t *testing.T) (*guard, *process, int) {
 	t.Cleanup(func() { p.kill(); p.forget() })
 	require.NoError(t, p.proceed())
 	inner := pidOf(t, nextLine(t, lines(r)))
-	g.watch(p.pid)
+	g.watch(p)
 	return g, p, inner
 }
 
 func requireKilled(t *testing.T, p *process, inner int) {
 	t.Helper()
-	select {
-	case e := <-p.events:
-		require.True(t, e.killed)
-	case <-time.After(hang):
-		require.Fail(t, "the guard did not kill")
+	for limit := time.After(hang); ; {
+		select {
+		case e := <-p.events:
+			if !e.exited {
+				continue // it is stopped first
+			}
+			require.True(t, e.killed)
+			requireGone(t, inner)
+			return
+		case <-limit:
+			require.Fail(t, "the guard did not kill")
+		}
 	}
-	requireGone(t, inner)
 }
 
 func TestGuardKillsTheGroupWhenTheToolDies(t *testing.T) {
@@ -59,9 +65,9 @@ func TestGuardKillsTheGroupWhenItsTimeIsUp(t *testing.T) {
 func TestGuardFollowsTheLatestDeadline(t *testing.T) {
 	t.Parallel()
 	g, p, inner := guarded(t)
-	g.killIn(400 * time.Millisecond)
+	g.killIn(2 * time.Second) // long enough for the next order to come in time
 	g.killIn(time.Hour)
-	time.Sleep(800 * time.Millisecond)
+	time.Sleep(3 * time.Second)
 	require.True(t, running(inner))
 	g.dismiss()
 	require.Empty(t, p.events)
@@ -70,9 +76,9 @@ func TestGuardFollowsTheLatestDeadline(t *testing.T) {
 func TestDismissedGuardKillsNobody(t *testing.T) {
 	t.Parallel()
 	g, p, inner := guarded(t)
-	g.killIn(300 * time.Millisecond)
+	g.killIn(2 * time.Second)
 	g.dismiss()
-	time.Sleep(600 * time.Millisecond)
+	time.Sleep(3 * time.Second)
 	require.True(t, running(inner))
 	require.Empty(t, p.events)
 }
@@ -82,12 +88,11 @@ func TestGuardReadsOrdersBeforeTheClock(t *testing.T) {
 	// A guard that was held up finds an old instant and a newer one behind it.
 	r, w := pipe(t)
 	past := strconv.FormatInt(sharedClock()-int64(time.Second), 10)
-	_, err := w.WriteString("group 77\nuntil " + past + "\nuntil 1" + past + "\ndis")
+	_, err := w.WriteString("group 77 5\nuntil " + past + "\nuntil 1" + past + "\ndis")
 	require.NoError(t, err)
 	_, err = w.WriteString("miss\n")
 	require.NoError(t, err)
-	var pgid int
-	var until int64
-	require.True(t, followOrders(int(r.Fd()), &pgid, &until))
-	require.Equal(t, 77, pgid)
+	var b book
+	require.Equal(t, dismissed, b.follow(int(r.Fd())))
+	require.Equal(t, ident{77, 5}, b.group)
 }

@@ -114,6 +114,9 @@ func (g *guardian) ask() error {
 		if err == nil {
 			err = g.b.Release(ctx, backend.HoldOf(req))
 		}
+		if errors.Is(err, backend.ErrNotHeld) {
+			err = nil // it was slow, and has answered
+		}
 		answer <- err
 	}()
 	select {
@@ -126,7 +129,7 @@ func (g *guardian) ask() error {
 
 // forget leaves nothing of the keys behind, where something would stay.
 func (g *guardian) forget() {
-	if f, ok := g.b.(backend.Forgetter); ok {
+	if f, ok := backend.As[backend.Forgetter](g.b); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
 		defer cancel()
 		_ = f.Forget(ctx, g.keys)
@@ -143,10 +146,15 @@ func (g *guardian) judge(r conformance.Result) conformance.Result {
 	away := g.last != nil
 	g.mu.Unlock()
 	// Where the server is known to be away, a look would hold up all rules for its limit.
-	if r.Verdict == conformance.Fail && !away {
+	if unsettled(r) && !away {
 		g.look()
 	}
 	return g.withoutBlame(r)
+}
+
+// unsettled reports whether the rule has neither passed nor been left out.
+func unsettled(r conformance.Result) bool {
+	return r.Verdict == conformance.Fail || r.Verdict == conformance.Inconclusive
 }
 
 func (g *guardian) withoutBlame(r conformance.Result) conformance.Result {
@@ -155,11 +163,11 @@ func (g *guardian) withoutBlame(r conformance.Result) conformance.Result {
 	if g.last != nil {
 		g.away[len(g.away)-1].to = time.Now()
 	}
-	if r.Verdict == conformance.Fail && isFull(r.Evidence) {
+	if unsettled(r) && isFull(r.Evidence) {
 		g.full = true
 		r.Verdict, r.Evidence = conformance.Skipped, errFull.Error()+" while the rule was tried"
 	}
-	if r.Verdict == conformance.Fail && slices.ContainsFunc(g.away, g.cases[r.Rule].meets) {
+	if unsettled(r) && slices.ContainsFunc(g.away, g.cases[r.Rule].meets) {
 		r.Verdict, r.Evidence = conformance.Skipped, "the backend did not answer while the rule was tried"
 	}
 	return r

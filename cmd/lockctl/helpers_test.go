@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 )
 
 // hang is far beyond anything that a test waits for.
-const hang = 30 * time.Second
+const hang = 2 * time.Minute
 
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
@@ -100,8 +101,14 @@ func (p *proc) Write(b []byte) (int, error) {
 // start runs lockctl with LOCK_URL set to url.
 func start(t *testing.T, url string, args ...string) *proc {
 	t.Helper()
+	return startIn(t, nil, url, args...)
+}
+
+// startIn is start, in a process group or session of its own.
+func startIn(t *testing.T, attr *syscall.SysProcAttr, url string, args ...string) *proc {
+	t.Helper()
 	r, w := pipe(t)
-	p := startTo(t, w, url, args...)
+	p := startWith(t, "", attr, w, url, args...)
 	require.NoError(t, w.Close())
 	p.stdout = lines(r)
 	return p
@@ -110,13 +117,28 @@ func start(t *testing.T, url string, args ...string) *proc {
 // startTo is start, with the standard output in a file.
 func startTo(t *testing.T, stdout *os.File, url string, args ...string) *proc {
 	t.Helper()
+	return startWith(t, "", nil, stdout, url, args...)
+}
+
+// startAt is start in a directory.
+func startAt(t *testing.T, dir, url string, args ...string) *proc {
+	t.Helper()
+	return startWith(t, dir, nil, nil, url, args...)
+}
+
+func startWith(t *testing.T, dir string, attr *syscall.SysProcAttr, stdout *os.File, url string, args ...string) *proc {
+	t.Helper()
 	p := &proc{t: t, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "LOCK_URL="+url)
+	p.cmd.Dir, p.cmd.SysProcAttr = dir, attr
 	p.cmd.Stderr = p
+	p.cmd.WaitDelay = time.Second // for what has outlived lockctl with its files
 	var err error
 	p.stdin, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
-	p.cmd.Stdout = stdout
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.done)
@@ -128,6 +150,13 @@ func startTo(t *testing.T, stdout *os.File, url string, args ...string) *proc {
 		<-p.done
 	})
 	return p
+}
+
+// url is where the locks are.
+func (p *proc) url() string {
+	p.t.Helper()
+	last := p.cmd.Env[len(p.cmd.Env)-1]
+	return strings.TrimPrefix(last, "LOCK_URL=")
 }
 
 func (p *proc) line() string {
@@ -151,11 +180,17 @@ func (p *proc) status() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-func (p *proc) errors() string {
+// said is what lockctl has written to standard error.
+func (p *proc) said() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stderr.String()
 }
+
+// errors is the same, without that the machine is slow.
+func (p *proc) errors() string { return slowness.ReplaceAllString(p.said(), "") }
+
+var slowness = regexp.MustCompile(`(?m)^lockctl: (still trying to reach|\d+( of \d+)? rules, \d+ broken,) .*\n`)
 
 // requireStatus waits for the end, and shows stderr when the status is another.
 func (p *proc) requireStatus(want int) {

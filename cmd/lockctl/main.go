@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/redis/go-redis/v9/logging"
 
@@ -47,7 +48,11 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	var e *exitError
 	if !errors.As(err, &e) {
 		// Everything that cobra and pflag complain about themselves.
-		e = usageError("%v; see lockctl --help", err)
+		hint := "see lockctl --help"
+		if strings.HasPrefix(err.Error(), "unknown ") && strings.Contains(err.Error(), "flag") {
+			hint = "a key that begins with - stands behind --; " + hint
+		}
+		e = usageError("%v; %s", err, hint)
 	}
 	if e.message != "" {
 		p.say(e.message)

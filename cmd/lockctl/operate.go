@@ -53,6 +53,14 @@ func operate(p *printer, cmd *cobra.Command, do func(ctx context.Context, o *ope
 	return cmd
 }
 
+// print prints JSON.
+func (o *operation) print(v any) error {
+	if err := printJSON(o.out, v); err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
 // hint warns that nothing was found where nobody said that one should look.
 func (o *operation) hint() {
 	if here := o.address.here(); here != "" {
@@ -106,8 +114,8 @@ The exit status is 0 when the key is held and 1 when nobody holds it.`,
 		rec, err := in.Inspect(ctx, args[0])
 		switch {
 		case errors.Is(err, lock.ErrNotHeld) && o.json:
-			if err := printJSON(o.out, shown{Key: args[0]}); err != nil {
-				return outputError(err)
+			if err := o.print(shown{Key: args[0]}); err != nil {
+				return err
 			}
 			o.hint()
 			return &exitError{code: exitFree}
@@ -217,14 +225,17 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 type unlocked struct {
 	Key   string `json:"key"`
 	Token uint64 `json:"token"`
-	Ended bool   `json:"ended"`
+	// Ended: others can have the key now. It is false too when nothing was changed.
+	Ended bool `json:"ended"`
+	// Refused: the token does not hold the key, and nothing was changed.
+	Refused bool `json:"refused,omitempty"`
 	// Until is when others get the key at the latest.
 	Until *time.Time `json:"until,omitempty"`
 }
 
 func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, token uint64, now bool) error {
 	var end func(ctx context.Context, key string, token uint64) error
-	if r, ok := b.(backend.Revoker); ok && !now {
+	if r, ok := backend.As[backend.Revoker](b); ok && !now {
 		end = r.Revoke
 	} else {
 		what := "end the hold of somebody else"
@@ -242,7 +253,7 @@ func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, t
 	}
 	ctx, cancel := context.WithTimeout(ctx, operateLimit)
 	defer cancel()
-	in, inspects := b.(backend.Inspector)
+	in, inspects := backend.As[backend.Inspector](b)
 	err := end(ctx, key, token)
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		return operateError(err, key)
@@ -253,6 +264,11 @@ func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, t
 	)
 	if inspects {
 		rec, looking = in.Inspect(ctx, key)
+	}
+	if err != nil && o.json {
+		if err := o.print(unlocked{Key: key, Token: token, Refused: true}); err != nil {
+			return err
+		}
 	}
 	switch {
 	case err != nil && looking == nil:

@@ -21,8 +21,8 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// takenTTL is one that every backend keeps.
-const takenTTL = 4 * time.Second
+// takenTTL is one that every backend keeps, however busy the machine.
+const takenTTL = 8 * time.Second
 
 // secretOwner is what no message and no output may show.
 const secretOwner = "owner-7f3c"
@@ -191,7 +191,7 @@ func TestUnlock(t *testing.T) {
 		assert.Contains(t, out, `"key":"k"`)
 		assert.Contains(t, out, `"ended":false,"until":"`)
 		require.ErrorIs(t, requireEnded(t, lease), lock.ErrTakenOver)
-		status, _, errs = operated(t, url, "wait", "--timeout", "20s", "k")
+		status, _, errs = operated(t, url, "wait", "--timeout", hang.String(), "k")
 		require.Equal(t, exitOK, status, errs)
 
 		next := taken(t, url, "k", lock.WithLabel("the next"))
@@ -227,7 +227,7 @@ func TestUnlockWithoutTokens(t *testing.T) {
 // A holder that is stopped renews nothing and is told nothing: its hold, once revoked,
 // keeps others out until it expires, and the command is killed by then.
 func TestUnlockOfAHolderThatHangs(t *testing.T) {
-	everywhere(t, func(t *testing.T, p place) {
+	nearby(t, func(t *testing.T, p place) {
 		url := p.url(t)
 		holder := start(t, url, "run", "--ttl", takenTTL.String(), "k", "--", "sh", "-c", "echo $$; exec sleep 600")
 		command := pidOf(t, holder.line())
@@ -241,7 +241,7 @@ func TestUnlockOfAHolderThatHangs(t *testing.T) {
 		assert.Contains(t, out, " at the latest: it was revoked)", errs)
 		_, out, errs = operated(t, url, "ls")
 		assert.Regexp(t, `\nk .*s, revoked `, out, errs)
-		// What was killed stays as a zombie, since its parent is stopped.
+		// What was killed may stay as a zombie for a moment.
 		stat := "/proc/" + strconv.Itoa(command) + "/stat"
 		status, _, errs = operated(t, url, "run", "k", "--", "sh", "-c", "test ! -e "+stat+" || grep -q ') [ZX] ' "+stat)
 		require.Equal(t, exitOK, status, "the next command ran beside the one of the hold that was revoked: %s", errs)
@@ -250,7 +250,7 @@ func TestUnlockOfAHolderThatHangs(t *testing.T) {
 
 // A command under lockctl run whose hold is revoked is stopped, and the tool says why.
 func TestUnlockStopsACommand(t *testing.T) {
-	everywhere(t, func(t *testing.T, p place) {
+	nearby(t, func(t *testing.T, p place) {
 		url := p.url(t)
 		holder := start(t, url, "run", "--ttl", takenTTL.String(), "k", "--", "sh", "-c", "echo up; exec sleep 600")
 		require.Equal(t, "up", holder.line())

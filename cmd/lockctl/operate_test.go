@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 )
@@ -24,7 +25,7 @@ func TestConfigFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "locks.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
-	write("lockers:\n  jobs:\n    url: file:" + filepath.Join(dir, "jobs") + "\n    ttl: 7s\n  other:\n    url: file:" + filepath.Join(dir, "other") + "\n")
+	write("lockers:\n  jobs:\n    url: file:" + filepath.Join(dir, "jobs") + "\n    ttl: 1m\n  other:\n    url: file:" + filepath.Join(dir, "other") + "\n")
 	p := start(t, "file:"+dir, "run", "--config", file, "--locker", "jobs", "k", "--", "cat")
 	require.Eventually(t, func() bool {
 		status, out, _ := run(t, "file:"+dir, "ls", "--config", file, "--locker", "jobs", "--json")
@@ -33,8 +34,8 @@ func TestConfigFile(t *testing.T) {
 		}
 		var s shown
 		require.NoError(t, json.Unmarshal([]byte(out), &s))
-		assert.Greater(t, s.Remaining, 4.0, "the TTL of the file is not used")
-		assert.LessOrEqual(t, s.Remaining, 7.0)
+		assert.Greater(t, s.Remaining, lock.DefaultTTL.Seconds(), "the TTL of the file is not used")
+		assert.LessOrEqual(t, s.Remaining, 60.0)
 		return s.Key == "k"
 	}, hang, 50*time.Millisecond)
 	_, out, _ := run(t, "file:"+dir, "ls", "--config", file, "--locker", "other", "--json")

@@ -34,7 +34,7 @@ const backendPages = "../../docs/backends"
 // Every backend has a page, with the same headings in the same order.
 func TestPagesHaveTheSameHeadings(t *testing.T) {
 	t.Parallel()
-	want := []string{"Example", "How it works", "Guarantees", "Options", "Limits", "What to set and watch"}
+	want := []string{"Example", "URL and options", "What it guarantees", "What it assumes", "What can go wrong", "Permissions", "How it works"}
 	files, err := filepath.Glob(backendPages + "/*.md")
 	require.NoError(t, err)
 	var names []string
@@ -70,7 +70,7 @@ func TestPagesHaveAllOptions(t *testing.T) {
 	for page, urls := range pages {
 		text, err := os.ReadFile(filepath.Join(backendPages, page))
 		require.NoError(t, err)
-		_, options, ok := strings.Cut(string(text), "\n## Options\n")
+		_, options, ok := strings.Cut(string(text), "\n## URL and options\n")
 		require.True(t, ok, page)
 		options, _, _ = strings.Cut(options, "\n## ")
 		table := ""

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 	"unicode"
+
+	"github.com/mortiselock/lock/backend"
 )
 
 // printer writes lines for people, each with the name of the tool in front, and
@@ -39,16 +41,34 @@ func newPrinter(w io.Writer) *printer {
 // warn prints in the background: somebody who does not read our stderr must not
 // hold up renewal or the stopping of the command. What the buffer cannot take is
 // dropped, and so is everything after close.
-func (p *printer) warn(message string) {
+func (p *printer) warn(message string) { p.note("warning: " + message) }
+
+// note is warn for what is nothing to warn of.
+func (p *printer) note(message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
 	}
 	select {
-	case p.lines <- p.line("warning: " + message):
+	case p.lines <- p.line(message):
 	default:
 	}
+}
+
+// patient is for how long a server may take to answer before lockctl says that it waits.
+const patient = time.Second
+
+// slowly says so if what is done at the URL has not ended soon. The function ends it.
+func (p *printer) slowly(url string) (ended func()) {
+	u, err := backend.ParseURL(url)
+	if err != nil {
+		return func() {}
+	}
+	t := time.AfterFunc(patient, func() {
+		p.note(fmt.Sprintf("still trying to reach %s, for up to %s", u, openLimit))
+	})
+	return func() { t.Stop() }
 }
 
 // say prints the last message, after the warnings that came before it.
@@ -119,14 +139,15 @@ func (p *printer) line(message string) string {
 func (p *printer) logger() *slog.Logger { return slog.New(&warnings{printer: p}) }
 
 // lookLogger is the same for commands that take no hold. To them, the settings of the
-// server do not matter; that a node of it does not answer does.
+// server do not matter; that a node of it does not answer, or that the directory of
+// file: does not exist, does.
 func (p *printer) lookLogger() *slog.Logger { return slog.New(&warnings{printer: p, look: true}) }
 
 // warnings is a slog.Handler for people: "message (name: value, name: value)".
 type warnings struct {
 	printer *printer
 	attrs   []slog.Attr
-	look    bool // only what is about a node
+	look    bool // only what is about a node, or a directory that is missing
 }
 
 func (h *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
@@ -136,9 +157,9 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		return nil // the tool says so itself, with what became of the command
 	}
 	var details []string
-	node := false
+	wanted := false // by who only looks
 	add := func(a slog.Attr) bool {
-		node = node || a.Key == "node"
+		wanted = wanted || a.Key == "node" || a.Key == "directory"
 		if a.Key != "" {
 			details = append(details, fmt.Sprintf("%s: %v", a.Key, a.Value.Resolve()))
 		}
@@ -148,7 +169,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	if h.look && !node {
+	if h.look && !wanted {
 		return nil
 	}
 	text := strings.TrimPrefix(r.Message, "lock: ")

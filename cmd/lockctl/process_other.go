@@ -39,6 +39,8 @@ type event struct {
 	exited bool
 	status int
 	killed bool
+	died   bool
+	keeper bool
 	signal syscall.Signal
 }
 
@@ -46,6 +48,7 @@ type process struct {
 	pid    int
 	handle *os.Process
 	events chan event
+	empty  chan struct{} // nil
 }
 
 func startProcess(c command) (*process, error) {
@@ -75,21 +78,33 @@ func startProcess(c command) (*process, error) {
 	return p, nil
 }
 
-func (p *process) proceed() error    { return nil }
-func (p *process) forget()           {}
-func (p *process) forward(os.Signal) {} // the console has already told every process
-func (p *process) terminate()        { _ = p.handle.Kill() }
-func (p *process) kill()             { _ = p.handle.Kill() }
-func (p *process) groupAlive() bool  { return false }
+// seesAll: lockctl knows nothing of what the command has started.
+const seesAll = false
 
-type guard struct{}
+func (p *process) proceed() error           { return nil }
+func (p *process) forget()                  {}
+func (p *process) join()                    {}
+func (p *process) dismiss()                 {}
+func (p *process) killIn(time.Duration)     {}
+func (p *process) forward(os.Signal)        {} // the console has already told every process
+func (p *process) terminate()               { _ = p.handle.Kill() }
+func (p *process) kill()                    { _ = p.handle.Kill() }
+func (p *process) left() (left, known bool) { return false, true }
+
+type guard struct{ ended chan struct{} }
 
 func startGuard() (*guard, error)   { return &guard{}, nil }
-func (*guard) watch(int)            {}
+func (*guard) watch(*process)       {}
 func (*guard) killIn(time.Duration) {}
 func (*guard) join()                {}
 func (*guard) dismiss()             {}
 func runHelper()                    {}
+
+type relatives struct{}
+
+var kin relatives
+
+func (*relatives) adopt() {}
 
 type jobControl struct{}
 

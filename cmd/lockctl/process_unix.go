@@ -3,10 +3,14 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,97 +60,198 @@ type event struct {
 	exited bool
 	status int            // when exited: as the shell counts
 	killed bool           // when exited: by SIGKILL
+	died   bool           // when exited: by any signal
+	keeper bool           // when exited: because its keeper was killed
 	signal syscall.Signal // when stopped
 }
 
-// process is the command, the leader of a process group of its own.
+// process is the command, the leader of a process group of its own, and its keeper.
 type process struct {
-	pid    int
-	events chan event
-	gone   chan struct{} // closed when nobody listens to events any more
-	ready  *os.File      // see starter_unix.go
-	failed *os.File
+	orders
+	keeper  ident
+	command ident // once it runs
+	pid     int   // its id
+	events  chan event
+	started chan error
+	empty   chan struct{} // closed when the keeper has nothing left to wait for
+	ended   chan struct{} // closed when the keeper has been reaped
+	quit    chan struct{} // closed when nobody listens to events any more
 }
 
-// startProcess starts the process that proceed turns into the command, and
+// startProcess starts the keeper, which starts the command when proceed is called, and
 // reports what happens to it on events, the exit last.
 func startProcess(c command) (*process, error) {
-	p := &process{events: make(chan event, 1), gone: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The kernel sends the parent-death signal when the thread ends that
-		// started the child, so this thread stays until the child is gone.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.fork(c)
-		started <- err
-		if err == nil {
-			p.wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	p := &process{
+		events: make(chan event, 1), started: make(chan error, 1),
+		empty: make(chan struct{}), ended: make(chan struct{}), quit: make(chan struct{}),
+	}
+	self, err := ownExecutable()
+	if err != nil {
 		return nil, err
 	}
+	ordersR, ordersW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer ordersR.Close()
+	eventsR, eventsW, err := os.Pipe()
+	if err != nil {
+		_ = ordersW.Close()
+		return nil, err
+	}
+	defer eventsW.Close()
+	give := func() { _ = ordersW.Close(); _ = eventsR.Close() }
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		give()
+		return nil, err
+	}
+	defer null.Close()
+	var files []uintptr
+	for _, f := range c.files {
+		if f == nil {
+			f = null
+		}
+		files = append(files, f.Fd())
+	}
+	// Ours take the lowest numbers that are free. What lockctl has inherited
+	// itself keeps its number, for the command.
+	var at []string
+	for _, f := range []*os.File{ordersR, eventsW} {
+		for isInherited(len(files)) {
+			files = append(files, uintptr(len(files)))
+		}
+		at = append(at, strconv.Itoa(len(files)))
+		files = append(files, f.Fd())
+	}
+	attr := &syscall.ProcAttr{Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}}
+	argv := append([]string{keeperName, at[0], at[1], c.path}, c.argv...)
+	pid, err := kin.start(func() (int, error) {
+		pid, _, err := syscall.StartProcess(self, argv, attr)
+		return pid, err
+	})
+	if err != nil {
+		give()
+		return nil, err
+	}
+	p.keeper, p.orders = identOf(pid), orders{ordersW}
+	go p.listen(eventsR)
 	return p, nil
 }
 
-// wait reports until the child has ended and been reaped.
-func (p *process) wait() {
+// proceed has the keeper start the command, and returns when it runs.
+func (p *process) proceed() error {
+	p.send("start")
+	return <-p.started
+}
+
+// listen passes on what the keeper says until it has ended, and reaps it.
+func (p *process) listen(r *os.File) {
+	defer r.Close()
+	over := false
+	for sc := bufio.NewScanner(r); sc.Scan(); {
+		word, number, _ := strings.Cut(sc.Text(), " ")
+		n, _ := strconv.Atoi(number)
+		switch word {
+		case "pid":
+			_, _ = fmt.Sscan(number, &p.command.pid, &p.command.start)
+			p.pid = p.command.pid
+			p.started <- nil
+		case "failed":
+			p.started <- syscall.Errno(n)
+		case "stopped":
+			p.tell(event{signal: syscall.Signal(n)})
+		case "exit":
+			over = true
+			p.tell(event{exited: true, status: n})
+		case "signal":
+			over = true
+			p.tell(event{exited: true, status: exitSignal + n, died: true, killed: syscall.Signal(n) == syscall.SIGKILL})
+		case "gone":
+			close(p.empty)
+		}
+	}
 	for {
-		var ws unix.WaitStatus
-		_, err := unix.Wait4(p.pid, &ws, unix.WUNTRACED, nil)
-		var e event
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			// Somebody else reaped it; its status is unknown.
-			e = event{exited: true, status: exitInternal}
-		case ws.Exited():
-			e = event{exited: true, status: ws.ExitStatus()}
-		case ws.Signaled():
-			e = event{exited: true, status: exitSignal + int(ws.Signal()), killed: ws.Signal() == unix.SIGKILL}
-		case ws.Stopped():
-			e = event{signal: ws.StopSignal()}
-		default:
-			continue
+		if _, err := unix.Wait4(p.keeper.pid, nil, 0, nil); err != unix.EINTR {
+			break
 		}
-		select {
-		case p.events <- e:
-		case <-p.gone:
-			return
-		}
-		if e.exited {
-			return
-		}
+	}
+	kin.forget(p.keeper.pid)
+	close(p.ended)
+	close(p.started) // if it has not said anything, an event follows
+	if !over {
+		// The kernel has killed the command with its parent, where it does that.
+		p.tell(event{exited: true, status: exitSignal + int(syscall.SIGKILL), died: true, killed: true, keeper: true})
+	}
+}
+
+func (p *process) tell(e event) {
+	select {
+	case p.events <- e:
+	case <-p.quit:
 	}
 }
 
 // forget ends the reporting.
-func (p *process) forget() {
-	close(p.gone)
-	_ = p.ready.Close()
-	_ = p.failed.Close()
-}
+func (p *process) forget() { close(p.quit) }
 
-// forward passes a signal on to the whole process group.
+// join waits a moment for the keeper's end, so that it is reaped.
+func (p *process) join() { within(time.Second, p.ended) }
+
+// forward passes a signal on to the command's process group.
 func (p *process) forward(sig os.Signal) {
-	if s, ok := sig.(syscall.Signal); ok {
+	if s, ok := sig.(syscall.Signal); ok && p.pid > 1 {
 		_ = unix.Kill(-p.pid, s)
 	}
 }
 
-// terminate asks the whole process group to end. Stopped processes are continued,
-// since they could not answer.
-func (p *process) terminate() {
-	p.forward(syscall.SIGTERM)
-	p.forward(syscall.SIGCONT)
+// root is the ancestor of everything that the command has started, without those that
+// begin with the exceptions; ok is false when there is none that is known.
+func (p *process) root() (root ident, except []int, ok bool) {
+	select {
+	case <-p.ended:
+		return kin.adopted()
+	default:
+		return p.keeper, nil, true
+	}
 }
 
-// kill ends the whole process group.
-func (p *process) kill() { p.forward(syscall.SIGKILL) }
+// terminate asks the command, and everything that it has started, to end.
+func (p *process) terminate() {
+	root, except, _ := p.root()
+	askTree(root, p.command, except...)
+}
+
+// kill ends the command and everything that it has started, as far as that can be reached.
+func (p *process) kill() {
+	root, except, _ := p.root()
+	killTree(root, p.command, except...)
+}
+
+// left reports whether something of what the command has started still runs, and whether
+// that is known for all that lockctl can see on this system.
+func (p *process) left() (left, known bool) {
+	select {
+	case <-p.empty:
+		return !seesAll && p.groupAlive(), true
+	default:
+	}
+	select {
+	case <-p.ended:
+	default:
+		return true, true
+	}
+	if root, except, ok := kin.adopted(); ok {
+		left = anyLeft(root, except...)
+		if !left { // a second look finds what was handed to another parent during the first
+			left = anyLeft(root, except...)
+		}
+		return left, true
+	}
+	return p.groupAlive(), false
+}
 
 // groupAlive reports whether a process of the group still runs.
 func (p *process) groupAlive() bool {
-	return unix.Kill(-p.pid, 0) != unix.ESRCH && !onlyZombies(p.pid)
+	return p.pid > 1 && unix.Kill(-p.pid, 0) != unix.ESRCH && !onlyZombies(p.pid)
 }

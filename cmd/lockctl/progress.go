@@ -36,7 +36,10 @@ func newProgress(w io.Writer, total int) *progress {
 
 // show counts a result. The suite calls it for one result at a time.
 func (p *progress) show(r conformance.Result) {
-	done := func() int { c := p.counts; return c.Pass + c.Fail + c.NotClaimed + c.Unclaimed + c.Skipped }
+	done := func() int {
+		c := p.counts
+		return c.Pass + c.Fail + c.NotClaimed + c.Unclaimed + c.Inconclusive + c.Skipped
+	}
 	switch r.Verdict {
 	case conformance.Pass:
 		p.counts.Pass++
@@ -46,6 +49,8 @@ func (p *progress) show(r conformance.Result) {
 		p.counts.NotClaimed++
 	case conformance.Unclaimed:
 		p.counts.Unclaimed++
+	case conformance.Inconclusive:
+		p.counts.Inconclusive++
 	case conformance.Skipped:
 		p.counts.Skipped++
 	}

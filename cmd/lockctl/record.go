@@ -67,11 +67,11 @@ func orUnknown(s string) string {
 	return printable(s)
 }
 
-// printable keeps control characters, which would disturb a terminal, out of what
+// printable keeps what would disturb a terminal, such as control characters, out of what
 // other processes have written.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == unicode.ReplacementChar {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
 			return '?'
 		}
 		return r

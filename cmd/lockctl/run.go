@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,9 @@ func (t *tool) run(cfg runConfig) error {
 	if s.guard != nil {
 		defer s.guard.join() // beside the release
 	}
+	if s.process != nil {
+		defer s.process.join()
+	}
 	if err != nil {
 		_ = t.settle(signals, held.release)
 		return startError(cfg.argv[0], err)
@@ -78,6 +82,12 @@ func (t *tool) run(cfg runConfig) error {
 		}
 		return exitWith(exitLost, "the hold on %q was lost: %s; %s; check the backend and what the command has done, then run it again",
 			cfg.key, lossReason(out.lost), out.describe(cfg.argv[0]))
+	}
+	if out.keeper {
+		t.printer.warn(fmt.Sprintf("the lock-keeper process of lockctl was killed, and %s with it", filepath.Base(cfg.argv[0])))
+	}
+	if out.rest {
+		t.printer.warn(fmt.Sprintf("processes that %s started may still run, without the lock: they could not be ended", filepath.Base(cfg.argv[0])))
 	}
 	return t.finish(cfg, held, out, signals)
 }
@@ -210,7 +220,9 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 	}
 	opening, cancelOpening := context.WithTimeout(wait, openLimit)
 	defer cancelOpening()
+	opened := t.printer.slowly(cfg.from.url)
 	locker, err := t.open(opening, cfg.from.url, options...)
+	opened()
 	if err != nil {
 		return nil, cfg.from.named(acquireError(err, cfg.key, cfg.wait))
 	}
@@ -245,20 +257,13 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 // whoLimit bounds the last question of a wait that has ended: who holds the key.
 const whoLimit = 2 * time.Second
 
-// effectiveTTL is the TTL that the Locker uses when none was asked for: the
-// default, or the nearest that the backend accepts.
+// effectiveTTL is the TTL that the Locker uses: its default, where none was asked for.
 func effectiveTTL(asked time.Duration, l lock.Locker) time.Duration {
 	if asked != 0 {
 		return asked
 	}
-	ttl := lock.DefaultTTL
-	if g, ok := lock.GuaranteesOf(l); ok {
-		ttl = max(ttl, g.MinTTL)
-		if g.MaxTTL > 0 {
-			ttl = min(ttl, g.MaxTTL)
-		}
-	}
-	return ttl
+	g, _ := lock.GuaranteesOf(l)
+	return g.NearestTTL(lock.DefaultTTL)
 }
 
 // checkURL refuses unknown schemes in words for users of the tool, and keeps the
@@ -267,6 +272,9 @@ func checkURL(p *printer, raw string) *exitError {
 	u, err := backend.ParseURL(raw)
 	if err != nil {
 		return usageError("%s", plain(err))
+	}
+	if u.Scheme == "file" && strings.HasPrefix(u.Path, "~") {
+		return usageError("%s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or file:./~ for a directory of that name", u)
 	}
 	for _, secret := range []string{u.Password, u.Query.String("sentinel_password", "")} {
 		p.hide(u.String(), secret, url.PathEscape(secret), url.QueryEscape(secret))

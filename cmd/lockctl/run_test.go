@@ -90,11 +90,11 @@ func TestHeldKeyIsRefusedWithDetails(t *testing.T) {
 		status, _, errs = run(t, url, "run", "--wait", "0", key, "--", "echo", "started")
 		require.Equal(t, exitHeld, status, errs)
 
-		status, out, errs = run(t, url, "run", "--wait", "100ms", key, "--", "echo", "started")
+		status, out, errs = run(t, url, "run", "--wait", "2s", key, "--", "echo", "started")
 		require.Equal(t, exitHeld, status, errs)
 		require.Empty(t, out)
 		require.Contains(t, errs, "the nightly job")
-		require.Contains(t, errs, "gave up after 100ms")
+		require.Contains(t, errs, "gave up after 2s")
 
 		require.NoError(t, holder.stdin.Close())
 		require.Equal(t, 1, holder.status(), "read at the end of its input")
@@ -132,7 +132,7 @@ const family = `sleep 1000 & echo $$; echo $!; echo $LOCK_TOKEN; wait`
 
 func TestKilledToolTakesTheCommandWithIt(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
-		first := start(t, url, "run", "--ttl", "3s", key, "--", "sh", "-c", family)
+		first := start(t, url, "run", "--ttl", "6s", key, "--", "sh", "-c", family)
 		command, inner := pidOf(t, first.line()), pidOf(t, first.line())
 		token := tokenOf(t, first.line())
 
@@ -140,8 +140,7 @@ func TestKilledToolTakesTheCommandWithIt(t *testing.T) {
 		requireGone(t, command)
 		requireGone(t, inner)
 		first.requireStatus(-1)
-		// The TTL, and a second for a busy machine.
-		second := start(t, url, "run", "--ttl", "3s", "--wait", "4s", key, "--", "sh", "-c", "echo $LOCK_TOKEN")
+		second := start(t, url, "run", "--ttl", "3s", "--wait", hang.String(), key, "--", "sh", "-c", "echo $LOCK_TOKEN")
 		require.Greater(t, tokenOf(t, second.line()), token)
 		second.requireStatus(0)
 	})
@@ -149,7 +148,7 @@ func TestKilledToolTakesTheCommandWithIt(t *testing.T) {
 
 func TestFrozenToolLosesTheHoldAndTheCommand(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
-		first := start(t, url, "run", "--ttl", "2s", key, "--", "sh", "-c", `exec 2>/dev/null; trap "" TERM; `+family)
+		first := start(t, url, "run", "--ttl", "6s", key, "--", "sh", "-c", `exec 2>/dev/null; trap "" TERM; `+family)
 		command, inner := pidOf(t, first.line()), pidOf(t, first.line())
 		token := tokenOf(t, first.line())
 
@@ -171,7 +170,7 @@ func TestFrozenToolLosesTheHoldAndTheCommand(t *testing.T) {
 
 func TestRemovedRecordStopsTheCommand(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
-		p := start(t, url, "run", "--ttl", "1500ms", key, "--", "sh", "-c",
+		p := start(t, url, "run", "--ttl", "6s", key, "--", "sh", "-c",
 			`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
 		removeRecord(t, url, key, tokenOf(t, p.line()))
 		require.Equal(t, "asked", p.line())
@@ -183,7 +182,7 @@ func TestRemovedRecordStopsTheCommand(t *testing.T) {
 
 func TestCommandThatDoesNotListenIsKilledOnLoss(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
-		p := start(t, url, "run", "--ttl", "1500ms", "--grace", "100ms", key, "--", "sh", "-c",
+		p := start(t, url, "run", "--ttl", "15s", "--grace", "3s", key, "--", "sh", "-c",
 			`trap "echo asked" TERM; echo $$; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
 		command := pidOf(t, p.line())
 		removeRecord(t, url, key, tokenOf(t, p.line()))
@@ -197,7 +196,7 @@ func TestCommandThatDoesNotListenIsKilledOnLoss(t *testing.T) {
 func TestServerThatGoesAwayStopsTheCommand(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	p := start(t, server.URL(), "run", "--ttl", "3s", "k", "--", "sh", "-c",
+	p := start(t, server.URL(), "run", "--ttl", "9s", "k", "--", "sh", "-c",
 		`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
 	require.Equal(t, "ready", p.line())
 	server.Freeze(t)
@@ -205,7 +204,7 @@ func TestServerThatGoesAwayStopsTheCommand(t *testing.T) {
 	server.Resume(t) // the release can reach it
 	p.requireStatus(exitLost)
 	require.Contains(t, p.errors(), "no renewal was confirmed in time; sh was stopped")
-	status, _, errs := run(t, server.URL(), "run", "--wait", "10s", "k", "--", "true")
+	status, _, errs := run(t, server.URL(), "run", "--wait", hang.String(), "k", "--", "true")
 	require.Zero(t, status, errs)
 }
 

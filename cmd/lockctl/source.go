@@ -127,7 +127,7 @@ func (s *source) resolve(p *printer) (address, error) {
 // openShared opens the backend for a look from outside, and refuses one that other
 // processes cannot see.
 func openShared(ctx context.Context, p *printer, a address) (backend.Backend, error) {
-	b, err := openBackend(ctx, a, p.lookLogger())
+	b, err := openBackend(ctx, p, a, p.lookLogger())
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +140,10 @@ func openShared(ctx context.Context, p *printer, a address) (backend.Backend, er
 
 // openBackend opens the backend. It is for short work: what is done with it ends
 // with ctx.
-func openBackend(ctx context.Context, a address, logger *slog.Logger) (backend.Backend, error) {
+func openBackend(ctx context.Context, p *printer, a address, logger *slog.Logger) (backend.Backend, error) {
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
+	defer p.slowly(a.url)()
 	ttl := a.ttl
 	if ttl == 0 {
 		ttl = lock.DefaultTTL

@@ -38,6 +38,7 @@ type supervisor struct {
 	timer    *time.Timer
 	lost     error // why the command is being stopped
 	killed   bool
+	asked    bool // a signal that asks to end was passed on
 }
 
 // outcome is how a command ended.
@@ -46,22 +47,36 @@ type outcome struct {
 	lost   error // the hold ended first; errors.Is tells why
 	stop   bool  // the command had to be stopped
 	killed bool  // with SIGKILL
-	gone   bool  // nothing of its process group is left
+	gone   bool  // it was stopped, and nothing is left of it that lockctl can see
+	rest   bool  // it was not stopped, and what it has left behind could not be ended
+	never  bool  // it was not started
+	keeper bool  // its keeper was killed, and it with the keeper
 }
 
 func (o outcome) describe(command string) string {
 	name := filepath.Base(command)
+	var end string
 	switch {
+	case o.never:
+		return name + " was not started"
 	case o.stop && !o.gone:
 		return fmt.Sprintf("%s was killed, but processes that it started may still run", name)
 	case o.killed:
-		return fmt.Sprintf("%s was killed", name)
+		end = "was killed"
 	case o.stop:
-		return fmt.Sprintf("%s was stopped", name)
+		end = "was stopped"
 	case o.status == exitOK:
-		return fmt.Sprintf("%s ended successfully", name)
+		end = "ended successfully"
+	default:
+		end = fmt.Sprintf("ended with status %d", o.status)
 	}
-	return fmt.Sprintf("%s ended with status %d", name, o.status)
+	switch {
+	case o.rest:
+		end += ", but processes that it started may still run"
+	case o.stop && !seesAll:
+		end += "; whether processes that it started outside of its process group still run, lockctl cannot see on this system"
+	}
+	return name + " " + end
 }
 
 // margins says how long before the deadline a command is asked to stop, and how
@@ -77,9 +92,9 @@ func margins(ttl, worth, grace time.Duration) (term, kill time.Duration) {
 	return max(min(grace, ttl/3, max(worth-ttl/2, worth/4)), kill), kill
 }
 
-// run starts the command and returns when it has ended, and when it lost its
-// hold, when its whole process group has. An error means that the command was not
-// started.
+// run starts the command and returns when it has ended, and when it lost its hold or was
+// asked to end, when everything that it has started has. An error means that the command
+// was not started.
 func (s *supervisor) run(c command) (outcome, error) {
 	var err error
 	if s.guard, err = startGuard(); err != nil {
@@ -95,15 +110,19 @@ func (s *supervisor) run(c command) (outcome, error) {
 	s.timer = time.NewTimer(time.Hour)
 	defer s.timer.Stop()
 
-	// The command does not run before the guard knows what to kill, and when.
-	s.guard.watch(s.process.pid)
+	// The command does not run before the helpers know when to kill it.
+	s.guard.watch(s.process)
 	s.follow()
-	if s.lost == nil {
-		if err := s.process.proceed(); err != nil {
-			s.guard.dismiss()
-			return outcome{}, err
-		}
+	if s.lost != nil {
+		s.dismiss()
+		return outcome{lost: s.lost, stop: true, gone: true, never: true}, nil
 	}
+	if err := s.process.proceed(); err != nil {
+		s.dismiss()
+		return outcome{}, err
+	}
+	s.guard.watch(s.process)
+	var again <-chan time.Time // to start another guard
 	ended := s.lease.Context().Done()
 	for {
 		select {
@@ -130,8 +149,43 @@ func (s *supervisor) run(c command) (outcome, error) {
 			} else {
 				s.follow()
 			}
+		case <-s.guard.ended:
+			s.guard.ended = nil // once
+			again = time.After(0)
+		case <-again:
+			if again = nil; !s.guardAgain() {
+				again = time.After(time.Second)
+			}
 		}
 	}
+}
+
+// guardAgain starts another guard in place of one that was killed.
+func (s *supervisor) guardAgain() bool {
+	g, err := startGuard()
+	if err != nil {
+		return false
+	}
+	s.guard = g
+	g.watch(s.process)
+	switch {
+	case s.lost == nil:
+		s.follow()
+	case !s.deadline.IsZero():
+		s.killIn(time.Until(s.deadline))
+	}
+	return true
+}
+
+// killIn has both helpers kill the command after that time.
+func (s *supervisor) killIn(d time.Duration) {
+	s.process.killIn(d)
+	s.guard.killIn(d)
+}
+
+func (s *supervisor) dismiss() {
+	s.process.dismiss()
+	s.guard.dismiss()
 }
 
 // follow reads the deadline and arms the timer and the guard for it. It stops
@@ -151,7 +205,7 @@ func (s *supervisor) follow() {
 		return
 	}
 	s.timer.Reset(left - term)
-	s.guard.killIn(left - kill/2)
+	s.killIn(left - kill/2)
 }
 
 // stop begins to stop the command: SIGTERM, then SIGKILL while the hold is still
@@ -172,7 +226,7 @@ func (s *supervisor) stop(cause error) {
 	}
 	s.process.terminate()
 	s.timer.Reset(left)
-	s.guard.killIn(left + kill/2)
+	s.killIn(left + kill/2)
 }
 
 func (s *supervisor) kill() {
@@ -192,6 +246,7 @@ func (s *supervisor) signal(sig os.Signal) {
 	if s.lost != nil && isStop(sig) {
 		return // a stopped command could not end in time
 	}
+	s.asked = s.asked || endsWait(sig)
 	if !s.jobs.signal(sig) {
 		s.process.forward(sig)
 	}
@@ -199,47 +254,87 @@ func (s *supervisor) signal(sig os.Signal) {
 
 // end is called when the command itself has ended.
 func (s *supervisor) end(e event) outcome {
-	out := outcome{status: e.status, lost: s.lost, stop: s.lost != nil, killed: s.killed}
+	out := outcome{status: e.status, lost: s.lost, stop: s.lost != nil, killed: s.killed, keeper: e.keeper}
 	if s.lost == nil {
 		_, kill := margins(s.ttl, s.worth, s.grace)
 		switch {
 		case e.killed && !s.deadline.IsZero() && time.Until(s.deadline) <= kill/2:
-			// Nobody but the guard kills at this moment.
+			// Nobody but a helper kills at this moment.
 			out.lost, out.stop = errPaused, true
 			s.kill()
 		case s.lease.Context().Err() != nil:
 			out.lost = context.Cause(s.lease.Context())
 		}
 	}
-	if !out.stop {
-		s.guard.dismiss()
-		return out
+	switch {
+	case out.stop:
+		out.gone = s.drain()
+		out.killed = s.killed || e.killed
+	case out.lost != nil || s.asked || e.died:
+		// It has not ended by itself, or others may have the key: what it has left
+		// behind must not work on beside them.
+		out.rest = !s.endRest(out.lost != nil)
 	}
-	out.gone = s.drain()
-	out.killed = s.killed || e.killed
-	s.guard.dismiss()
+	s.dismiss()
 	return out
 }
 
-// drain waits for the rest of the process group of a command that lost its hold,
-// and kills it when its time is up. It reports whether nothing is left.
+// endRest ends what a command has left behind, and reports whether nothing is left.
+func (s *supervisor) endRest(atOnce bool) bool {
+	select {
+	case <-s.process.empty:
+		if seesAll {
+			return true
+		}
+	default:
+	}
+	_, kill := margins(s.ttl, s.worth, s.grace)
+	left := s.grace
+	if !s.deadline.IsZero() {
+		left = min(left, time.Until(s.deadline)-kill)
+	}
+	if atOnce || left <= 0 {
+		s.kill()
+	} else {
+		s.process.terminate()
+		s.timer.Reset(left)
+	}
+	return s.drain()
+}
+
+// drain waits for the end of everything that the command has started, and kills it when
+// its time is up. It reports whether nothing is left.
 func (s *supervisor) drain() bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var giveUp <-chan time.Time
 	if s.killed {
-		s.process.kill() // those that were forked meanwhile
 		giveUp = time.After(time.Second)
 	}
-	for s.process.groupAlive() {
+	ended := s.lease.Context().Done()
+	if s.lost != nil {
+		ended = nil
+	}
+	for {
+		left, known := s.process.left()
+		if !left {
+			return known
+		}
 		select {
 		case <-tick.C:
-		case <-s.timer.C:
-			s.kill()
-			giveUp = time.After(time.Second)
+			if s.killed {
+				s.process.kill() // those that were forked meanwhile
+			}
+			continue
 		case <-giveUp:
 			return false
+		case <-s.timer.C:
+		case <-ended:
+			ended = nil
+		}
+		if !s.killed {
+			s.kill()
+			giveUp = time.After(time.Second)
 		}
 	}
-	return true
 }

@@ -197,6 +197,8 @@ func TestDefaultTTLIsTheNearestTheBackendAccepts(t *testing.T) {
 	require.Equal(t, time.Minute, effectiveTTL(time.Minute, l))
 	l.guarantees = backend.Guarantees{MinTTL: time.Second, MaxTTL: 10 * time.Second}
 	require.Equal(t, 10*time.Second, effectiveTTL(0, l))
+	l.guarantees = backend.Guarantees{TTLGrain: 7 * time.Second}
+	require.Equal(t, 14*time.Second, effectiveTTL(0, l), "as the Locker's own default")
 }
 
 func TestPrinterHidesPasswords(t *testing.T) {

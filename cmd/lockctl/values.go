@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
@@ -18,7 +19,7 @@ const guardedWrites = "guarded writes"
 // among those that were asked for.
 func triesGuardedWrites(g backend.Guarantees, only []string) bool {
 	return g.GuardedWrite && (len(only) == 0 || slices.ContainsFunc(conformance.Rules(), func(r conformance.Rule) bool {
-		return r.Subject == guardedWrites && (slices.Contains(only, r.Name) || slices.Contains(only, r.Subject))
+		return (r.Subject == guardedWrites || strings.Contains(r.Name, "GuardedWrite")) && (slices.Contains(only, r.Name) || slices.Contains(only, r.Subject))
 	}))
 }
 

@@ -4,7 +4,6 @@ package main
 
 import (
 	"database/sql"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -18,41 +17,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock/backend"
-	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
-
-// A check tries the guarded writes of every backend that claims them, and leaves nothing
-// of what it has written.
-func TestCheckTriesGuardedWrites(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			address := p.url(t)
-			status, out, errs := operated(t, address, "check", "--only", guardedWrites, "--budget", "5s", "--format", "json")
-			var rep conformance.Report
-			require.NoError(t, json.Unmarshal([]byte(out), &rep), errs)
-			require.Len(t, rep.Results, 3)
-			for _, r := range rep.Results {
-				want := conformance.Pass
-				switch {
-				case !rep.Guarantees.GuardedWrite:
-					want = conformance.NotClaimed
-				case r.Rule == "GuardedWriteHoldsUpNobody" && !strings.HasPrefix(address, "mysql:"):
-					want = conformance.Skipped // a guarded write is one request there
-				}
-				assert.Equal(t, want, r.Verdict, "%s: %s", r.Rule, r.Evidence)
-			}
-			if rep.Guarantees.GuardedWrite {
-				assert.Equal(t, exitOK, status, errs)
-			}
-			assert.Empty(t, valuesOf(t, address), "left behind")
-		})
-	}
-}
 
 // Where a check may not make a place for guarded writes, it says that it has not tried
 // them.
 func TestCheckWithoutAPlaceForGuardedWrites(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"table", "row"} {
 		address := mysqlURL(servertest.SharedMariaDB, mode)(t)
 		taken(t, address, "k") // which makes the table of the locks

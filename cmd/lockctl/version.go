@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -18,7 +19,11 @@ func newVersionCommand() *cobra.Command {
 			if !ok {
 				return exitWith(exitInternal, "this binary was built without build information; build it with go build")
 			}
-			printVersion(cmd.OutOrStdout(), info)
+			var text strings.Builder
+			printVersion(&text, info)
+			if _, err := io.WriteString(cmd.OutOrStdout(), text.String()); err != nil {
+				return outputError(err)
+			}
 			return nil
 		},
 	}

@@ -48,7 +48,7 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		return err
 	}
 	hints := make(<-chan backend.Hint) // silent, without a watch
-	if w, ok := b.(backend.Watcher); ok {
+	if w, ok := backend.As[backend.Watcher](b); ok {
 		if watched, err := w.Watch(ctx, key); err == nil {
 			hints = watched
 		}
@@ -64,7 +64,7 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 				o.hint()
 			}
 			if o.json {
-				return printJSON(o.out, shown{Key: key})
+				return o.print(shown{Key: key})
 			}
 			return nil
 		case err == nil:
@@ -87,6 +87,11 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		if status, signalled := signalStatus(ctx); signalled {
 			return exitWith(status, "%v, while waiting for %q", context.Cause(ctx), key)
 		} else if err := ctx.Err(); err != nil && last.Key != "" {
+			if o.json {
+				if err := o.print(show(last, time.Now())); err != nil {
+					return err
+				}
+			}
 			if timeout == 0 {
 				return exitWith(exitHeld, "%q is held by %s", key, last.Holder)
 			}
