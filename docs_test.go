@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -56,28 +57,49 @@ func sum(text string) (n int) {
 	return n
 }
 
-// TestLinksLeadSomewhere follows the links between the pages and into the tree.
+// TestLinksLeadSomewhere follows the links between the pages, to their headings, and into
+// the tree.
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("*.md")
 	require.NoError(t, err)
-	more, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	backends, err := filepath.Glob("docs/backends/*.md")
-	require.NoError(t, err)
-	pages = append(append(pages, more...), backends...)
+	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			pages = append(pages, path)
+		}
+		return err
+	}))
 	require.Contains(t, pages, "README.md")
+	require.Contains(t, pages, filepath.Join("docs", "backends", "redis.md"))
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
 			u, err := url.Parse(m[1])
-			if !assert.NoError(t, err, "%s links to %s", page, m[1]) || u.IsAbs() || u.Path == "" {
+			if !assert.NoError(t, err, "%s links to %s", page, m[1]) || u.IsAbs() {
 				continue
 			}
-			_, err = os.Stat(filepath.Join(filepath.Dir(page), filepath.FromSlash(u.Path)))
-			assert.NoError(t, err, "%s links to %s", page, m[1])
+			target := page
+			if u.Path != "" {
+				target = filepath.Join(filepath.Dir(page), filepath.FromSlash(u.Path))
+			}
+			_, err = os.Stat(target)
+			if assert.NoError(t, err, "%s links to %s", page, m[1]) && u.Fragment != "" {
+				assert.Contains(t, anchorsOf(t, target), u.Fragment, "%s links to %s", page, m[1])
+			}
 		}
 	}
+}
+
+// anchorsOf are what links can name in a page: its headings, as GitHub writes them.
+func anchorsOf(t *testing.T, page string) (anchors []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		letters := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		anchors = append(anchors, strings.ReplaceAll(letters, " ", "-"))
+	}
+	return anchors
 }
