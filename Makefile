@@ -5,29 +5,53 @@ ROUNDS ?= 10
 FUZZTIME ?= 30s
 GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-# One package at a time: the suites look for races and bound some times, and another
-# suite on the same cores is the machine standing still, as far as they can tell.
-# Every server that the machine can have is required; what it can't have is said.
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(GO) test -race -p 1 -parallel 4
+# Every server that the machine can have is required; what it can't have is said. Packages
+# run two at a time: no rule and no test depends on the machine standing still.
+TESTRUN = $(GO) run ./internal/testrun
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(TESTRUN) -race -p 2 -parallel 4
+
+# What make check runs: nothing in it needs a server.
+CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
 
 # Modules of their own, whose dependencies are not those of the library.
-MODULES = conformance/peers internal/bench/peers internal/etcdserver
+MODULES = conformance/peers internal/bench/peers internal/etcdserver internal/containers
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-long test-peers test-containers images fuzz lint bench bench-peers
+.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-containers images fuzz lint bench bench-peers
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+check: ## After each change: format, vet, and what needs no server, the suite on memory included
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	@$(TESTRUN) -short $(CHECKED)
+	@$(GO) test -run '^(TestPage|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance
+
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	$(GOTEST) -timeout 20m ./...
+	@$(GOTEST) -timeout 20m ./...
+
+test-redis: ## The tests on Redis
+	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis ./conformance/flawed ./conformance/flawed/redlockflawed
+
+test-mysql: ## The tests on MySQL and MariaDB
+	@$(GOTEST) -timeout 20m ./mysql ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
+
+test-etcd: ## The tests on etcd
+	@LOCK_TEST_REQUIRE=etcd CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./etcd ./conformance/flawed/etcdflawed
+
+test-zookeeper: ## The tests on ZooKeeper
+	@LOCK_TEST_REQUIRE=zookeeper CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./zookeeper ./conformance/flawed/zkflawed
+
+test-all: test test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	LOCK_TEST_LONG=1 $(GOTEST) -timeout 180m -count $(ROUNDS) ./...
+	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) ./...
 
 test-peers: ## Run the suite on locks of others, and hold docs/peers.md against it
 	@scripts/test-servers
@@ -36,7 +60,7 @@ test-peers: ## Run the suite on locks of others, and hold docs/peers.md against 
 test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
 	@scripts/test-servers containers
 	@CGO_ENABLED=1 $(GO) build -race ./etcd ./zookeeper
-	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(GO) test -race -p 1 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
+	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(TESTRUN) -race -p 2 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images
