@@ -376,7 +376,7 @@ func fairOrder(e *env) {
 }
 
 func tryBesideWaiters(e *env) {
-	clients := e.lockers(3)
+	clients, beside := e.lockers(3), e.locker()
 	key := e.key("a")
 	h := clients[0].mustTry(key)
 	const waiters = 8
@@ -415,6 +415,7 @@ func tryBesideWaiters(e *env) {
 	e.settle()
 	var late lateness
 	for i := range 2 * len(clients) {
+		beside.mustTry(e.key("beside-%d", i)).mustRelease() // as long as this takes, nothing is late
 		clients[i/2].mustAnswerTry(key, &late, "while the key was held and others waited for it through the same Locker; a try does not wait with them")
 	}
 	late.judge(e, key, e.prompt(), "TryAcquire of a key that was held, and that others waited for through the same Locker, returned")
