@@ -174,9 +174,12 @@ func handOver(e *env) {
 	key := e.key("a")
 	from := a.mustTry(e.request(key, "", e.long))
 	to := e.request(key, "", e.long)
-	from.releasing(e.hist.now())
 	ev := e.hist.begin(a.who, "HandOver", key)
-	g, err := ho.HandOver(e.ctx, from.h, to)
+	var g backend.Grant
+	err := from.endedBy(e, func() (err error) {
+		g, err = ho.HandOver(e.ctx, from.h, to)
+		return err
+	})
 	e.hist.end(ev, outcome(err))
 	switch {
 	case errors.Is(err, backend.ErrHeld):
@@ -278,8 +281,7 @@ func forceReleaseByToken(e *env) {
 		e.is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
 		b.mustRefuse(key, "it was released by force with another token only")
 	}
-	h.releasing(e.hist.now())
-	if err := force(h.token); err != nil {
+	if err := h.endedBy(e, func() error { return force(h.token) }); err != nil {
 		e.unexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", outcome(err))
 	}
 	next := b.mustTry(e.request(key, "", e.long))

@@ -126,8 +126,7 @@ func releaseByID(e *env) {
 	// Clean-up after an unknown outcome knows no token.
 	clean := h.h
 	clean.Token = 0
-	h.releasing(e.hist.now())
-	if err := a.release(e.ctx, clean); err != nil {
+	if err := h.endedBy(e, func() error { return a.release(e.ctx, clean) }); err != nil {
 		e.unexpected(key, err, "Release of a hold whose token is not known returned %s; expected no error", outcome(err))
 	}
 	e.is(key, h.release(e.ctx), "the second Release", backend.ErrNotHeld)

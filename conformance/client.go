@@ -216,10 +216,10 @@ func (h *hold) mustRelease() {
 
 func (h *hold) release(ctx context.Context) error {
 	h.see()
-	h.record.releasing(h.c.e.hist.now())
 	from := h.c.e.hist.now()
-	err := h.c.call("Release", h.key, func() error { return h.lease.Release(ctx) })
-	h.releasedWith(err)
+	err := h.endedBy(h.c.e, func() error {
+		return h.c.call("Release", h.key, func() error { return h.lease.Release(ctx) })
+	})
 	if !h.c.harmed.Load() {
 		h.unheard(h.c.e.hist.now()-from, err)
 	}

@@ -183,7 +183,8 @@ func (r *record) ranOut(e *env) (when time.Duration, ok bool) {
 	now := e.hist.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.released >= 0 || r.lapsing || r.maxHold > 0 {
+	// A release that failed may have come too late.
+	if r.released >= 0 && !r.unsure || r.lapsing || r.maxHold > 0 {
 		return 0, false
 	}
 	ttl := r.ttl

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
@@ -104,6 +105,17 @@ func TestHoldsAreJudgedByTheirOwnTime(t *testing.T) {
 			e.pause(e.ttl * 6 / 10)
 			breaks(e, h)
 		}, Fail},
+		"its release came too late": {func(e *env) {
+			h := grant(e, e.ttl)
+			e.pause(e.ttl + e.takeover(0))
+			_ = h.release(e.ctx)
+			breaks(e, h)
+		}, Inconclusive},
+		"its release failed in time": {func(e *env) {
+			h := grant(e, e.long)
+			_ = h.endedBy(e, func() error { return h.s.release(e.ctx, stranger(h.h)) })
+			breaks(e, h)
+		}, Fail},
 		"its release unheard": {func(e *env) {
 			h := e.locker().mustTry(e.key("a"))
 			h.mustRelease()
@@ -188,6 +200,48 @@ func TestSlowRenewalsExcuseALoss(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A wait that ends before the server has answered can't tell of a holder. That is the lock's
+// fault only where answers come sooner.
+func TestRefusalsThatAreNotTold(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		by   time.Duration
+		want Verdict
+	}{
+		"a slow server": {time.Second, Inconclusive},
+		"a swift one":   {time.Millisecond, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtually(t, func(t *testing.T) {
+				cfg := memory()
+				cfg.TTL = 20 * time.Second
+				cfg.Repeat = func(Result) bool { return false }
+				healthy := cfg.OpenBackend
+				cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+					b, err := healthy(ctx)
+					return slowly{b, c.by}, err
+				}
+				res := one(t, cfg, &rule{run: func(e *env) {
+					a, key := e.locker(), e.key("a")
+					a.mustTry(key)
+					waits := &client{e: e, who: "client 2", l: unanswered{a.l}, closed: -1}
+					_, _ = waits.givesUp(key, true, new(lateness))
+				}})
+				assert.Equal(t, c.want, res.Verdict, res.Evidence)
+			})
+		})
+	}
+}
+
+// unanswered never hears of a holder.
+type unanswered struct{ lock.Locker }
+
+func (u unanswered) Acquire(ctx context.Context, _ string, _ ...lock.Option) (lock.Lease, error) {
+	<-ctx.Done()
+	return nil, fmt.Errorf("%w: %w", ctx.Err(), lock.ErrOutcomeUnknown)
 }
 
 func TestSlowServerGetsLongerTTLs(t *testing.T) {

@@ -73,6 +73,17 @@ func (r *record) releasedWith(err error) {
 	r.unsure = r.unsure || err != nil
 }
 
+// endedBy makes a call that is to end the hold.
+func (r *record) endedBy(e *env, call func() error) error {
+	first := !r.isReleased()
+	r.releasing(e.hist.now())
+	err := call()
+	if first {
+		r.releasedWith(err)
+	}
+	return err
+}
+
 // gone is when the server has certainly ended the hold, if it was never renewed:
 // it began before the call returned.
 func (r *record) gone(e *env) time.Duration {

@@ -114,8 +114,7 @@ func (s *seam) mustRefuse(key, why string) {
 }
 
 func (h *seamHold) release(ctx context.Context) error {
-	h.releasing(h.s.e.hist.now())
-	return h.s.release(ctx, h.h)
+	return h.endedBy(h.s.e, func() error { return h.s.release(ctx, h.h) })
 }
 
 func (s *seam) release(ctx context.Context, hold backend.Hold) error {

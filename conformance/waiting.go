@@ -135,9 +135,11 @@ func waiterWakes(e *env) {
 
 // givesUp calls Acquire on a held key with a context that ends after a while. On
 // a busy machine it may end before the lock has even asked, so that the error
-// cannot tell of a holder; then the wait is repeated with more time.
+// cannot tell of a holder; then the wait is repeated with more time. In the end the
+// error must tell, unless a request took a good part of that time.
 func (c *client) givesUp(key string, cancelled bool, late *lateness) (ctxErr, err error) {
 	e := c.e
+	var given time.Duration
 	for _, d := range []time.Duration{60 * time.Millisecond, 400 * time.Millisecond, 2 * time.Second} {
 		ctx, cancel := context.WithTimeout(e.ctx, d)
 		if cancelled {
@@ -159,10 +161,12 @@ func (c *client) givesUp(key string, cancelled bool, late *lateness) (ctxErr, er
 			e.overduef(key, "Acquire returned %s after the call; its context had ended after %s", took.Round(time.Millisecond), d)
 		}
 		if errors.Is(err, lock.ErrHeld) {
-			break
+			return ctxErr, err
 		}
+		given = d
 	}
-	return ctxErr, err
+	e.fail(excuse{given / 4, anyAnswer}, key, "Acquire of a held key, whose context ended after %s, returned %s; expected an error that matches ErrHeld", given, outcome(err))
+	panic(abort{})
 }
 
 func waiterGivesUp(e *env) {
