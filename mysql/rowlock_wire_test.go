@@ -549,7 +549,11 @@ func (c *swappingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	second, err := c.ownConnector.Connect(ctx)
-	return &swappingConn{plainConn{first}, second, c}, err
+	if err != nil {
+		_ = first.Close()
+		return nil, err
+	}
+	return &swappingConn{plainConn{first}, second, c}, nil
 }
 
 type swappingConn struct {
