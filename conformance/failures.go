@@ -80,7 +80,7 @@ func (e *env) unexpectedFatal(key string, err error, format string, args ...any)
 func (e *env) excuseFor(err error) excuse {
 	switch {
 	case noAnswer(err):
-		return excuse{e.timely().from, anyAnswer}
+		return excuse{min(e.timely().from, usualTimeout), anyAnswer}
 	case errors.Is(err, lock.ErrExpired), errors.Is(err, context.Canceled):
 		return e.timely()
 	}

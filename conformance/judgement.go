@@ -46,6 +46,10 @@ const (
 // time limits of a client need not.
 const leastTimeout = 50 * time.Millisecond
 
+// usualTimeout is how long a client may wait for the answer to one request, before it says
+// that the server does not answer. Such limits do not grow with the TTL.
+const usualTimeout = 150 * time.Millisecond
+
 // timely is the excuse of a thing that takes a part of a TTL. With the longest TTL that is
 // tried there is time for more: a lock whose own requests are so slow that it loses what
 // it renews is wrong.

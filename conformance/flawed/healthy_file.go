@@ -75,13 +75,15 @@ func (d *directory) unlink(name string) {
 
 // lock is flock(LOCK_EX).
 func (f *file) lock(ctx context.Context) error {
-	if ctx.Err() == nil {
-		select {
-		case f.flock <- struct{}{}:
-		case <-ctx.Done():
-		}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	return ctx.Err()
+	select {
+	case f.flock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (f *file) unlock() { <-f.flock }
