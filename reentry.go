@@ -191,6 +191,9 @@ func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 	server, ending := o.server, o.ending
 	_, again := o.subs[req.ID]
 	n := len(o.subs)
+	// A grant that this request was given before, and that nobody used, is counted when it
+	// is given again: it is not lost if the request turns out to be granted anew.
+	delete(o.subs, req.ID)
 	r.mu.Unlock()
 	switch {
 	case server.ID.IsZero():

@@ -332,6 +332,42 @@ func TestNoticeOfAnEarlierGrantDoesNotEndTheNext(t *testing.T) {
 	})
 }
 
+// late has the first grant arrive when hardly anything is left of it, and lose its hold
+// before the same acquisition asks again.
+type late struct {
+	*counted
+	lose func()
+}
+
+func (l *late) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := l.counted.Try(ctx, req)
+	if lose := l.lose; err == nil && lose != nil {
+		l.lose = nil
+		g.For = time.Second
+		lose()
+	}
+	return g, err
+}
+
+// TestLossFoundByTheRequestThatIsGrantedAnew: a grant that arrives too late is not used,
+// and its hold ends without notice. The same acquisition, asking again, finds that out and
+// is granted the key: the loss of what nobody had is not the loss of that.
+func TestLossFoundByTheRequestThatIsGrantedAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		c := &late{counted: newCounted(t, store), lose: func() { store.Remove("k") }}
+		l, err := lock.New(c, nil)
+		require.NoError(t, err)
+		lease, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, lease.Context().Err(), "the grant is newer than the loss")
+		require.NoError(t, lease.Release(t.Context()))
+		require.NoError(t, l.Close())
+	})
+}
+
 // TestGrantThatWaitedTooLongDoesNotEndTheHoldAfterIt: a place in the queue is granted,
 // the answer takes longer than the TTL, and the owner has entered anew meanwhile.
 func TestGrantThatWaitedTooLongDoesNotEndTheHoldAfterIt(t *testing.T) {
