@@ -105,6 +105,9 @@ func (cl *cleanup) attempt() {
 	cl.once.Do(func() { close(cl.first) })
 	confirmed := err == nil || errors.Is(err, ErrNotHeld) || errors.Is(err, ErrUnsupported)
 	again := cl.look > 0 || confirmed && cl.late != nil && cl.late(err)
+	if !confirmed && !again {
+		c.log.Debug("lock clean-up not confirmed yet", "key", cl.key, "error", err)
+	}
 	s := c.sched
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +118,6 @@ func (cl *cleanup) attempt() {
 	case confirmed || s.stopped:
 		c.calls.done()
 	default:
-		c.log.Debug("lock clean-up not confirmed yet", "key", cl.key, "error", err)
 		cl.backoff = min(2*cl.backoff, time.Second)
 		s.set(cl, c.clock.Now().Add(between(cl.backoff)))
 	}

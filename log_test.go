@@ -59,3 +59,67 @@ func TestContentionIsNoNews(t *testing.T) {
 		require.NotContains(t, text.String(), "secret")
 	})
 }
+
+// talkative is a logger that uses the Locker which it logs for.
+type talkative struct {
+	slog.Handler
+	called chan string
+	use    func()
+}
+
+func (h talkative) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h talkative) Handle(_ context.Context, r slog.Record) error {
+	h.use()
+	select {
+	case h.called <- r.Message:
+	default:
+	}
+	return nil
+}
+
+// TestLoggerIsCalledWithoutAMutex: a logger that is slow, or uses the Locker, holds up
+// nothing but what it was called by.
+func TestLoggerIsCalledWithoutAMutex(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct {
+		op      memlock.Op
+		message string
+		cause   func(t *testing.T, l lock.Locker, lease lock.Lease)
+	}{
+		"a clean-up fails": {memlock.OpRelease, "clean-up not confirmed", func(t *testing.T, _ lock.Locker, lease lock.Lease) {
+			require.ErrorIs(t, lease.Release(t.Context()), lock.ErrOutcomeUnknown)
+		}},
+		"a renewal fails": {memlock.OpRenew, "renewal failed", func(*testing.T, lock.Locker, lock.Lease) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore(nil)
+			called := make(chan string, 1)
+			var l lock.Locker
+			ready := make(chan struct{})
+			log := slog.New(talkative{slog.DiscardHandler, called, func() {
+				<-ready
+				if lease, err := l.TryAcquire(context.Background(), "of the logger", lock.WithoutRenewal()); err == nil {
+					_ = lease.Context().Err()
+				}
+			}})
+			var err error
+			l, err = memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{TTL: 3 * time.Second, Logger: log}})
+			require.NoError(t, err)
+			close(ready)
+			lease, err := l.TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+			store.FailRequests(fault.op, -1)
+			fault.cause(t, l, lease)
+			select {
+			case message := <-called:
+				require.Contains(t, message, fault.message)
+			case <-time.After(time.Minute):
+				t.Fatal("the logger is still waiting for the Locker")
+			}
+			store.FailRequests(fault.op, 0)
+			require.NoError(t, l.Close())
+		})
+	}
+}
