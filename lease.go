@@ -145,9 +145,10 @@ func (l *lease) expired() error {
 }
 
 // expire ends a hold whose deadline or limit has passed. Where somebody else has
-// ended it just now, the context may not have followed yet.
+// ended it just now, the context may not have followed yet; and where a renewal has moved
+// the deadline since the caller looked, nothing ends.
 func (l *lease) expire() {
-	if at, over := l.term.read(); !over && l.term.end(at) {
+	if at, over := l.term.read(); !over && l.c.clock.Now() >= at && l.term.end(at) {
 		l.end(l.expired())
 		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
 		return
