@@ -31,8 +31,10 @@ func TestTurnIsLeftToWaitersOfOthers(t *testing.T) {
 		half, most int  // turns that half of the waits miss, and that one of them may
 	}{
 		"a release that tells": {false, false, 1, 1},
-		"a release elsewhere":  {false, true, 3, 5},
-		"refusals alone":       {true, false, 3, 1000},
+		// An Acquire that asks just as the release is carried out is granted the key, and in
+		// virtual time that is not rare.
+		"a release elsewhere": {false, true, 3, 30},
+		"refusals alone":      {true, false, 3, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
