@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -17,6 +18,8 @@ import (
 // It ends with the session, whose connection it then closes.
 func (s *session) keep() {
 	defer close(s.over)
+	var reapers sync.WaitGroup
+	defer reapers.Wait() // Close waits for what they log
 	defer s.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -35,7 +38,7 @@ func (s *session) keep() {
 		due := s.dueNodes()
 		s.mu.Unlock()
 		if len(due) > 0 {
-			go s.reap(due, timeout/3)
+			reapers.Go(func() { s.reap(due, timeout/3) })
 		}
 		if idle {
 			ctx, cancel := context.WithTimeout(s.life, timeout/3)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -400,4 +402,54 @@ func TestCloseWithoutServer(t *testing.T) {
 	require.NoError(t, b.Close())
 	_, err = b.Try(t.Context(), request(uniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrClosed)
+}
+
+// lateLog counts the records that are still being written when Close has returned.
+type lateLog struct {
+	slog.Handler
+	closed chan struct{}
+	late   atomic.Int64
+}
+
+func (l *lateLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lateLog) Handle(_ context.Context, r slog.Record) error {
+	if !strings.Contains(r.Message, "not removed") {
+		return nil
+	}
+	select {
+	case <-l.closed:
+		l.late.Add(1)
+	case <-time.After(3 * time.Second): // longer than anything else that Close waits for
+	}
+	return nil
+}
+
+// TestNothingIsLoggedAfterClose: Close waits for those who remove nodes.
+func TestNothingIsLoggedAfterClose(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	proxy := servertest.Proxy(t, server.Addr())
+	log := &lateLog{Handler: slog.DiscardHandler, closed: make(chan struct{})}
+	b, err := NewBackend(t.Context(), []string{proxy.Addr()}, &Options{Lock: lock.Options{TTL: longest, Logger: slog.New(log)}})
+	require.NoError(t, err)
+	req := backend.Request{Key: uniqueKey(t), ID: backend.NewID(), TTL: longest}
+	_, err = b.Try(t.Context(), req)
+	require.NoError(t, err)
+	s := b.(*zkBackend).current
+	proxy.Freeze()
+	s.find(req.ID).doom()
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.reaping
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, b.Close())
+	close(log.closed)
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.reaping
+	}, time.Minute, time.Millisecond)
+	assert.Zero(t, log.late.Load())
 }
