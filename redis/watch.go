@@ -405,7 +405,10 @@ func (h *hub) onUnreachable(err error) {
 // asked for now and then only: each answer costs a connection.
 func (h *hub) onRefused(err error) {
 	forbidden := errors.Is(sentinelFor(err), backend.ErrPermanent)
-	if forbidden && h.warn != nil {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if forbidden && h.warn != nil && !closed {
 		h.warned.Do(func() { h.warn(err) })
 	}
 	h.mu.Lock()

@@ -429,3 +429,17 @@ func TestForbiddenWatchesAreFew(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.Equal(t, 1, strings.Count(log.String(), "may not subscribe"), log.String())
 }
+
+// TestClosedWatchesWarnOfNothing: a refusal that comes after the end is not told any more.
+func TestClosedWatchesWarnOfNothing(t *testing.T) {
+	t.Parallel()
+	told := 0
+	h := newHub(false, nil)
+	h.warn = func(error) { told++ }
+	h.close()
+	h.onRefused(serverError("NOPERM this user has no permissions to access one of the channels used as arguments"))
+	require.Zero(t, told)
+	h.closed = false
+	h.onRefused(serverError("NOPERM this user has no permissions to access one of the channels used as arguments"))
+	require.Equal(t, 1, told)
+}
