@@ -47,6 +47,8 @@ type RowOptions struct {
 	// ControlPoolSize is how many further connections there are for tokens, for
 	// ending waits, and for inspection. Default: 4.
 	ControlPoolSize int
+
+	lookOnly bool // nothing is made that is missing
 }
 
 // NewRow returns a Locker on row locks of the server. It opens two pools of
@@ -131,7 +133,7 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 	b.control.SetMaxOpenConns(o.ControlPoolSize)
 	b.control.SetMaxIdleConns(o.ControlPoolSize)
 	b.control.SetConnMaxIdleTime(controlIdle)
-	mariaDB, err := b.prepare(ctx, !o.NoCreate, o.Lock.Logger)
+	mariaDB, err := b.prepare(ctx, !o.NoCreate, o.lookOnly, o.Lock.Logger)
 	if err != nil {
 		_ = b.control.Close()
 		b.endLife()

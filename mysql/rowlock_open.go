@@ -19,6 +19,7 @@ func openRow(ctx context.Context, s urlSettings) (backend.Backend, error) {
 		return nil, err
 	}
 	return NewRowBackend(ctx, connector, &RowOptions{
-		Lock: lock.Options{Logger: s.logger}, Table: s.table, NoCreate: !s.create, PoolSize: s.pool,
+		Lock: lock.Options{Logger: s.logger}, Table: s.table, NoCreate: !s.create || s.lookOnly, PoolSize: s.pool,
+		lookOnly: s.lookOnly,
 	})
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// prepare checks the server's settings and the tables, which it creates if allowed.
+// prepare checks the server's settings and the tables, which it creates if allowed. For
+// who only looks they may be missing.
 // It reports whether the server is a MariaDB.
-func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logger) (mariaDB bool, err error) {
+func (b *rowBackend) prepare(ctx context.Context, create, lookOnly bool, logger *slog.Logger) (mariaDB bool, err error) {
 	conn, err := b.controlConn(ctx)
 	if err != nil {
 		return false, openError(ctx, err)
@@ -32,6 +33,10 @@ func (b *rowBackend) prepare(ctx context.Context, create bool, logger *slog.Logg
 	}
 	if !flushesCommits(vars) {
 		logger.WarnContext(ctx, "mysqllock: the server does not write its log to the disk at every commit: after a crash it may give a fencing token again, unless its clock has gone on; set innodb_flush_log_at_trx_commit to 1")
+	}
+	if lookOnly && codeOf(b.probeTables(ctx)) == codeNoSuchTable {
+		warnOfMissing(ctx, logger, b.rowsName)
+		return mariaDB, nil
 	}
 	return mariaDB, b.checkTables(ctx, create)
 }

@@ -122,7 +122,11 @@ func openTable(ctx context.Context, s urlSettings) (backend.Backend, error) {
 	b, err := newTable(db, &Options{Table: s.table})
 	if err == nil {
 		b.closesIt = true
-		err = b.prepare(ctx, s.logger, s.create)
+		if s.lookOnly {
+			err = b.prepareLook(ctx, s.logger)
+		} else {
+			err = b.prepare(ctx, s.logger, s.create)
+		}
 	}
 	if err != nil {
 		_ = db.Close()

@@ -94,6 +94,18 @@ func (b *tableBackend) prepare(ctx context.Context, logger warner, create bool) 
 	return b.checkRights(ctx)
 }
 
+// prepareLook is prepare for who only looks: it writes nothing, and asks for no right to.
+func (b *tableBackend) prepareLook(ctx context.Context, logger warner) error {
+	if err := b.checkSettings(ctx, logger); err != nil {
+		return err
+	}
+	missing, err := b.checkColumns(ctx)
+	if missing {
+		warnOfMissing(ctx, logger, b.name)
+	}
+	return err
+}
+
 // create makes the table. Somebody else may do the same at the same time.
 func (b *tableBackend) create(ctx context.Context) error {
 	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {

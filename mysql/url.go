@@ -54,6 +54,9 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		open = openRow
 	}
 	b, err := open(ctx, s)
+	if err == nil && s.lookOnly {
+		return look{b, b.(operators)}, nil
+	}
 	if err != nil {
 		if why := notMySQL(ctx, s.config, err); why != nil {
 			err = why
@@ -73,6 +76,7 @@ type urlSettings struct {
 	// lifetime of a connection: none leads for longer to where the address has led before.
 	lifetime time.Duration
 	ttl      time.Duration
+	lookOnly bool         // nothing is made that is missing
 	logger   *slog.Logger // never nil
 }
 
@@ -91,6 +95,8 @@ func readURL(u *backend.URL, cfg backend.OpenConfig) (urlSettings, error) {
 		pool:   q.Int("pool_size", notGiven),
 		ttl:    cfg.TTL,
 		logger: cfg.Logger,
+
+		lookOnly: cfg.LookOnly,
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
