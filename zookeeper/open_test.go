@@ -1,7 +1,9 @@
 package zklock
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -169,4 +171,37 @@ func TestPermissions(t *testing.T) {
 		_, err = acquire(t.Context(), key)
 		require.ErrorIs(t, err, backend.ErrPermanent, "waiting does not cure it")
 	}
+}
+
+// TestALookMakesNoNode: who only looks makes no node, and is told that there is none.
+func TestALookMakesNoNode(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	prefix := "look-" + backend.NewID().Hex()
+	var log bytes.Buffer
+	b, err := backend.DefaultMux.Open(t.Context(), server.URL()+"?prefix="+prefix+"/deep",
+		backend.OpenConfig{LookOnly: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	defer b.Close()
+	require.Contains(t, log.String(), "prefix=/"+prefix+"/deep")
+	require.Contains(t, log.String(), "does not exist")
+	_, err = b.(backend.Inspector).Inspect(t.Context(), "k")
+	require.ErrorIs(t, err, backend.ErrNotHeld)
+	require.NoError(t, b.(backend.Lister).List(t.Context(), "", func(backend.Record) bool {
+		assert.Fail(t, "nobody holds anything")
+		return true
+	}))
+	require.ErrorIs(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", 1), backend.ErrNotHeld)
+	require.ErrorIs(t, b.(backend.Revoker).Revoke(t.Context(), "k", 1), backend.ErrNotHeld)
+	exists, _, err := rawOn(t, server).Exists("/" + prefix)
+	require.NoError(t, err)
+	require.False(t, exists)
+
+	used, err := openURL(t, server.URL()+"?prefix="+prefix+"/deep")
+	require.NoError(t, err)
+	lease, err := used.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	rec, err := b.(backend.Inspector).Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, lease.Token(), rec.Token)
 }

@@ -64,6 +64,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	if err != nil {
 		return nil, err
 	}
+	c.lookOnly = cfg.LookOnly
 	// lock.Open fills in its default, for which the nearest will do.
 	b, err := open(ctx, c, cfg.TTL != 0 && cfg.TTL != lock.DefaultTTL)
 	if err != nil {

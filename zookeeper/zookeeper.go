@@ -115,6 +115,8 @@ type config struct {
 	tls     *tls.Config // nil: none
 	timeout time.Duration
 	logger  *slog.Logger
+
+	lookOnly bool // nothing is made that is missing
 }
 
 func (c *config) root() string            { return c.chroot + "/" + c.prefix }
@@ -333,12 +335,17 @@ func (s *session) check(ctx context.Context) (time.Duration, error) {
 	switch {
 	case err != nil:
 		return 0, openError(err)
+	case stat == nil && s.cfg.lookOnly:
+		s.cfg.logger.WarnContext(ctx, "zklock: the node of the prefix does not exist; nobody has locked anything there yet, or its name is not right", "prefix", root)
 	case stat == nil:
 		if err := s.makeRoot(ctx); err != nil {
 			return 0, openError(err)
 		}
 	case stat.DataLength > 0 || stat.EphemeralOwner != 0:
 		return 0, fmt.Errorf("zklock: %w: %s is a node with data that is not ours; choose another prefix", backend.ErrPermanent, root)
+	}
+	if s.cfg.lookOnly {
+		return granted, nil
 	}
 	// Nothing is left by this, and it needs what every lock needs.
 	probe := root + "/%" + rand.Text()
