@@ -152,7 +152,7 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 // prove runs the suite. gone says that the backend stopped answering meanwhile, or is
 // errFull.
 func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep conformance.Report, gone, err error) {
-	first, err := openBackend(ctx, p, from, p.logger())
+	first, err := openBackend(ctx, p, from, backend.OpenConfig{Logger: p.logger()})
 	if err != nil {
 		return rep, nil, err
 	}

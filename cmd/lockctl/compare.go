@@ -97,7 +97,7 @@ func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declarat
 		}
 		opening, cancel := context.WithTimeout(ctx, openLimit)
 		opened := p.slowly(raw)
-		b, err := backend.DefaultMux.Open(opening, raw, backend.OpenConfig{TTL: lock.DefaultTTL, Logger: p.logger()})
+		b, err := backend.DefaultMux.Open(opening, raw, backend.OpenConfig{TTL: lock.DefaultTTL, Logger: p.logger(), LookOnly: true})
 		opened()
 		cancel()
 		if err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,4 +22,19 @@ func TestALookMakesNoDirectory(t *testing.T) {
 			require.Contains(t, errs, dir, args)
 		}
 	}
+}
+
+// TestALookMakesNothingOnAServer: a mistyped table or prefix is told, again and again.
+func TestALookMakesNothingOnAServer(t *testing.T) {
+	everywhere(t, func(t *testing.T, p place) {
+		if !strings.HasPrefix(p.name, "mysql") && p.name != "zookeeper" {
+			t.Skip("nothing is made before a key is taken")
+		}
+		url := p.url(t)
+		for _, args := range [][]string{{"ls"}, {"inspect", "k"}, {"wait", "k"}, {"unlock", "k", "--token", "7"}, {"compare", url}, {"ls"}} {
+			_, _, errs := operated(t, url, args...)
+			require.Contains(t, errs, "does not exist", args)
+			require.Contains(t, errs, "its name is not right", args)
+		}
+	})
 }

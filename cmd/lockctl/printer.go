@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -139,15 +140,15 @@ func (p *printer) line(message string) string {
 func (p *printer) logger() *slog.Logger { return slog.New(&warnings{printer: p}) }
 
 // lookLogger is the same for commands that take no hold. To them, the settings of the
-// server do not matter; that a node of it does not answer, or that the directory of
-// file: does not exist, does.
+// server do not matter; that a node of it does not answer, or that what has the locks
+// does not exist, does.
 func (p *printer) lookLogger() *slog.Logger { return slog.New(&warnings{printer: p, look: true}) }
 
 // warnings is a slog.Handler for people: "message (name: value, name: value)".
 type warnings struct {
 	printer *printer
 	attrs   []slog.Attr
-	look    bool // only what is about a node, or a directory that is missing
+	look    bool // only what is about a node, or about what is missing
 }
 
 func (h *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
@@ -159,7 +160,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 	var details []string
 	wanted := false // by who only looks
 	add := func(a slog.Attr) bool {
-		wanted = wanted || a.Key == "node" || a.Key == "directory"
+		wanted = wanted || slices.Contains([]string{"node", "directory", "table", "prefix"}, a.Key)
 		if a.Key != "" {
 			details = append(details, fmt.Sprintf("%s: %v", a.Key, a.Value.Resolve()))
 		}

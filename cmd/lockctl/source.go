@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -127,7 +126,7 @@ func (s *source) resolve(p *printer) (address, error) {
 // openShared opens the backend for a look from outside, and refuses one that other
 // processes cannot see.
 func openShared(ctx context.Context, p *printer, a address) (backend.Backend, error) {
-	b, err := openBackend(ctx, p, a, p.lookLogger())
+	b, err := openBackend(ctx, p, a, backend.OpenConfig{Logger: p.lookLogger(), LookOnly: true})
 	if err != nil {
 		return nil, err
 	}
@@ -140,15 +139,14 @@ func openShared(ctx context.Context, p *printer, a address) (backend.Backend, er
 
 // openBackend opens the backend. It is for short work: what is done with it ends
 // with ctx.
-func openBackend(ctx context.Context, p *printer, a address, logger *slog.Logger) (backend.Backend, error) {
+func openBackend(ctx context.Context, p *printer, a address, cfg backend.OpenConfig) (backend.Backend, error) {
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
 	defer p.slowly(a.url)()
-	ttl := a.ttl
-	if ttl == 0 {
-		ttl = lock.DefaultTTL
+	if cfg.TTL = a.ttl; cfg.TTL == 0 {
+		cfg.TTL = lock.DefaultTTL
 	}
-	b, err := backend.DefaultMux.Open(opening, a.url, backend.OpenConfig{TTL: ttl, Logger: logger})
+	b, err := backend.DefaultMux.Open(opening, a.url, cfg)
 	if err != nil {
 		return nil, a.named(operateError(err, ""))
 	}
