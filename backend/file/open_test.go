@@ -35,6 +35,10 @@ func TestURLs(t *testing.T) {
 		{url: "file://locks", err: backend.ErrInvalid, text: "file:relative/directory"},
 		{url: "file://me:pass@/locks", err: backend.ErrInvalid, text: "no password"},
 		{url: "file:/locks?ttl=1s", err: backend.ErrInvalid, text: `unknown parameter "ttl" (none are accepted)`},
+		{url: "file:~/locks", err: backend.ErrInvalid, text: "only a shell replaces ~"},
+		{url: "file:%7Eroot/locks", err: backend.ErrInvalid, text: "file:$HOME/..."},
+		{url: "file:./~/locks", dir: "./~/locks"},
+		{url: "file:/var/~", dir: "/var/~"},
 		{url: "file:/a%00b", err: backend.ErrInvalid, text: "NUL"},
 	} {
 		u, err := backend.ParseURL(c.url)

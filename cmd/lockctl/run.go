@@ -273,9 +273,6 @@ func checkURL(p *printer, raw string) *exitError {
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	if u.Scheme == "file" && strings.HasPrefix(u.Path, "~") {
-		return usageError("%s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or file:./~ for a directory of that name", u)
-	}
 	for _, secret := range []string{u.Password, u.Query.String("sentinel_password", "")} {
 		p.hide(u.String(), secret, url.PathEscape(secret), url.QueryEscape(secret))
 	}
