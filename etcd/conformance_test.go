@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,15 @@ func conformanceOfURL(url string) conformance.Config {
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{})
 		},
+		Untouched: func(context.Context) (conformance.Store, error) {
+			other := strings.TrimSuffix(url, "/") + "/untouched-" + backend.NewID().Hex()
+			return conformance.Store{
+				Open: func(ctx context.Context) (backend.Backend, error) {
+					return backend.DefaultMux.Open(ctx, other, backend.OpenConfig{})
+				},
+				Contents: func(ctx context.Context) (string, error) { return contentsOf(ctx, other) },
+			}, nil
+		},
 		EndSession: func(ctx context.Context, key string) error { return endSession(ctx, url, key) },
 		Guarded:    guardedWrite(url),
 		Child:      url,
@@ -63,6 +73,20 @@ func adminOf(url string) (*etcdBackend, error) {
 	}
 	b.closesIt = true
 	return b, nil
+}
+
+// contentsOf is everything below the prefix of the URL.
+func contentsOf(ctx context.Context, url string) (string, error) {
+	b, err := adminOf(url)
+	if err != nil {
+		return "", err
+	}
+	defer b.Close()
+	all, err := b.client.Get(ctx, b.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(all.Kvs), nil
 }
 
 // endSession revokes the lease of the last place in the queue.

@@ -29,6 +29,7 @@ func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	run(t, db, "CREATE TABLE IF NOT EXISTS row_values (k VARBINARY(512) PRIMARY KEY, v VARBINARY(64) NOT NULL) ENGINE=InnoDB")
 	cfg := rowConfig(s.URL(), db)
 	cfg.Judge = linear.Judge(t)
+	cfg.Untouched = untouched(t, s, "row", "", "_holders")
 	conformance.Run(t, cfg)
 }
 

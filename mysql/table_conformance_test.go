@@ -38,6 +38,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Run("URL", func(t *testing.T) {
 		cfg := tableConfigOfURL(server.URL())
 		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, poolOf(t, servertest.MySQLDSN(server), ""))
+		cfg.Untouched = untouched(t, server, "table", "")
 		conformance.Run(t, cfg)
 	})
 	t.Run("pool, clientFoundRows=true", func(t *testing.T) {
@@ -47,6 +48,35 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 		cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
 		conformance.Run(t, cfg)
 	})
+}
+
+// untouched makes tables that nobody has used. The suffixes are those of their names.
+func untouched(t testing.TB, s *servertest.Server, mode string, suffixes ...string) func(context.Context) (conformance.Store, error) {
+	db := userPool(t, s, "")
+	return func(context.Context) (conformance.Store, error) {
+		name := ownTable(t, db)
+		for _, suffix := range suffixes {
+			t.Cleanup(func() {
+				_, err := db.ExecContext(context.Background(), "DROP TABLE IF EXISTS "+name+suffix)
+				require.NoError(t, err)
+			})
+		}
+		return conformance.Store{
+			Open: func(ctx context.Context) (backend.Backend, error) {
+				return backend.DefaultMux.Open(ctx, s.URL()+"?mode="+mode+"&table="+name, backend.OpenConfig{TTL: time.Second})
+			},
+			Contents: func(ctx context.Context) (text string, err error) {
+				for _, suffix := range suffixes {
+					var table, sum string
+					if err := db.QueryRowContext(ctx, "CHECKSUM TABLE "+name+suffix).Scan(&table, &sum); err != nil {
+						return "", err
+					}
+					text += table + " " + sum + " "
+				}
+				return text, nil
+			},
+		}, nil
+	}
 }
 
 // idleSessions says what is set on the idle connections of a pool, each text once.

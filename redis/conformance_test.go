@@ -18,8 +18,18 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	cfg := conformanceOfURL(servertest.SharedRedis(t).URL())
+	server := servertest.SharedRedis(t)
+	cfg := conformanceOfURL(server.URL())
 	cfg.Judge = linear.Judge(t)
+	cfg.Untouched = func(context.Context) (conformance.Store, error) {
+		prefix := "untouched" + backend.NewID().Hex()[:8]
+		return conformance.Store{
+			Open: func(ctx context.Context) (backend.Backend, error) {
+				return backend.DefaultMux.Open(ctx, server.URL()+"?prefix="+prefix, backend.OpenConfig{TTL: time.Second})
+			},
+			Contents: func(ctx context.Context) (string, error) { return keysOf(ctx, t, []*servertest.Server{server}, prefix) },
+		}, nil
+	}
 	conformance.Run(t, cfg)
 }
 

@@ -26,6 +26,19 @@ func TestConformance(t *testing.T) {
 	cfg := conformanceOfURL(server.URL())
 	cfg.Judge = linear.Judge(t)
 	cfg.Guarded = guardedOn(t, server)
+	cfg.Untouched = func(context.Context) (conformance.Store, error) {
+		prefix := "untouched-" + backend.NewID().Hex()
+		conn := rawOn(t, server)
+		return conformance.Store{
+			Open: func(ctx context.Context) (backend.Backend, error) {
+				return backend.DefaultMux.Open(ctx, server.URL()+"?prefix="+prefix, backend.OpenConfig{TTL: conformanceTTL})
+			},
+			Contents: func(context.Context) (string, error) {
+				children, _, err := conn.Children("/" + prefix)
+				return strings.Join(children, " "), err
+			},
+		}, nil
+	}
 	conformance.Run(t, cfg)
 }
 
