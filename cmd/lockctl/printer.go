@@ -133,7 +133,7 @@ func (p *printer) line(message string) string {
 	for _, n := range p.named {
 		message = n.ReplaceAllString(message, "${1}"+blank+"${2}")
 	}
-	return "lockctl: " + strings.TrimRight(message, "\n") + "\n"
+	return "lockctl: " + printableLines(strings.TrimRight(message, "\n")) + "\n"
 }
 
 // logger passes the warnings of the lock package on.

@@ -78,6 +78,15 @@ func printable(s string) string {
 	}, s)
 }
 
+// printableLines is printable for a text of several lines.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = printable(strings.ReplaceAll(line, "\t", "    "))
+	}
+	return strings.Join(lines, "\n")
+}
+
 func count(n int) string {
 	if n <= 0 {
 		return unknown

@@ -240,6 +240,15 @@ func TestPrinterLeavesWordsAlone(t *testing.T) {
 	}
 }
 
+// What servers and other processes have written can do nothing to a terminal.
+func TestPrinterIsPrintable(t *testing.T) {
+	t.Parallel()
+	p := newPrinter(io.Discard)
+	defer p.close()
+	require.Equal(t, "lockctl: a ?]0;mine? of the server: ?31m ?\nCREATE TABLE (\n    k)\n",
+		p.line("a \x1b]0;mine\a of the server: \x9b31m \u202e\nCREATE TABLE (\n\tk)\n"))
+}
+
 // A command that takes no hold is not warned about settings, and is about a node.
 func TestLooksAreNotWarnedAboutSettings(t *testing.T) {
 	t.Parallel()
