@@ -57,6 +57,7 @@ func TestPrintingShowsNoSecret(t *testing.T) {
 		}
 	}
 	assert.Equal(t, fmt.Sprintf(`lease of "k" with the token %d`, lease.Token()), fmt.Sprint(lease))
+	assert.Equal(t, "Locker on memory", fmt.Sprintf("%+v", l))
 	require.NoError(t, l.Close())
 }
 
