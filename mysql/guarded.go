@@ -271,8 +271,11 @@ func (b *tableBackend) checkHolder(ctx context.Context, tx *sql.Tx, hold backend
 	if err != nil {
 		return keyError(ctx, hold.Key, err)
 	}
-	if len(rows) == 0 {
+	switch {
+	case len(rows) == 0:
 		return notHeld(hold.Key)
+	case !rows[0].writable:
+		return keyError(ctx, hold.Key, errReadOnly)
 	}
 	holds, err := rows[0].unexpired()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,17 +52,24 @@ func (b *tableBackend) change(ctx context.Context, s statement) (answer, error) 
 	return a, nil
 }
 
-// read reads rows without locking them. A read-only server is refused: what it has may be
-// out of date.
+// read reads rows without locking them. A server that has become read-only is refused: what
+// it has may be out of date. One that a proxy sends reads to, and no writes, is not: a
+// statement that takes a key or renews it checks what was read.
 func (b *tableBackend) read(ctx context.Context, s statement) ([]row, error) {
 	var rows []row
 	text := string(s)
 	err := b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		var err error
 		rows, err = scanRows(conn.QueryContext(ctx, text))
+		if err == nil && slices.ContainsFunc(rows, func(r row) bool { return !r.writable }) {
+			err = takesWrites(ctx, conn)
+		}
 		return err
 	})
-	return rows, err
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
 }
 
 func scanRows(rs *sql.Rows, err error) ([]row, error) {
@@ -75,26 +83,22 @@ func scanRows(rs *sql.Rows, err error) ([]row, error) {
 		if err := rs.Scan(r.fields()...); err != nil {
 			return nil, err
 		}
-		if !r.writable {
-			return nil, errReadOnly
-		}
 		rows = append(rows, r)
 	}
 	return rows, rs.Err()
 }
 
-// takesWrites is nil where the server takes writes.
-func (b *tableBackend) takesWrites(ctx context.Context) error {
-	return b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		var yes bool
-		if err := conn.QueryRowContext(ctx, "SELECT "+writable).Scan(&yes); err != nil {
-			return err
-		}
-		if !yes {
-			return errReadOnly
-		}
-		return nil
-	})
+// takesWrites is nil where the connection leads to a server that takes writes. A proxy that
+// sends reads to replicas sends what ends with FOR UPDATE to the primary.
+func takesWrites(ctx context.Context, conn *sql.Conn) error {
+	var yes bool
+	if err := conn.QueryRowContext(ctx, "SELECT "+writable+" FOR UPDATE").Scan(&yes); err != nil {
+		return err
+	}
+	if !yes {
+		return errReadOnly
+	}
+	return nil
 }
 
 // one reads the row of a key, and nil when there is none.

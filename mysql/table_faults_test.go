@@ -289,11 +289,17 @@ func testMightyAccount(t *testing.T, admin *sql.DB) {
 	second, _ := granted(t, b, request(other))
 	was, _ := granted(t, b, request(key+"/freed"))
 	require.NoError(t, b.Release(t.Context(), was))
+	lease, err := lockerOn(t, admin, nil).Acquire(t.Context(), uniqueKey(t), lock.WithoutRenewal())
+	require.NoError(t, err)
 	execOn(t, admin, "SET GLOBAL read_only=1")
 	defer execOn(t, admin, "SET GLOBAL read_only=0")
-	_, err := b.Renew(t.Context(), hold)
+	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "primary")
+	require.ErrorIs(t, Guarded(t.Context(), lease, func(context.Context, *sql.Tx) error {
+		t.Error("what it would write is not on the primary")
+		return nil
+	}), backend.ErrUnavailable)
 	for _, r := range b.RenewBatch(t.Context(), []backend.Hold{hold, second}) {
 		require.ErrorIs(t, r.Err, backend.ErrUnavailable)
 	}

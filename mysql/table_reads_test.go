@@ -18,10 +18,11 @@ import (
 )
 
 // splitter sends what reads to another table than what writes, like a proxy before a
-// primary and a replica that has stopped.
+// primary and a replica that has stopped. What locks goes to the primary.
 type splitter struct {
 	driver.Connector
 	from, to string
+	readOnly bool // the replica says so
 }
 
 func (s splitter) Connect(ctx context.Context) (driver.Conn, error) {
@@ -38,45 +39,70 @@ type splitConn struct {
 }
 
 func (c *splitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.cutConn.QueryContext(ctx, strings.ReplaceAll(query, "`"+c.s.from+"`", "`"+c.s.to+"`"), args)
+	if !strings.HasSuffix(query, " FOR UPDATE") {
+		query = strings.ReplaceAll(query, "`"+c.s.from+"`", "`"+c.s.to+"`")
+		if c.s.readOnly {
+			query = strings.ReplaceAll(query, writable, "0")
+		}
+	}
+	return c.cutConn.QueryContext(ctx, query, args)
 }
 
-// Reads that come from elsewhere are named, soon and without many questions, and the
-// renewals of a batch don't depend on them.
+// Reads that come from elsewhere are named, soon and without many questions, and
+// renewals don't depend on them.
 func TestReadsFromElsewhere(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *servertest.Server) {
-		db := userPool(t, s, "")
-		table, replica := ownTable(t, db), ownTable(t, db)
-		plain := tableOn(t, db, &Options{Table: table})
-		var holds []backend.Hold
-		for _, key := range []string{"a", "b", "c"} {
-			hold, _ := granted(t, plain, request(key))
-			require.NoError(t, plain.Release(t.Context(), hold))
-		}
-		execOn(t, db, "CREATE TABLE "+replica+" LIKE "+table)
-		execOn(t, db, "INSERT INTO "+replica+" SELECT * FROM "+table)
-		for _, key := range []string{"a", "b", "c"} {
-			hold, _ := granted(t, plain, request(key))
-			holds = append(holds, hold)
-		}
-		cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
-		require.NoError(t, err)
-		connector, err := NewConnector(cfg)
-		require.NoError(t, err)
-		pool := sql.OpenDB(splitter{connector, table, replica})
-		t.Cleanup(func() { require.NoError(t, pool.Close()) })
-		pool.SetMaxOpenConns(1)
-		split := tableOn(t, pool, &Options{Table: table})
-		before := questions(t, pool)
-		_, err = split.Try(t.Context(), request("a"))
-		require.ErrorIs(t, err, backend.ErrUnavailable)
-		require.ErrorContains(t, err, "another server answers the reads")
-		require.LessOrEqual(t, questions(t, pool)-before-1, 10)
-		for i, r := range split.RenewBatch(t.Context(), holds) {
-			require.NoError(t, r.Err, i)
-			require.NotZero(t, r.Validity.For, i)
+		for name, readOnly := range map[string]bool{"a replica that takes writes": false, "a read-only replica": true} {
+			t.Run(name, func(t *testing.T) { testReadsFromElsewhere(t, s, readOnly) })
 		}
 	})
+}
+
+func testReadsFromElsewhere(t *testing.T, s *servertest.Server, readOnly bool) {
+	db := userPool(t, s, "")
+	table, replica := ownTable(t, db), ownTable(t, db)
+	plain := tableOn(t, db, &Options{Table: table})
+	var holds []backend.Hold
+	for _, key := range []string{"a", "b", "c", "free"} {
+		hold, _ := granted(t, plain, request(key))
+		require.NoError(t, plain.Release(t.Context(), hold))
+	}
+	execOn(t, db, "CREATE TABLE "+replica+" LIKE "+table)
+	execOn(t, db, "INSERT INTO "+replica+" SELECT * FROM "+table)
+	for _, key := range []string{"a", "b", "c", "new"} {
+		hold, _ := granted(t, plain, request(key))
+		holds = append(holds, hold)
+	}
+	released, _ := granted(t, plain, request("new and free"))
+	require.NoError(t, plain.Release(t.Context(), released))
+	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
+	require.NoError(t, err)
+	connector, err := NewConnector(cfg)
+	require.NoError(t, err)
+	pool := sql.OpenDB(splitter{connector, table, replica, readOnly})
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	pool.SetMaxOpenConns(1)
+	split := tableOn(t, pool, &Options{Table: table})
+	for _, key := range []string{"a", "new"} {
+		before := questions(t, pool)
+		_, err = split.Try(t.Context(), request(key))
+		require.ErrorIs(t, err, backend.ErrUnavailable, key)
+		require.ErrorContains(t, err, "another server answers the reads", key)
+		require.LessOrEqual(t, questions(t, pool)-before-1, 16, key)
+	}
+	for i, r := range split.RenewBatch(t.Context(), holds) {
+		require.NoError(t, r.Err, i)
+		require.NotZero(t, r.Validity.For, i)
+	}
+	for _, hold := range holds {
+		v, err := split.Renew(t.Context(), hold)
+		require.NoError(t, err, hold.Key)
+		require.NotZero(t, v.For, hold.Key)
+	}
+	for _, key := range []string{"free", "new and free", "never used"} {
+		hold, _ := granted(t, split, request(key))
+		require.NoError(t, split.Release(t.Context(), hold), key)
+	}
 }
 
 // A pool without a free connection is told as that: nothing was sent, and the pool can be

@@ -13,7 +13,7 @@ import (
 func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	known := b.freed.take(req.Key, b.clock.Now())
 	var read *row // as it was when it looked free, and could not be taken
-	stale := 0
+	stale, unseen := 0, 0
 	for try := 1; try <= repeats; try++ {
 		if known {
 			a, err := b.change(ctx, b.takeFree(req))
@@ -51,7 +51,16 @@ func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 			known = false
 			a, err := b.change(ctx, b.insert(req))
 			switch {
-			case codeOf(err) == codeDuplicate: // somebody else was first
+			case codeOf(err) == codeDuplicate: // somebody else was first, or the row is not where it was read
+				if unseen++; unseen == unseenReads {
+					return backend.Grant{}, readElsewhere(req.Key)
+				}
+				if unseen > 1 {
+					if err := jitter(ctx, try); err != nil {
+						return backend.Grant{}, fmt.Errorf("mysqllock: key %q: %w: %w", req.Key, backend.ErrUnavailable, err)
+					}
+				}
+				known = true
 			case err != nil:
 				return backend.Grant{}, keyError(ctx, req.Key, err)
 			case a.id == 0:
@@ -77,7 +86,7 @@ func (b *tableBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 
 // notInserted is why no row could be made for a key, and nil when it is worth another try.
 func (b *tableBackend) notInserted(ctx context.Context, key string) error {
-	if err := b.takesWrites(ctx); err != nil {
+	if err := b.step(ctx, takesWrites); err != nil {
 		return keyError(ctx, key, fmt.Errorf("%w (%w)", err, backend.ErrUnavailable)) // only a look
 	}
 	floor, err := b.one(ctx, floorKey)
@@ -178,13 +187,18 @@ func outrun(key string) error {
 	return fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrUnavailable, errUnchanged)
 }
 
-// staleReads is how often a row that could not be taken may read as if nobody had
-// taken it.
-const staleReads = 3
+const (
+	// staleReads is how often a row that could not be taken may read as if nobody had
+	// taken it.
+	staleReads = 3
+	// unseenReads is how often a row that exists may read as if it did not. Clean-ups and
+	// new users of a key can show the same a few times.
+	unseenReads = 5
+)
 
 // readElsewhere is the error of a key that reads as free, again and again, and is not.
 func readElsewhere(key string) error {
-	return fmt.Errorf("mysqllock: key %q: %w: its row reads as free, and can't be taken: another server answers the reads, as behind a proxy that sends SELECT to replicas; have it send what the locks ask to the primary alone",
+	return fmt.Errorf("mysqllock: key %q: %w: it reads as free, and can't be taken: another server answers the reads, as behind a proxy that sends SELECT to replicas; have it send what the locks ask to the primary alone",
 		key, backend.ErrUnavailable)
 }
 
