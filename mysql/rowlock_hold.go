@@ -187,7 +187,7 @@ var errRevoked = errors.New("the hold was revoked")
 // primary.
 var errElsewhere = errors.New("the address leads to another server now, as after a switchover")
 
-func isMoved(err error) bool { return errors.Is(err, errReadOnly) || errors.Is(err, errElsewhere) }
+func isMoved(err error) bool { return isReadOnly(err) || errors.Is(err, errElsewhere) }
 
 // errEndedByWork is what the end of [InTx] and its heartbeats find when the savepoint
 // is gone.

@@ -1,6 +1,7 @@
 package mysqllock
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -111,4 +112,25 @@ func testRowIdleSessionIsLeft(t *testing.T, before, after *servertest.Server) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key)), lease.Token())
 	require.NoError(t, lease.Release(t.Context()))
+}
+
+// A server that becomes read-only in the middle of the work commits nothing of it, and says
+// so: the work can be done again on the new primary.
+func testInTxOnReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
+	admin := adminOf(t, s)
+	defer run(t, admin, "SET GLOBAL read_only = OFF")
+	table := workTable(t, admin)
+	l := rowLockerOn(t, s, nil)
+	lease, err := l.Acquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+	require.NoError(t, err)
+	err = InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 7 WHERE id = 1")
+		run(t, admin, "SET GLOBAL read_only = ON")
+		return err
+	})
+	require.ErrorIs(t, err, lock.ErrLost)
+	require.ErrorContains(t, err, "read-only")
+	require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+	run(t, admin, "SET GLOBAL read_only = OFF")
+	require.Zero(t, number(t, admin, "SELECT n FROM "+table+" WHERE id = 1"))
 }

@@ -274,8 +274,6 @@ func (b *rowBackend) refuse(ctx context.Context, h *rowHold, err error) error {
 	if isMoved(err) {
 		err = fmt.Errorf("%w: %w; try again at the address of the primary", backend.ErrUnavailable, err)
 		b.leaveServer() // what else leads to it is of no use either
-	} else if isReadOnly(err) {
-		b.leaveServer()
 	} else if h.s != nil && (errors.Is(err, errRowHeld) || ctx.Err() == nil && !sessionEnded(err)) {
 		// After 1205 the transaction goes on, and would keep the table from being altered.
 		if h.s.exec(ctx, "ROLLBACK") == nil {

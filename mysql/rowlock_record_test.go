@@ -211,6 +211,7 @@ func TestRowServerFaults(t *testing.T) {
 	disturbed(t,
 		disturbance{"dies", testRowServerDies},
 		disturbance{"becomes read-only", testRowReadOnlyServer},
+		disturbance{"becomes read-only during InTx", testInTxOnReadOnlyServer},
 		disturbance{"is left", testRowSwitchover},
 		disturbance{"is left by those who wait", testRowSwitchoverOfWaiters},
 		disturbance{"is left by idle sessions", testRowIdleSessionIsLeft},

@@ -210,7 +210,7 @@ func (b *rowBackend) endTx(ctx context.Context, h *rowHold) error {
 		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); err == nil {
 			if err = h.s.exec(ctx, "COMMIT"); err == nil {
 				t.end.Store(&txEnd{outcome: txCommitted})
-			} else if transactionEnded(err) {
+			} else if transactionEnded(err) || isReadOnly(err) { // refused, and rolled back
 				t.end.Store(&txEnd{cause: b.lossOf(ctx, h, err)})
 			} else {
 				unknown = true
