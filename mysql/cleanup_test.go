@@ -173,6 +173,40 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 	})
 }
 
+// A clean-up does not wait where somebody reads the floor, as those do who make new keys:
+// the next of them would have to wait behind it.
+func TestCleanupDoesNotWaitForTheFloor(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *servertest.Server) {
+		db := userPool(t, s, "")
+		b := tableOn(t, db, &Options{Table: ownTable(t, db)})
+		oldRows(t, b, 1)
+		_, err := b.Cleanup(t.Context(), time.Hour)
+		require.NoError(t, err)
+		oldRows(t, b, 1)
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback() }()
+		var one int
+		require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT 1 FROM "+b.table+" WHERE lock_key=x'00' LOCK IN SHARE MODE").Scan(&one))
+		cleaned := make(chan error, 1)
+		go func() {
+			_, err := b.Cleanup(short(t, time.Second), time.Hour)
+			cleaned <- err
+		}()
+		for {
+			_, err := b.Try(short(t, patience/2), request(uniqueKey(t)))
+			require.NoError(t, err, "a new key")
+			select {
+			case err := <-cleaned:
+				require.ErrorIs(t, err, backend.ErrUnavailable)
+				require.ErrorContains(t, err, "floor")
+				return
+			default:
+			}
+		}
+	})
+}
+
 // A clean-up whose connection is cut off without the server's noticing, at whatever
 // statement, keeps nobody from taking keys, new ones or those that it was about to remove.
 func TestCleanupCutOff(t *testing.T) {

@@ -3,6 +3,7 @@ package mysqllock
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -46,8 +48,36 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 			require.NoError(t, lease.Release(t.Context()), name)
 		}
 	}
+	table := lockers["table"]
+	opened, ok := backend.As[*tableBackend](table.(interface{ Backend() backend.Backend }).Backend())
+	require.True(t, ok)
+	fillPool(t, db, 6)
+	fillPool(t, opened.db, 6)
+	kept, err := table.Acquire(t.Context(), key+"/kept")
+	require.NoError(t, err)
+	admin := adminPool(t, from)
+	execOn(t, admin, "SET GLOBAL read_only=ON")
+	defer execOn(t, admin, "SET GLOBAL read_only=OFF")
+	copyRow(t, admin, adminPool(t, to), kept.Key())
+	p.LeadTo(to.Addr())
+	// The first call meets an old connection, and finds its way; so does a renewal.
+	first, err := table.TryAcquire(t.Context(), key+"/first")
+	require.NoError(t, err, "after one refusal no old connection is used")
+	require.NoError(t, first.Release(t.Context()))
+	require.NoError(t, kept.Renew(t.Context()))
+	require.NoError(t, kept.Release(t.Context()))
+	for name, l := range lockers {
+		lease, err := l.Acquire(short(t, patience), key+name)
+		require.NoError(t, err, name)
+		require.NoError(t, lease.Release(t.Context()), name)
+	}
+}
+
+// fillPool makes idle connections.
+func fillPool(t *testing.T, db *sql.DB, n int) {
+	t.Helper()
 	var conns []*sql.Conn
-	for range 6 {
+	for range n {
 		conn, err := db.Conn(t.Context())
 		require.NoError(t, err)
 		conns = append(conns, conn)
@@ -55,15 +85,25 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	for _, conn := range conns {
 		require.NoError(t, conn.Close())
 	}
-	admin := adminPool(t, from)
-	execOn(t, admin, "SET GLOBAL read_only=ON")
-	defer execOn(t, admin, "SET GLOBAL read_only=OFF")
-	p.LeadTo(to.Addr())
-	for name, l := range lockers {
-		lease, err := l.Acquire(short(t, patience), key+name)
-		require.NoError(t, err, name)
-		require.NoError(t, lease.Release(t.Context()), name)
+}
+
+// copyRow does what replication would have done.
+func copyRow(t *testing.T, from, to *sql.DB, key string) {
+	t.Helper()
+	values := make([]sql.RawBytes, strings.Count(columns, ",")+1)
+	scan, args := make([]any, len(values)), make([]any, len(values))
+	for i := range values {
+		scan[i] = &values[i]
 	}
+	rows, err := from.QueryContext(t.Context(), "SELECT "+columns+" FROM locks WHERE lock_key=?", []byte(key))
+	require.NoError(t, err)
+	defer rows.Close()
+	require.True(t, rows.Next(), "no row")
+	require.NoError(t, rows.Scan(scan...))
+	for i, v := range values {
+		args[i] = []byte(v)
+	}
+	execOn(t, to, "INSERT INTO locks ("+columns+") VALUES (?"+strings.Repeat(",?", len(args)-1)+")", args...)
 }
 
 // A connection that is given back at an age is not used again.
