@@ -22,6 +22,7 @@ func guarantees(appendOnly bool) backend.Guarantees {
 		Assumptions: []string{
 			"The Redis server keeps the record while it is held: no restart without its data, no eviction, no FLUSHALL.",
 			"It does not fail over to a replica that has not received the record.",
+			"In a planned switchover the old server is a replica, or stopped, before the address leads to the new one.",
 			"Nobody else writes under the prefix.",
 			"The wall clock of the server is not set forward while a key is held.",
 			"The rates of the server's and the holder's clocks differ by less than one percent.",
