@@ -40,8 +40,10 @@ type Options struct {
 // one statement, two at most, and gives it back; a pool whose connections are all
 // busy for long starves renewals, so give the locks a pool of their own where the
 // work can fill it. The driver must be github.com/go-sql-driver/mysql; its settings
-// don't matter, except that autocommit must be on and completion_type NO_CHAIN. A pool made with [NewConnector] is
-// a little faster.
+// don't matter, except that autocommit must be on and completion_type NO_CHAIN, and that
+// innodb_lock_wait_timeout=1 is better than its default of 50 seconds: for so long the
+// server goes on with a grant or a release whose caller has given up, where somebody has
+// the row locked. Renewals never wait. A pool made with [NewConnector] is a little faster.
 //
 // NewTable creates or checks the table and looks at the settings of the server,
 // bounded by ctx. What waiting does not cure is ErrPermanent: a refused password, an
