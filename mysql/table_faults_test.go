@@ -176,6 +176,7 @@ func TestServerDies(t *testing.T) {
 		disturbance{"dies", testServerDies},
 		disturbance{"stands still", testGuardedOnFrozenServer},
 		disturbance{"becomes read-only", testReadOnlyServer},
+		disturbance{"becomes read-only during a guarded write", testGuardedOnReadOnlyServer},
 		disturbance{"takes no more connections", testTooManyConnections},
 		disturbance{"has statements in its binary log", testStatementBinlog},
 		disturbance{"is left", testSwitchover},
@@ -314,6 +315,27 @@ func testMightyAccount(t *testing.T, admin *sql.DB) {
 		_, err = b.Renew(t.Context(), h)
 		require.NoError(t, err)
 	}
+}
+
+// A server that becomes read-only in the middle of a guarded write commits nothing of it,
+// and says so. The lease goes on.
+func testGuardedOnReadOnlyServer(t *testing.T, server, _ *servertest.Server) {
+	admin := adminPool(t, server)
+	defer execOn(t, admin, "SET GLOBAL read_only=0")
+	table := workTable(t, admin)
+	lease, err := lockerOn(t, userPool(t, server, ""), nil).Acquire(t.Context(), uniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+	require.NoError(t, err)
+	err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n=7 WHERE id=1")
+		execOn(t, admin, "SET GLOBAL read_only=1")
+		return err
+	})
+	require.ErrorIs(t, err, lock.ErrUnavailable)
+	require.ErrorContains(t, err, "primary")
+	require.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
+	execOn(t, admin, "SET GLOBAL read_only=0")
+	require.Zero(t, number(t, admin, "SELECT n FROM "+table+" WHERE id=1"))
+	require.NoError(t, lease.Release(t.Context()))
 }
 
 // A pool that its owner closes renews nothing any more: its holds end at the next
