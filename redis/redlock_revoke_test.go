@@ -205,3 +205,35 @@ func TestRedlockForceOnANodeWithoutTheToken(t *testing.T) {
 	_, err = d.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 }
+
+// TestRedlockFullMemory: nodes whose memory is full grant nothing, and what is held is
+// renewed, released, revoked and forced.
+func TestRedlockFullMemory(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	b := redlockOn(t, servers, unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}})).(redlockWithTokens)
+	held, _ := granted(t, b, request("held"))
+	revoked, _ := granted(t, b, request("revoked"))
+	forced, _ := granted(t, b, request("forced"))
+	full := func(limit string) {
+		t.Helper()
+		for _, s := range servers {
+			require.NoError(t, clientOf(t, s).ConfigSet(t.Context(), "maxmemory", limit).Err())
+		}
+	}
+	full("1")
+	_, err := b.Try(t.Context(), request("free"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "OOM")
+	_, err = b.Renew(t.Context(), held)
+	require.NoError(t, err)
+	require.NoError(t, b.Release(t.Context(), held))
+	require.NoError(t, b.Revoke(t.Context(), "revoked", revoked.Token))
+	rec, err := b.Inspect(t.Context(), "revoked")
+	require.NoError(t, err)
+	require.True(t, rec.Revoked)
+	require.NoError(t, b.ForceRelease(t.Context(), "forced", forced.Token))
+	full("0")
+	granted(t, b, request("held"))
+	granted(t, b, request("forced"))
+}
