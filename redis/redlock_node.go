@@ -375,6 +375,9 @@ func (s redisServer) again(ctx context.Context, calls []*call) {
 		case c.err != nil && sentinelFor(c.err) != nil && first[i] != answer{}:
 			// That nothing was done now does not deny what was done, or may have been.
 			c.value, c.err = first[i].value, first[i].err
+		case c.err == nil && first[i].err != nil && !replied(first[i].err) && c.round != nil && !c.release && c.round.meaning(c) == no:
+			// The request that lost its answer may arrive yet, and be granted.
+			c.value, c.err = nil, first[i].err
 		}
 	}
 }

@@ -505,3 +505,40 @@ func TestRedlockDoneBehindAnUnknownScript(t *testing.T) {
 	require.NoError(t, grant.err)
 	require.Equal(t, yes, r.meansGrant(grant))
 }
+
+// loses drops the answer to the second command of a pipeline of scripts by their hashes.
+type loses struct{ atMark }
+
+func (h *loses) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		err := next(ctx, cmds)
+		if cmds[0].Name() == "evalsha" {
+			err = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+			cmds[1].SetErr(err)
+		}
+		return err
+	}
+}
+
+// TestRedlockRefusedBehindAnUnknownScript: a request that lost its answer behind a script
+// that the node did not know may arrive after its repeat, so that the refusal of that is
+// none: what it is granted late is given back.
+func TestRedlockRefusedBehindAnUnknownScript(t *testing.T) {
+	t.Parallel()
+	b := redlockOn(t, nodeSet(t, 1), unhurried(RedlockOptions{Lock: lock.Options{TTL: ttl}}))
+	granted(t, b, request("k")) // the script for grants is known now, and that for renewals is not
+	r, s := b.(redlockWithTokens), nodeServer(b, 0)
+	s.client.AddHook(&loses{})
+	renewal := &call{script: extendScript, args: []any{
+		"evalsha", extendScript.hash, 3, r.record("other"), r.mark, r.accepted("other"), backend.NewID().Hex(), 1000, 0, 1000,
+	}}
+	grant := &call{round: r.newRound(ttl, (*tally).toAll, r.meansGrant), script: r.grant, args: []any{
+		"evalsha", r.grant.hash, 3, r.record("k"), r.accepted("k"), r.mark, "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
+	}}
+	s.do(t.Context(), []*call{renewal, grant})
+	require.NoError(t, renewal.err)
+	require.ErrorIs(t, grant.err, syscall.ECONNRESET)
+	v := r.meansGrant(grant)
+	require.Equal(t, failed, v)
+	require.True(t, mayHold(grant, v))
+}
