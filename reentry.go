@@ -413,6 +413,12 @@ func (r *reentry) outdated(o *ownerHolds, g backend.Grant) bool {
 	return g.Token < o.server.Token || g.Token == o.server.Token && g.Sent < o.until.Sent
 }
 
+// MayArrive implements backend.LateTicket.
+func (t *reentryTicket) MayArrive() bool {
+	l, ok := t.Ticket.(backend.LateTicket)
+	return ok && l.MayArrive()
+}
+
 // Withdraw implements backend.Ticket. A grant beside which the owner has entered
 // meanwhile stays for the others. A place that was not granted keeps nobody's turn.
 func (t *reentryTicket) Withdraw(ctx context.Context) error {

@@ -479,7 +479,11 @@ func queueCall[T any](ctx context.Context, c *client, limit time.Duration, late 
 
 // withdraw gives a place up in the background until the server confirms it.
 func (c *client) withdraw(req backend.Request, t backend.Ticket) *cleanup {
-	return c.cleanUp(req.Key, req.TTL, nil, func(ctx context.Context) error {
+	late := func(error) bool {
+		l, ok := t.(backend.LateTicket)
+		return ok && l.MayArrive()
+	}
+	return c.cleanUp(req.Key, req.TTL, late, func(ctx context.Context) error {
 		if err := t.Withdraw(ctx); err != nil {
 			return fmt.Errorf("withdrawing: %w", err)
 		}

@@ -60,6 +60,15 @@ type Ticket interface {
 	Withdraw(ctx context.Context) error
 }
 
+// LateTicket is implemented by tickets of which a request may still reach the server when
+// Withdraw has returned nil.
+type LateTicket interface {
+	// MayArrive reports whether that is so: a request was sent, and has no answer. It
+	// may take the place or the key again, so Withdraw is called a few times more
+	// within the TTL. MayArrive does no I/O.
+	MayArrive() bool
+}
+
 // LossNotifier is implemented by backends that learn about the death of a
 // session or a connection by themselves.
 type LossNotifier interface {

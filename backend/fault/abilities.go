@@ -80,6 +80,12 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 // Behind implements backend.Ticket.
 func (t *ticket) Behind() bool { return t.inner.Behind() }
 
+// MayArrive implements backend.LateTicket.
+func (t *ticket) MayArrive() bool {
+	l, ok := t.inner.(backend.LateTicket)
+	return ok && l.MayArrive()
+}
+
 // Withdraw implements backend.Ticket.
 func (t *ticket) Withdraw(ctx context.Context) error {
 	t.s.ended(t.req.ID)
