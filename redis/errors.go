@@ -164,6 +164,11 @@ var nothingChanged = []error{
 	backend.ErrNotSent,
 }
 
+// promisesNothing reports that an error says that nothing was changed, nor will be.
+func promisesNothing(err error) bool {
+	return slices.ContainsFunc(nothingChanged, func(promise error) bool { return errors.Is(err, promise) })
+}
+
 func (u unmarked) Is(target error) bool {
 	return !slices.Contains(nothingChanged, target) && errors.Is(u.err, target)
 }

@@ -67,6 +67,7 @@ var (
 	_ backend.ForceReleaser = (*fairBackend)(nil)
 	_ backend.Revoker       = (*fairBackend)(nil)
 	_ backend.Lister        = (*fairBackend)(nil)
+	_ backend.LateTicket    = (*fairTicket)(nil)
 )
 
 func fairly(g backend.Guarantees) backend.Guarantees {
@@ -188,6 +189,7 @@ type fairTicket struct {
 	watch   atomic.Pointer[watcher]
 	granted bool
 	behind  atomic.Bool
+	doubt   atomic.Bool // a request lost its answer, and may arrive yet
 	grant   backend.Grant
 	sleep   time.Duration // how long to wait for a push before asking again
 	alive   time.Time     // when the server last answered
@@ -195,6 +197,9 @@ type fairTicket struct {
 
 func (t *fairTicket) ask(ctx context.Context, place string) error {
 	r, err := t.f.ask(ctx, t.req, place)
+	if r.repeated || err != nil && !promisesNothing(err) {
+		t.doubt.Store(true)
+	}
 	if err != nil {
 		return err
 	}
@@ -283,6 +288,9 @@ func (t *fairTicket) askAgain(ctx context.Context) error {
 
 // Behind implements backend.Ticket.
 func (t *fairTicket) Behind() bool { return t.behind.Load() }
+
+// MayArrive implements backend.LateTicket.
+func (t *fairTicket) MayArrive() bool { return t.doubt.Load() }
 
 func (t *fairTicket) unwatch() {
 	if w := t.watch.Swap(nil); w != nil {

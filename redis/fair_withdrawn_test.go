@@ -95,3 +95,35 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	staying.Wait()
 	eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
 }
+
+// A place knows whether one of its requests may arrive when it was given up: one that
+// lost its answer, whatever its repeat was told.
+func TestFairPlaceThatARequestMayTakeAgain(t *testing.T) {
+	t.Parallel()
+	b, direct, p := behindProxy(t)
+	f := fairOf(b)
+	key := uniqueKey(t)
+	hold, _ := granted(t, fairOf(backendOn(t, direct)), request(key))
+	first := placed(t, f, request(key)) // the server learns the script
+	require.False(t, first.MayArrive())
+	req := request(key)
+	p.dropReplyTo(req.ID.Hex())
+	ticket := placed(t, f, req)
+	require.True(t, ticket.MayArrive())
+
+	p.dropReplyTo(first.req.ID.Hex())
+	ctx, giveUp := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = first.Wait(ctx)
+	}()
+	eventually(t, "a later request is in doubt", first.MayArrive)
+	giveUp()
+	<-ended
+	for _, x := range []*fairTicket{first, ticket} {
+		require.NoError(t, x.Withdraw(t.Context()))
+		require.NoError(t, x.Withdraw(t.Context()), "it may be called again")
+	}
+	require.NoError(t, fairOf(backendOn(t, direct)).Release(t.Context(), hold))
+}
