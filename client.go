@@ -226,7 +226,7 @@ func (c *client) ended(l *lease, cause error, lost bool) {
 		return
 	}
 	// Not before the context's end: the clean-up lets others have the key.
-	c.giveBack(*l.hold)
+	l.giveBack()
 	if c.observer == nil && !c.log.Enabled(context.Background(), slog.LevelWarn) {
 		c.calls.done()
 		return

@@ -20,6 +20,7 @@ type lease struct {
 	ctx   leaseContext
 	end   context.CancelCauseFunc
 	auto  bool // it is renewed without being asked
+	late  bool // a request may arrive after the end, and is then given back
 	// doubts is how many turns are left to others of whom only refusals told. It is set
 	// before the caller gets the lease.
 	doubts int
@@ -41,7 +42,7 @@ type lease struct {
 // newLease begins the hold.
 func (c *client) newLease(h backend.Hold, g backend.Grant, s Settings, now backend.Instant) *lease {
 	h.Token = g.Token
-	l := &lease{c: c, hold: &h, since: now, auto: !s.NoRenewal, part: c.partition(h.Key)}
+	l := &lease{c: c, hold: &h, since: now, auto: !s.NoRenewal, late: g.MayArrive, part: c.partition(h.Key)}
 	ctx, end := context.WithCancelCause(context.Background())
 	l.ctx, l.end = leaseContext{ctx, l}, end
 	l.state = newHold(h.TTL, g.Validity, now, !s.NoRenewal, s.MaxHold, rand.Float64())

@@ -137,11 +137,20 @@ func (l *lease) releasedTwice() {
 // endRelease draws the conclusion from what the server said.
 func (l *lease) endRelease(err error) error {
 	again, err := l.concludeRelease(err)
-	if again {
-		// A renewal that was not confirmed may have lengthened the lease up to now.
-		l.c.giveBack(*l.hold)
+	// A renewal that was not confirmed may have lengthened the lease up to now.
+	if again || l.late {
+		l.giveBack()
 	}
 	return err
+}
+
+// giveBack ends the hold in the background, and what a request that may arrive late is
+// granted.
+func (l *lease) giveBack() {
+	c := l.c
+	c.cleanUp(l.hold.Key, l.hold.TTL, func(error) bool { return l.late }, func(ctx context.Context) error {
+		return c.ops.Release(ctx, *l.hold)
+	})
 }
 
 // concludeRelease also reports whether the release has to be repeated.

@@ -104,6 +104,10 @@ type Grant struct {
 	Token uint64
 	// Holds counts the owner's unexpired holds, this one included.
 	Holds int
+	// MayArrive says that an earlier request of the acquisition has no answer and may
+	// still reach the server: when the hold has ended, it could be granted again. So
+	// Release is called a few times more within a TTL from the end on.
+	MayArrive bool
 	// Validity bounds the hold on the backend's clock.
 	Validity
 }

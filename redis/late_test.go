@@ -65,6 +65,41 @@ func oneLate(t *testing.T, target, text string, deliver <-chan struct{}) (addr s
 	return l.Addr().String()
 }
 
+// A request that arrives when its repeat was granted and released does not keep the key
+// for its TTL either.
+func TestLateRequestOfAGrantIsCleanedUp(t *testing.T) {
+	t.Parallel()
+	for _, fair := range []bool{false, true} {
+		t.Run("fair="+strconv.FormatBool(fair), func(t *testing.T) {
+			t.Parallel()
+			names := namesOf(defaultPrefix, "late")
+			server := servertest.Redis(t)
+			direct := clientOf(t, server)
+			deliver := make(chan struct{})
+			c := goredis.NewClient(&goredis.Options{Addr: oneLate(t, server.Addr(), names.record(), deliver)})
+			t.Cleanup(func() { _ = c.Close() })
+			l, err := New(t.Context(), c, &Options{Fair: fair, Lock: lock.Options{TTL: 10 * time.Minute}})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			warm, err := l.Acquire(t.Context(), "warm") // the server has the scripts
+			require.NoError(t, err)
+			require.NoError(t, warm.Release(t.Context()))
+			lease, err := l.TryAcquire(t.Context(), "late")
+			require.NoError(t, err)
+			require.NoError(t, lease.Release(t.Context()))
+			token, err := direct.Get(t.Context(), names.counter()).Result()
+			require.NoError(t, err)
+			close(deliver)
+			eventually(t, "it was granted", func() bool {
+				return direct.Get(t.Context(), names.counter()).Val() != token
+			})
+			eventually(t, "the key is free", func() bool {
+				return direct.Exists(t.Context(), names.record()).Val() == 0
+			})
+		})
+	}
+}
+
 // A request that arrives after the clean-up of its acquisition does not keep the key for
 // its TTL.
 func TestLateRequestIsCleanedUp(t *testing.T) {

@@ -40,9 +40,10 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 		token, noNumber := strconv.ParseUint(list.string(1), 10, 64)
 		if noNumber == nil && len(list) == 3 {
 			return backend.Grant{
-				Token:    token,
-				Holds:    list.int(2),
-				Validity: backend.Validity{Sent: r.sent, For: backend.ValidFor(req.TTL)},
+				Token:     token,
+				Holds:     list.int(2),
+				MayArrive: r.repeated,
+				Validity:  backend.Validity{Sent: r.sent, For: backend.ValidFor(req.TTL)},
 			}, nil
 		}
 	case 0:

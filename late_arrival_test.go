@@ -89,3 +89,65 @@ func TestLateTicketIsWithdrawnAgain(t *testing.T) {
 		}
 	}
 }
+
+// repeating grants at the repeat of a request whose answer was lost, or at once.
+type repeating struct {
+	backend.Backend
+	mayArrive bool
+	mu        sync.Mutex
+	released  int
+}
+
+func (r *repeating) Clock() backend.Clock { return backend.RuntimeClock() }
+
+func (r *repeating) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := r.Backend.Try(ctx, req)
+	g.MayArrive = r.mayArrive
+	return g, err
+}
+
+func (r *repeating) Release(ctx context.Context, h backend.Hold) error {
+	r.mu.Lock()
+	r.released++
+	r.mu.Unlock()
+	return r.Backend.Release(ctx, h)
+}
+
+// TestLateRequestOfALeaseIsGivenBack: a hold that a late request may be granted again is
+// released a few times more within the TTL from its end on, however it ends, and any other
+// is not.
+func TestLateRequestOfALeaseIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, mayArrive := range []bool{false, true} {
+		for _, expires := range []bool{false, true} {
+			t.Run(fmt.Sprintf("may arrive=%t/expires=%t", mayArrive, expires), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					inner, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+					require.NoError(t, err)
+					r := &repeating{Backend: inner, mayArrive: mayArrive}
+					l, err := lock.New(r, nil)
+					require.NoError(t, err)
+					lease, err := l.TryAcquire(t.Context(), "k", lock.WithMaxHold(time.Minute))
+					require.NoError(t, err)
+					if expires {
+						<-lease.Context().Done()
+					} else {
+						require.NoError(t, lease.Release(t.Context()))
+					}
+					time.Sleep(lock.DefaultTTL)
+					r.mu.Lock()
+					n := r.released
+					r.mu.Unlock()
+					if mayArrive {
+						assert.Greater(t, n, 3)
+						assert.LessOrEqual(t, n, 20)
+					} else {
+						assert.Equal(t, 1, n)
+					}
+					require.NoError(t, l.Close())
+				})
+			})
+		}
+	}
+}
