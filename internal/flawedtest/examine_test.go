@@ -33,6 +33,7 @@ func TestOverlapsMayShowAnywhere(t *testing.T) {
 		{"it is named for Exclusive", Mistake{Rule: "Exclusive"}, overlap, true},
 		{"it may break Exclusive", Mistake{Rule: "CrashFrees", Also: []string{"Exclusive"}}, overlap, true},
 		{"so does the grant that made it", Mistake{Rule: "Exclusive"}, overlap + "at 0.3075 s: TryAcquire was granted; expected a refusal, because it is held\n", true},
+		{"takeovers may be wrong", Mistake{Rule: "DeadlineFromSend", Also: []string{"ExclusiveAcrossTakeover"}}, overlap, true},
 		{"it excludes", Mistake{Rule: "CrashFrees"}, overlap, false},
 		{"something else is wrong", Mistake{Rule: "Exclusive"}, other, false},
 		{"something else is wrong too", Mistake{Rule: "Exclusive"}, overlap + other, false},
