@@ -49,7 +49,7 @@ func conformanceOfURL(url string) conformance.Config {
 		Guarded:    guardedWrite(url),
 		Child:      url,
 		TTL:        2 * time.Second,
-		Budget:     20 * time.Second,
+		Budget:     servertest.Budget(),
 	}
 }
 

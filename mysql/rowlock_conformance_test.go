@@ -41,7 +41,7 @@ func rowConfig(url string, db *sql.DB) conformance.Config {
 		},
 		Child:  "row " + url,
 		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Budget: servertest.Budget(),
 	}
 	if db != nil {
 		cfg.Guarded = rowGuarded(db)

@@ -105,7 +105,7 @@ func tableConfigOfURL(url string) conformance.Config {
 		},
 		Child:  "table-url " + url,
 		TTL:    time.Second,
-		Budget: 15 * time.Second,
+		Budget: servertest.Budget(),
 	}
 }
 
@@ -154,6 +154,6 @@ func tableConfigOfDSN(dsn string) (conformance.Config, *sql.DB) {
 		},
 		Child:  "table-dsn " + dsn,
 		TTL:    time.Second,
-		Budget: 8 * time.Second,
+		Budget: servertest.Budget(),
 	}, db
 }

@@ -41,7 +41,7 @@ func conformanceOfURL(url string) conformance.Config {
 		Guarded: guardedOn(url),
 		Child:   url,
 		TTL:     time.Second,
-		Budget:  20 * time.Second,
+		Budget:  servertest.Budget(),
 	}
 }
 
@@ -94,7 +94,7 @@ func conformanceOfClient(url string) (conformance.Config, *goredis.Client) {
 		Guarded: guardedOn(url),
 		Child:   childOfClient + url,
 		TTL:     time.Second,
-		Budget:  20 * time.Second,
+		Budget:  servertest.Budget(),
 	}, client
 }
 

@@ -82,7 +82,7 @@ func conformanceOfRedlock(name, url string, ttl time.Duration) conformance.Confi
 		},
 		Child:  childOfRedlock + ttl.String() + " " + url,
 		TTL:    ttl,
-		Budget: 5 * time.Second,
+		Budget: servertest.Budget(),
 		// Many servers share few cores here.
 		Parallel: 6,
 	}

@@ -73,7 +73,7 @@ func conformanceOfURL(url string) conformance.Config {
 		EndSession: clients.endSession,
 		Child:      url,
 		TTL:        conformanceTTL,
-		Budget:     15 * time.Second,
+		Budget:     servertest.Budget(),
 	}
 }
 

@@ -40,7 +40,7 @@ func conformanceOf(dir string) conformance.Config {
 		},
 		Child:  dir,
 		TTL:    time.Second,
-		Budget: 20 * time.Second,
+		Budget: servertest.Budget(),
 	}
 }
 

@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
 				},
 				TTL:    500 * time.Millisecond,
-				Budget: 20 * time.Second,
+				Budget: 5 * time.Second,
 				Judge:  linear.Judge(t),
 			})
 		})
