@@ -8,7 +8,7 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # Every server that the machine can have is required; what it can't have is said. Packages
 # run two at a time: no rule and no test depends on the machine standing still.
 TESTRUN = $(GO) run ./internal/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(TESTRUN) -race -p 2 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
