@@ -92,6 +92,9 @@ type Run struct {
 	Port             string
 	HostIP, HostPort string
 	Labels           map[string]string
+	// Data is a directory that is kept outside the layers of the image, where writing costs
+	// more, or empty. It goes with the container.
+	Data string
 }
 
 // Run makes and starts the container, and answers with its id.
@@ -104,6 +107,9 @@ func (e *Engine) Run(run Run, id *string) error {
 	}, func(host *dc.HostConfig) {
 		host.PublishAllPorts = false
 		host.RestartPolicy = dc.NeverRestart()
+		if run.Data != "" {
+			host.Mounts = []dc.HostMount{{Type: "volume", Target: run.Data}}
+		}
 	})
 	if err != nil {
 		// A container that could not be started exists all the same.

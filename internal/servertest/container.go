@@ -31,6 +31,7 @@ type containerRun struct {
 	Port             string
 	HostIP, HostPort string
 	Labels           map[string]string
+	Data             string
 }
 
 func newContainer(e *engine, k *kind, c config, name string, port int) *container {
@@ -42,6 +43,7 @@ func newContainer(e *engine, k *kind, c config, name string, port int) *containe
 		HostIP: e.bindIP,
 		// A chosen port, since one that Docker chooses changes at each start.
 		HostPort: strconv.Itoa(port),
+		Data:     k.containerData,
 	}
 	if k.containerEnv != nil {
 		run.Env = k.containerEnv(c)

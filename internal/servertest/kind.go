@@ -40,6 +40,7 @@ type kind struct {
 	ownImage      string                  // of make images, for engines that have it and not image; may be empty
 	containerPort int                     // TCP port inside the container
 	containerEnv  func(c config) []string // environment of the container, NAME=value; may be nil
+	containerData string                  // where the image keeps much that is often written; may be empty
 
 	// prepare fills a new, empty data directory before the first start of a
 	// program, and again after its data was thrown away. May be nil. Not called

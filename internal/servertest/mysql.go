@@ -46,6 +46,7 @@ var mysqlKind = register(&kind{
 	image:         "mysql:9",
 	ownImage:      "mortise-test/mysql:9",
 	containerPort: 3306,
+	containerData: "/var/lib/mysql",
 	containerEnv:  sqlImageEnv,
 	patience:      sqlPatience,
 	prepare:       prepareMySQL,
