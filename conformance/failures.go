@@ -87,8 +87,29 @@ func (e *env) excuseFor(err error) excuse {
 	return excuse{}
 }
 
+// untypedError is an error of a backend that matches none of the lock package: its outcome
+// is unknown, by the contract.
+type untypedError struct{ error }
+
+func (e untypedError) Unwrap() error { return e.error }
+
+func untyped(err error) error {
+	for _, n := range errorNames {
+		if errors.Is(err, n.err) {
+			return err
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return untypedError{err}
+}
+
 // noAnswer reports whether the error says that the server did not answer in time.
 func noAnswer(err error) bool {
+	if errors.As(err, new(untypedError)) {
+		return true
+	}
 	if errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrOutcomeUnknown) {
 		return false // it has answered
 	}

@@ -148,7 +148,7 @@ func (p *process) open() {
 	err := a.error()
 	e.hist.end(ev, outcome(err))
 	if err != nil {
-		e.fatalf("", "a client could not be opened in another process: %v%s", err, p.log.text())
+		e.unexpectedFatal("", err, "a client could not be opened in another process: %v%s", err, p.log.text())
 	}
 }
 

@@ -43,7 +43,7 @@ func (s *seam) tryCtx(ctx context.Context, req backend.Request) (*seamHold, erro
 	e := s.e
 	ev := e.hist.begin(s.who, "Try", req.Key)
 	g, err := s.b.Try(ctx, req)
-	if err != nil {
+	if err = untyped(err); err != nil {
 		e.hist.ended(ev, err)
 		if ctx.Err() == nil { // else its caller has ended it
 			e.hist.failed(ev, err)
@@ -119,7 +119,7 @@ func (h *seamHold) release(ctx context.Context) error {
 
 func (s *seam) release(ctx context.Context, hold backend.Hold) error {
 	ev := s.e.hist.begin(s.who, "Release", hold.Key)
-	err := s.b.Release(ctx, hold)
+	err := untyped(s.b.Release(ctx, hold))
 	s.e.hist.end(ev, outcome(err))
 	s.e.hist.tookOrFailed(ev, err)
 	return err
@@ -144,6 +144,7 @@ func (h *seamHold) confirm(v backend.Validity) {
 func (s *seam) renew(hold backend.Hold) (backend.Validity, error) {
 	ev := s.e.hist.begin(s.who, "Renew", hold.Key)
 	v, err := s.b.Renew(s.e.ctx, hold)
+	err = untyped(err)
 	text := outcome(err)
 	if err == nil {
 		text = fmt.Sprintf("ok, valid until %.4f", s.until(v).Seconds())
