@@ -14,7 +14,7 @@ var z48Exists = Lock{
 	File:    "file_exists.go", Over: Memory,
 	Rule:    "CrashFrees",
 	Also:    append([]string{"CrashBetweenSteps"}, takeovers...),
-	onFiles: func(d *directory) backend.Backend { return fileExists{fileLock{d}} },
+	onFiles: func(d *directory) backend.Backend { return fileExists{fileLock{dir: d}} },
 }
 
 // fileExists creates the file of a key, or finds that it is there.

@@ -11,7 +11,7 @@ import (
 var healthyFile = Lock{
 	ID: "healthy", Title: "a file that is locked for each step, and stays",
 	File: "healthy_file.go", Over: Memory,
-	onFiles: func(d *directory) backend.Backend { return fileLock{d} },
+	onFiles: func(d *directory) backend.Backend { return fileLock{dir: d} },
 }
 
 // directory is a directory of a local file system, in memory. A name leads to a file
@@ -90,7 +90,10 @@ func (f *file) unlock() { <-f.flock }
 
 // fileLock is a correct lock on the files of one machine. A file is locked for each
 // step, which the system ends with the process, and says who holds the key until when.
-type fileLock struct{ dir *directory }
+type fileLock struct {
+	clocked
+	dir *directory
+}
 
 func (l fileLock) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()

@@ -36,6 +36,7 @@ type datetime time.Duration
 
 // session is the connection of one client.
 type session struct {
+	clocked
 	*table
 	number int           // 1 for the first client of a run, and so on
 	zone   time.Duration // its time zone, ahead of UTC

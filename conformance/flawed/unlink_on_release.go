@@ -14,7 +14,7 @@ var z48Unlink = Lock{
 	File:    "unlink_on_release.go", Over: Memory,
 	Rule:    "Exclusive",
 	Also:    keepsNobodyOut,
-	onFiles: func(d *directory) backend.Backend { return unlinkOnRelease{fileLock{d}} },
+	onFiles: func(d *directory) backend.Backend { return unlinkOnRelease{fileLock{dir: d}} },
 }
 
 // unlinkOnRelease tidies up.
