@@ -10,6 +10,9 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 TESTRUN = $(GO) run ./internal/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
 
+# The packages that take longest begin first: some of them compute, others wait.
+LONGEST = ./cmd/lockctl ./mysql ./redis ./etcd
+
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
 
@@ -32,7 +35,7 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	@$(GOTEST) -timeout 20m ./...
+	@$(GOTEST) -timeout 20m $(LONGEST) ./...
 
 test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis ./conformance/flawed ./conformance/flawed/redlockflawed

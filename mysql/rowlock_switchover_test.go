@@ -44,7 +44,7 @@ func testRowSwitchover(t *testing.T, before, after *servertest.Server) {
 			require.NoError(t, err)
 			leases = append(leases, lease)
 		}
-		idle, err := l.TryAcquire(t.Context(), key+"/3", lock.WithTTL(6*time.Second))
+		idle, err := l.Acquire(t.Context(), key+"/3", lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		require.NoError(t, idle.Release(t.Context()))
 		if c.readOnly {
