@@ -85,7 +85,7 @@ func oneKey(_ *cobra.Command, args []string) error {
 // ability is the optional interface of the backend, or a usage error that names
 // what it cannot do.
 func ability[T any](b backend.Backend, what string) (T, error) {
-	t, ok := b.(T)
+	t, ok := backend.As[T](b)
 	if !ok {
 		return t, usageError("%s cannot %s; look at its server with the tools for that", b.Guarantees().Name, what)
 	}

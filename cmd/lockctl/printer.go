@@ -67,7 +67,7 @@ func (p *printer) slowly(url string) (ended func()) {
 		return func() {}
 	}
 	t := time.AfterFunc(patient, func() {
-		p.note(fmt.Sprintf("still trying to reach %s, for up to %s", u, openLimit))
+		p.note(fmt.Sprintf("still trying to reach %s", u))
 	})
 	return func() { t.Stop() }
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -127,9 +128,10 @@ func printRecord(w io.Writer, r backend.Record, now time.Time) error {
 	return t.Flush()
 }
 
-// printTable prints records as a table.
+// printTable prints records as a table, at once, so that no message comes in between.
 func printTable(w io.Writer, records []backend.Record, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tTOKEN\tHOLDS\tWAITERS\tHELD FOR\tENDS IN\tLABEL\tHOST\tPID")
 	for _, r := range records {
 		s := show(r, now)
@@ -152,5 +154,9 @@ func printTable(w io.Writer, records []backend.Record, now time.Time) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			printable(s.Key), token, count(s.Holds), waiters, since, until, orUnknown(s.Label), orUnknown(s.Host), count(s.PID))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := w.Write(text.Bytes())
+	return err
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,17 @@ func TestRefusalsAreJSON(t *testing.T) {
 	assert.Contains(t, out, `"key":"k","held":true,`)
 	assert.Contains(t, out, `"label":"the holder"`)
 	assert.Contains(t, errs, `"k" is still held, after a wait of 1s, by "the holder"`)
+
+	// It was looked at a while before it is printed.
+	taken(t, url, "kept", lock.WithoutRenewal(), lock.WithTTL(time.Minute))
+	until := func(args ...string) time.Time {
+		_, out, _ := operated(t, url, append(args, "--json", "kept")...)
+		var s shown
+		require.NoError(t, json.Unmarshal([]byte(out), &s), out)
+		require.NotNil(t, s.Until)
+		return *s.Until
+	}
+	assert.WithinDuration(t, until("inspect"), until("wait", "--timeout", "800ms"), 400*time.Millisecond)
 
 	status, out, errs = operated(t, url, "unlock", "--json", "k", "--token", "1")
 	assert.Equal(t, exitHeld, status)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"syscall"
 )
 
 // signalled is why a context ended that a signal has ended.
@@ -13,12 +12,17 @@ type signalled struct{ sig os.Signal }
 
 func (e signalled) Error() string { return "ended by a signal: " + e.sig.String() }
 
-// untilSignal returns a context that ends with SIGINT or SIGTERM. A second signal ends
-// the process at once, as it would without lockctl.
+// untilSignal returns a context that ends with a signal that asks lockctl to end, unless
+// whoever started lockctl wants it ignored. A second one ends the process at once, as it
+// would without lockctl.
 func untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	for _, sig := range waitSignals {
+		if endsWait(sig) && !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
 	go func() {
 		select {
 		case sig := <-signals:

@@ -23,7 +23,7 @@ import (
 // The commands for operators end with the status of the signal that ended them.
 func TestSignalsAreStatuses(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			url := "file:" + t.TempDir()

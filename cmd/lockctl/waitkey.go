@@ -54,6 +54,7 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		}
 	}
 	var last backend.Record
+	var seen time.Time // when it was looked at
 	for {
 		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), operateLimit)
 		rec, err := in.Inspect(look, key)
@@ -68,7 +69,7 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 			}
 			return nil
 		case err == nil:
-			last = rec
+			last, seen = rec, time.Now()
 		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 			return operateError(err, key)
 		case ctx.Err() != nil:
@@ -88,7 +89,9 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 			return exitWith(status, "%v, while waiting for %q", context.Cause(ctx), key)
 		} else if err := ctx.Err(); err != nil && last.Key != "" {
 			if o.json {
-				if err := o.print(show(last, time.Now())); err != nil {
+				now := time.Now()
+				last.Remaining = max(last.Remaining-now.Sub(seen), 0)
+				if err := o.print(show(last, now)); err != nil {
 					return err
 				}
 			}
