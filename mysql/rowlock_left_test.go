@@ -48,7 +48,9 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		}
 		results := make(chan result, 1)
 		go func() {
-			lease, err := waiter.Acquire(t.Context(), key)
+			// The shorter TTL makes its look at the address older than its check period when
+			// the holder is told, so that it has to look again before it is granted.
+			lease, err := waiter.Acquire(t.Context(), key, lock.WithTTL(6*time.Second))
 			results <- result{lease, err}
 		}()
 		eventually(t, "it waits", func() bool { return statementsOn(t, old, key) > 0 })
