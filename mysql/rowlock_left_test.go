@@ -15,7 +15,8 @@ import (
 )
 
 // Nobody is granted a key on a server that has been left in a switchover: not who waits
-// there already, and not with a session that was open before.
+// there already, and not with a session that was open before. A look at the address counts
+// for a quarter of the TTL.
 func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) {
 	old, there := adminOf(t, before), adminOf(t, after)
 	defer run(t, old, "SET GLOBAL read_only = OFF")
@@ -38,7 +39,9 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		on := rowLockerOn(t, after, nil)
 		holder, waiter := open(), open()
 		key := uniqueKey(t)
-		held, err := holder.Acquire(t.Context(), key)
+		// The holder is told by a renewal, after a third of its TTL. The last look of who
+		// waits is older than a quarter of its own by then, so that it looks again.
+		held, err := holder.Acquire(t.Context(), key, lock.WithTTL(20*time.Second))
 		require.NoError(t, err)
 		idle, err := waiter.TryAcquire(t.Context(), key+"/idle")
 		require.NoError(t, err)
@@ -48,9 +51,7 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		}
 		results := make(chan result, 1)
 		go func() {
-			// The shorter TTL makes its look at the address older than its check period when
-			// the holder is told, so that it has to look again before it is granted.
-			lease, err := waiter.Acquire(t.Context(), key, lock.WithTTL(6*time.Second))
+			lease, err := waiter.Acquire(t.Context(), key)
 			results <- result{lease, err}
 		}()
 		eventually(t, "it waits", func() bool { return statementsOn(t, old, key) > 0 })
