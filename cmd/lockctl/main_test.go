@@ -1,12 +1,14 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -21,7 +23,17 @@ func TestMain(m *testing.M) {
 	conformance.Child(checkOf)
 	runHelper() // tests in this process start them too
 	unignoreSignals()
+	atOnce(12)
 	os.Exit(testMain(m))
+}
+
+// atOnce raises -parallel: nearly all that these tests do is to wait for processes.
+func atOnce(n int) {
+	flag.Parse()
+	given := flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int)
+	if err := flag.Set("test.parallel", strconv.Itoa(max(n, given))); err != nil {
+		panic(err)
+	}
 }
 
 // unignoreSignals makes the tests independent of who runs them: under nohup, or in

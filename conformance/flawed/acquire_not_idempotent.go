@@ -34,7 +34,7 @@ type notIdempotent struct{ single }
 
 func (s notIdempotent) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(req.Key), req.ID.Hex(), req.TTL).Result()
+	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), req.ID.Hex(), req.TTL).Result()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err

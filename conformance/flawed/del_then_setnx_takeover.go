@@ -37,7 +37,7 @@ type delThenSetnx struct{ timestamps }
 func (t delThenSetnx) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	for cleared := false; ; cleared = true {
 		sent, stamp := now(), t.stamp(req.ID, req.TTL)
-		taken, err := t.rdb.SetNX(ctx, name(req.Key), stamp, 0).Result()
+		taken, err := t.rdb.SetNX(ctx, t.name(req.Key), stamp, 0).Result()
 		if err != nil {
 			return backend.Grant{}, err
 		}
@@ -52,7 +52,7 @@ func (t delThenSetnx) Try(ctx context.Context, req backend.Request) (backend.Gra
 			return t.refuse(ctx, req)
 		}
 		dawdle()
-		if err := t.rdb.Del(ctx, name(req.Key)).Err(); err != nil { // whatever is there by now
+		if err := t.rdb.Del(ctx, t.name(req.Key)).Err(); err != nil { // whatever is there by now
 			return backend.Grant{}, err
 		}
 	}

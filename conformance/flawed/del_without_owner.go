@@ -35,6 +35,6 @@ var z03 = Lock{
 type delWithoutOwner struct{ single }
 
 func (s delWithoutOwner) Release(ctx context.Context, hold backend.Hold) error {
-	n, err := s.rdb.Del(ctx, name(hold.Key)).Result()
+	n, err := s.rdb.Del(ctx, s.name(hold.Key)).Result()
 	return released(n == 1, err)
 }

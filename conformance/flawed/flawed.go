@@ -94,9 +94,11 @@ func (l Lock) Config(client *goredis.Client) conformance.Config {
 	switch {
 	case l.onRedis != nil:
 		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
-			return l.onRedis(single{rdb: client, number: int(clients.Add(1))}), nil
+			return l.onRedis(single{rdb: client, file: l.File, number: int(clients.Add(1))}), nil
 		}
-		cfg.Remove = func(ctx context.Context, key string) error { return client.Del(ctx, name(key)).Err() }
+		cfg.Remove = func(ctx context.Context, key string) error {
+			return client.Del(ctx, single{file: l.File}.name(key)).Err()
+		}
 	case l.onTable != nil:
 		rows := &table{rows: map[string]row{}}
 		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {

@@ -40,7 +40,7 @@ var z04 = Lock{
 type getCompareDel struct{ single }
 
 func (s getCompareDel) Release(ctx context.Context, hold backend.Hold) error {
-	id, err := s.rdb.Get(ctx, name(hold.Key)).Result()
+	id, err := s.rdb.Get(ctx, s.name(hold.Key)).Result()
 	if errors.Is(err, goredis.Nil) || err == nil && id != hold.ID.Hex() {
 		return backend.ErrNotHeld
 	}
@@ -48,6 +48,6 @@ func (s getCompareDel) Release(ctx context.Context, hold backend.Hold) error {
 		return err
 	}
 	dawdle() // the gap
-	n, err := s.rdb.Del(ctx, name(hold.Key)).Result()
+	n, err := s.rdb.Del(ctx, s.name(hold.Key)).Result()
 	return released(n == 1, err)
 }

@@ -51,7 +51,7 @@ type getsetTakeover struct{ timestamps }
 
 func (t getsetTakeover) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent, stamp := now(), t.stamp(req.ID, req.TTL)
-	taken, err := t.rdb.SetNX(ctx, name(req.Key), stamp, 0).Result()
+	taken, err := t.rdb.SetNX(ctx, t.name(req.Key), stamp, 0).Result()
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -65,7 +65,7 @@ func (t getsetTakeover) Try(ctx context.Context, req backend.Request) (backend.G
 	if !t.old(value) {
 		return t.refuse(ctx, req)
 	}
-	before, err := t.rdb.SetArgs(ctx, name(req.Key), stamp, goredis.SetArgs{Get: true}).Result() // GETSET
+	before, err := t.rdb.SetArgs(ctx, t.name(req.Key), stamp, goredis.SetArgs{Get: true}).Result() // GETSET
 	switch {
 	case errors.Is(err, goredis.Nil): // released in the meantime
 		return t.grant(req, sent)

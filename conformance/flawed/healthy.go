@@ -39,7 +39,8 @@ var (
 type single struct {
 	clocked
 	rdb    *goredis.Client
-	number int // 1 for the first client of a run, and so on
+	file   string // of the lock in the collection, which its records are named after
+	number int    // 1 for the first client of a run, and so on
 }
 
 var (
@@ -52,8 +53,9 @@ var (
 		return redis.call('DEL', KEYS[1])`)
 )
 
-// name is the Redis key of a lock.
-func name(key string) string { return "flawed:" + key }
+// name is the Redis key of a lock. No two locks of the collection share one: the suite also
+// takes keys that are the same in all runs.
+func (s single) name(key string) string { return "flawed:" + s.file + ":" + key }
 
 // clocked is for locks whose machines never sleep, so that they can be tried in virtual
 // time.
@@ -66,7 +68,7 @@ func now() backend.Instant { return clocked{}.Clock().Now() }
 
 func (s single) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(req.Key), req.ID.Hex(), req.TTL).Result()
+	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), req.ID.Hex(), req.TTL).Result()
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -91,12 +93,12 @@ func (s single) repeat(ctx context.Context, req backend.Request) (backend.Grant,
 
 func (s single) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	n, err := renewIfMine.Run(ctx, s.rdb, []string{name(hold.Key)}, hold.ID.Hex(), hold.TTL.Milliseconds()).Int()
+	n, err := renewIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex(), hold.TTL.Milliseconds()).Int()
 	return renewed(sent, hold.TTL, n == 1, err)
 }
 
 func (s single) Release(ctx context.Context, hold backend.Hold) error {
-	n, err := deleteIfMine.Run(ctx, s.rdb, []string{name(hold.Key)}, hold.ID.Hex()).Int()
+	n, err := deleteIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex()).Int()
 	return released(n == 1, err)
 }
 

@@ -31,11 +31,11 @@ var grantWithToken = goredis.NewScript(`
 	return redis.call('INCR', KEYS[2])`)
 
 // counter is the Redis key of the token counter of a lock.
-func counter(key string) string { return "flawed-token:" + key }
+func (f fenced) counter(key string) string { return "flawed-token:" + f.file + ":" + key }
 
 func (f fenced) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	token, err := grantWithToken.Run(ctx, f.rdb, []string{name(req.Key), counter(req.Key)}, req.ID.Hex(), req.TTL.Milliseconds()).Int64()
+	token, err := grantWithToken.Run(ctx, f.rdb, []string{f.name(req.Key), f.counter(req.Key)}, req.ID.Hex(), req.TTL.Milliseconds()).Int64()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err

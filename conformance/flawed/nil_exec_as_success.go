@@ -39,7 +39,7 @@ type nilExec struct{ single }
 
 func (s nilExec) Release(ctx context.Context, hold backend.Hold) error {
 	err := s.rdb.Watch(ctx, func(tx *goredis.Tx) error {
-		id, err := tx.Get(ctx, name(hold.Key)).Result()
+		id, err := tx.Get(ctx, s.name(hold.Key)).Result()
 		if errors.Is(err, goredis.Nil) || err == nil && id != hold.ID.Hex() {
 			return backend.ErrNotHeld
 		}
@@ -47,9 +47,9 @@ func (s nilExec) Release(ctx context.Context, hold backend.Hold) error {
 			return err
 		}
 		dawdle()
-		_, err = tx.TxPipelined(ctx, func(p goredis.Pipeliner) error { return p.Del(ctx, name(hold.Key)).Err() })
+		_, err = tx.TxPipelined(ctx, func(p goredis.Pipeliner) error { return p.Del(ctx, s.name(hold.Key)).Err() })
 		return err
-	}, name(hold.Key))
+	}, s.name(hold.Key))
 	if errors.Is(err, goredis.TxFailedErr) {
 		return nil // somebody else's by now
 	}

@@ -38,7 +38,7 @@ type ownerPerProcess struct {
 
 func (s ownerPerProcess) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(req.Key), s.id.Hex(), req.TTL).Result()
+	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), s.id.Hex(), req.TTL).Result()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err

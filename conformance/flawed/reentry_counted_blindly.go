@@ -66,7 +66,7 @@ func ownerOf(owner string, id backend.ID) string {
 
 func (s countedBlindly) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	n, err := enter.Run(ctx, s.rdb, []string{name(req.Key)}, ownerOf(req.Owner, req.ID), req.TTL.Milliseconds()).Int()
+	n, err := enter.Run(ctx, s.rdb, []string{s.name(req.Key)}, ownerOf(req.Owner, req.ID), req.TTL.Milliseconds()).Int()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err
@@ -80,12 +80,12 @@ func (s countedBlindly) Try(ctx context.Context, req backend.Request) (backend.G
 
 func (s countedBlindly) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	n, err := extend.Run(ctx, s.rdb, []string{name(hold.Key)}, ownerOf(hold.Owner, hold.ID), hold.TTL.Milliseconds()).Int()
+	n, err := extend.Run(ctx, s.rdb, []string{s.name(hold.Key)}, ownerOf(hold.Owner, hold.ID), hold.TTL.Milliseconds()).Int()
 	return renewed(sent, hold.TTL, n == 1, err)
 }
 
 func (s countedBlindly) Release(ctx context.Context, hold backend.Hold) error {
-	n, err := leave.Run(ctx, s.rdb, []string{name(hold.Key)}, ownerOf(hold.Owner, hold.ID)).Int()
+	n, err := leave.Run(ctx, s.rdb, []string{s.name(hold.Key)}, ownerOf(hold.Owner, hold.ID)).Int()
 	return released(n == 1, err)
 }
 

@@ -37,5 +37,5 @@ var z40 = Lock{
 type releaseAlwaysSucceeds struct{ single }
 
 func (s releaseAlwaysSucceeds) Release(ctx context.Context, hold backend.Hold) error {
-	return deleteIfMine.Run(ctx, s.rdb, []string{name(hold.Key)}, hold.ID.Hex()).Err()
+	return deleteIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex()).Err()
 }

@@ -40,6 +40,6 @@ func (s renewRecreates) Renew(ctx context.Context, hold backend.Hold) (backend.V
 		return v, err
 	}
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(hold.Key), hold.ID.Hex(), hold.TTL).Result()
+	taken, err := s.rdb.SetNX(ctx, s.name(hold.Key), hold.ID.Hex(), hold.TTL).Result()
 	return renewed(sent, hold.TTL, taken, err)
 }

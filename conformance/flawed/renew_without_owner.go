@@ -34,6 +34,6 @@ type renewWithoutOwner struct{ single }
 
 func (s renewWithoutOwner) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	extended, err := s.rdb.PExpire(ctx, name(hold.Key), hold.TTL).Result()
+	extended, err := s.rdb.PExpire(ctx, s.name(hold.Key), hold.TTL).Result()
 	return renewed(sent, hold.TTL, extended, err)
 }

@@ -47,7 +47,7 @@ var takeOrEnter = goredis.NewScript(`
 
 func (s sessionAsOwner) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	n, err := takeOrEnter.Run(ctx, s.rdb, []string{name(req.Key)}, s.session.Hex(), req.TTL.Milliseconds()).Int()
+	n, err := takeOrEnter.Run(ctx, s.rdb, []string{s.name(req.Key)}, s.session.Hex(), req.TTL.Milliseconds()).Int()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err

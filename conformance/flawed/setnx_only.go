@@ -34,7 +34,7 @@ type setnxOnly struct{ single }
 
 func (s setnxOnly) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(req.Key), req.ID.Hex(), 0).Result() // no expiry
+	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), req.ID.Hex(), 0).Result() // no expiry
 	switch {
 	case err != nil:
 		return backend.Grant{}, err
@@ -51,7 +51,7 @@ func (s setnxOnly) Try(ctx context.Context, req backend.Request) (backend.Grant,
 // Renew only looks, since there is nothing to extend.
 func (s setnxOnly) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	id, err := s.rdb.Get(ctx, name(hold.Key)).Result()
+	id, err := s.rdb.Get(ctx, s.name(hold.Key)).Result()
 	if errors.Is(err, goredis.Nil) {
 		err = nil
 	}

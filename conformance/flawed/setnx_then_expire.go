@@ -33,14 +33,14 @@ type setnxThenExpire struct{ single }
 
 func (s setnxThenExpire) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	taken, err := s.rdb.SetNX(ctx, name(req.Key), req.ID.Hex(), 0).Result()
+	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), req.ID.Hex(), 0).Result()
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	if !taken {
 		return s.repeat(ctx, req)
 	}
-	if err := s.rdb.PExpire(ctx, name(req.Key), req.TTL).Err(); err != nil {
+	if err := s.rdb.PExpire(ctx, s.name(req.Key), req.TTL).Err(); err != nil {
 		return backend.Grant{}, err
 	}
 	return granted(sent, req.TTL), nil

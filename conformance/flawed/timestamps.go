@@ -74,12 +74,12 @@ var (
 
 func (t timestamps) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	n, err := replaceIfFresh.Run(ctx, t.rdb, []string{name(hold.Key)}, hold.ID.Hex(), t.clock(), t.stamp(hold.ID, hold.TTL)).Int()
+	n, err := replaceIfFresh.Run(ctx, t.rdb, []string{t.name(hold.Key)}, hold.ID.Hex(), t.clock(), t.stamp(hold.ID, hold.TTL)).Int()
 	return renewed(sent, hold.TTL, n == 1, err)
 }
 
 func (t timestamps) Release(ctx context.Context, hold backend.Hold) error {
-	n, err := deleteIfFresh.Run(ctx, t.rdb, []string{name(hold.Key)}, hold.ID.Hex(), t.clock()).Int()
+	n, err := deleteIfFresh.Run(ctx, t.rdb, []string{t.name(hold.Key)}, hold.ID.Hex(), t.clock()).Int()
 	if err == nil {
 		t.won.Delete(hold.ID)
 	}
@@ -88,7 +88,7 @@ func (t timestamps) Release(ctx context.Context, hold backend.Hold) error {
 
 // read returns the value of the record, or "" when there is none.
 func (t timestamps) read(ctx context.Context, key string) (string, error) {
-	value, err := t.rdb.Get(ctx, name(key)).Result()
+	value, err := t.rdb.Get(ctx, t.name(key)).Result()
 	if errors.Is(err, goredis.Nil) {
 		err = nil
 	}

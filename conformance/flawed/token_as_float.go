@@ -43,7 +43,7 @@ var grantWithFloat = goredis.NewScript(`
 
 func (t tokenAsFloat) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	token, err := grantWithFloat.Run(ctx, t.rdb, []string{name(req.Key), counter(req.Key)}, req.ID.Hex(), req.TTL.Milliseconds()).Int64()
+	token, err := grantWithFloat.Run(ctx, t.rdb, []string{t.name(req.Key), t.counter(req.Key)}, req.ID.Hex(), req.TTL.Milliseconds()).Int64()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err

@@ -35,7 +35,7 @@ var z25 = Lock{
 type tokenBeforeGrant struct{ fenced }
 
 func (t tokenBeforeGrant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	token, err := t.rdb.Incr(ctx, counter(req.Key)).Uint64()
+	token, err := t.rdb.Incr(ctx, t.counter(req.Key)).Uint64()
 	if err != nil {
 		return backend.Grant{}, err
 	}

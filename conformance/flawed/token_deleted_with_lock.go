@@ -41,6 +41,6 @@ var deleteAllIfMine = goredis.NewScript(`
 	return 1`)
 
 func (t tokenDeleted) Release(ctx context.Context, hold backend.Hold) error {
-	n, err := deleteAllIfMine.Run(ctx, t.rdb, []string{name(hold.Key), counter(hold.Key)}, hold.ID.Hex()).Int()
+	n, err := deleteAllIfMine.Run(ctx, t.rdb, []string{t.name(hold.Key), t.counter(hold.Key)}, hold.ID.Hex()).Int()
 	return released(n == 1, err)
 }

@@ -45,7 +45,7 @@ var (
 
 func (s ttlInSeconds) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := now()
-	n, err := setAndExpire.Run(ctx, s.rdb, []string{name(req.Key)}, req.ID.Hex(), int(req.TTL/time.Second)).Int()
+	n, err := setAndExpire.Run(ctx, s.rdb, []string{s.name(req.Key)}, req.ID.Hex(), int(req.TTL/time.Second)).Int()
 	switch {
 	case err != nil:
 		return backend.Grant{}, err
@@ -57,6 +57,6 @@ func (s ttlInSeconds) Try(ctx context.Context, req backend.Request) (backend.Gra
 
 func (s ttlInSeconds) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
-	n, err := expireIfMine.Run(ctx, s.rdb, []string{name(hold.Key)}, hold.ID.Hex(), int(hold.TTL/time.Second)).Int()
+	n, err := expireIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex(), int(hold.TTL/time.Second)).Int()
 	return renewed(sent, hold.TTL, n == 1, err)
 }

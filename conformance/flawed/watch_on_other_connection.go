@@ -42,7 +42,7 @@ type watchElsewhere struct{ single }
 
 func (s watchElsewhere) Release(ctx context.Context, hold backend.Hold) error {
 	return s.rdb.Watch(ctx, func(tx *goredis.Tx) error {
-		id, err := tx.Get(ctx, name(hold.Key)).Result()
+		id, err := tx.Get(ctx, s.name(hold.Key)).Result()
 		if errors.Is(err, goredis.Nil) || err == nil && id != hold.ID.Hex() {
 			return backend.ErrNotHeld
 		}
@@ -52,9 +52,9 @@ func (s watchElsewhere) Release(ctx context.Context, hold backend.Hold) error {
 		dawdle()
 		var deleted *goredis.IntCmd
 		_, err = s.rdb.TxPipelined(ctx, func(p goredis.Pipeliner) error { // not tx.TxPipelined
-			deleted = p.Del(ctx, name(hold.Key))
+			deleted = p.Del(ctx, s.name(hold.Key))
 			return nil
 		})
 		return released(deleted.Val() == 1, err)
-	}, name(hold.Key))
+	}, s.name(hold.Key))
 }
