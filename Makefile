@@ -11,10 +11,10 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # the tests start hundreds of programs.
 RACE = GORACE=atexit_sleep_ms=0
 TESTRUN = $(GO) run ./internal/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 4 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 3 -parallel 4
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./cmd/lockctl ./mysql ./redis ./etcd
+LONGEST = ./mysql ./cmd/lockctl ./zookeeper ./etcd ./redis ./conformance/flawed
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
@@ -66,7 +66,7 @@ test-peers: ## Run the suite on locks of others, and hold docs/peers.md against 
 test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
 	@scripts/test-servers containers
 	@CGO_ENABLED=1 $(GO) build -race ./etcd ./zookeeper
-	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(TESTRUN) -race -p 2 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
+	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(TESTRUN) -race -p 3 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images
