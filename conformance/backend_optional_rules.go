@@ -9,34 +9,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// The rules of this file are about the optional interfaces of package backend.
-// They are skipped where the backend does not have them.
-var optionalRules = atSeam(subject("backend",
-	&rule{Rule: Rule{Name: "WatchBeforeReturn", Statement: "A release that happens after Watch has returned is signalled, or found by asking again when the watch breaks."},
-		run: watchBeforeReturn},
-	&rule{Rule: Rule{Name: "WatchEndsWithContext", Statement: "Watches end with their contexts, in any number, and disturb nobody."},
-		run: watchEndsWithContext},
-	tellsRule,
-	&rule{Rule: Rule{Name: "QueueOrder", Statement: "Places in the server's queue are granted in the order in which they were taken, across clients."},
-		claims: []claim{claimFair}, run: queueOrder},
-	&rule{Rule: Rule{Name: "QueueWithdraw", Statement: "A place that was withdrawn, before or after its grant, stands in nobody's way; withdrawing twice is harmless."},
-		claims: []claim{claimFair}, run: queueWithdraw},
-	&rule{Rule: Rule{Name: "QueueAbandoned", Statement: "A place whose client has gone ends within the TTL of its request.", LimitTTLs: 30},
-		run: queueAbandoned},
-	&rule{Rule: Rule{Name: "WaiterSessionCheck", Statement: "A waiter whose session ended while it waited is never granted the key, and stands in nobody's way."},
-		run: waiterSessionCheck},
-	&rule{Rule: Rule{Name: "BatchRenewMixed", Statement: "A batch renews each hold as Renew does: good, unknown and expired ones get their own answers, in order."},
-		claims: []claim{claimManualRenewal}, run: batchRenewMixed},
-	&rule{Rule: Rule{Name: "BatchRenewBesideGuardedWrite", Statement: "While a guarded write of another client is under way, a batch renews all holds on other keys, without waiting for it."},
-		claims: []claim{claimManualRenewal, claimGuardedWrite}, run: batchRenewBesideGuardedWrite},
-	&rule{Rule: Rule{Name: "HandOverIsOneStep", Statement: "Handing over, when nobody else waits, ends one hold and grants the next with a larger token; a hold that is gone hands over nothing."},
-		run: handOver},
-	&rule{Rule: Rule{Name: "InspectShows", Statement: "Inspect shows token, hold count, holder, beginning and remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one."},
-		run: inspectShows},
-	&rule{Rule: Rule{Name: "ForceReleaseByToken", Statement: "A forced release removes the record only if its token is the one that was seen, so that a newer holder is never hit."},
-		run: forceReleaseByToken},
-)...)
-
 func optional[T any](s *seam, name string) T {
 	t, ok := backend.As[T](s.b)
 	if !ok {

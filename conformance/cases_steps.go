@@ -3,37 +3,11 @@ package conformance
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
 )
-
-// The rules of this file are about what happens between the steps of one
-// operation: its client stops half-way, or time runs out half-way. They find locks
-// that are made of several commands.
-var stepRules = slices.Concat(
-	subject("release",
-		&rule{Rule: Rule{Name: "ReleaseAtExpiry", Statement: "A release that is under way while its lease runs out does not end the hold of whoever takes the key over.", LimitTTLs: 80},
-			run: releaseAtExpiry},
-		&rule{Rule: Rule{Name: "ReleaseBesideRenewal", Statement: "A renewal that is under way neither prevents nor outlives a release, and is no loss: the key is free when both have returned."},
-			claims: []claim{claimManualRenewal}, run: releaseBesideRenewal}),
-	atSeam(subject("expiry",
-		&rule{Rule: Rule{Name: "CrashBetweenSteps", Statement: "A request that its client gives up at any moment of its course leaves nothing that outlives the TTL, though nobody cleans up."},
-			run: crashBetweenSteps})...),
-)
-
-// Each goes to the end of its subject, before the list is checked.
-func init() {
-	for _, r := range slices.Concat(stepRules, requestRules, lastingRules) {
-		i := len(allRules)
-		for i > 0 && allRules[i-1].Subject != r.Subject {
-			i--
-		}
-		allRules = slices.Insert(allRules, i, r)
-	}
-}
 
 func releaseAtExpiry(e *env) {
 	const keys = 4

@@ -10,16 +10,33 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var closeRules = subject("close",
-	&rule{Rule: Rule{Name: "CloseEndsHolds", Statement: "Close ends every lease of the Locker with the cause ErrClosed and frees its keys, those of other Lockers excepted."},
-		run: closeEndsHolds},
-	&rule{Rule: Rule{Name: "CloseEndsWaits", Statement: "Close ends every wait of the Locker with ErrClosed, and what comes later is refused with ErrClosed."},
-		run: closeEndsWaits},
-	&rule{Rule: Rule{Name: "CloseTwice", Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way."},
-		run: closeTwice},
-	&rule{Rule: Rule{Name: "NoLeak", Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them."},
-		run: noLeak},
-)
+var closeRules = []*rule{
+	{
+		Name:      "CloseEndsHolds",
+		Statement: "Close ends every lease of the Locker with the cause ErrClosed and frees its keys, those of other Lockers excepted.",
+		run:       closeEndsHolds,
+	},
+	{
+		Name:      "CloseEndsWaits",
+		Statement: "Close ends every wait of the Locker with ErrClosed, and what comes later is refused with ErrClosed.",
+		run:       closeEndsWaits,
+	},
+	{
+		Name:      "CloseTwice",
+		Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way.",
+		run:       closeTwice,
+	},
+	{
+		Name:      "NoLeak",
+		Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them.",
+		run:       noLeak,
+	},
+	{
+		Name:      "PoolClean",
+		Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections.",
+		run:       poolClean,
+	},
+}
 
 func closeEndsHolds(e *env) {
 	a, b := e.locker(), e.locker()

@@ -46,6 +46,11 @@ func is[T any](b backend.Backend) bool {
 	return ok
 }
 
+// atFaultSites makes a case of one that is run for each way to put faults in.
+func atFaultSites(run func(e *env, via seamKind)) func(*env) {
+	return func(e *env) { e.eachSeam(func(via seamKind) { run(e, via) }) }
+}
+
 // eachSeam runs the case once for each way to put faults in, at the same time.
 func (e *env) eachSeam(f func(via seamKind)) {
 	kinds := []seamKind{primitives}

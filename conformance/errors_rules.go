@@ -16,16 +16,30 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var errorRules = subject("errors",
-	&rule{Rule: Rule{Name: "ErrorsAreTyped", Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is, and none of them matches another."},
-		run: errorsAreTyped},
-	&rule{Rule: Rule{Name: "NoSecretsInErrors", Statement: "No error contains an owner, which is a secret: whoever knows it walks in."},
-		claims: []claim{claimReentrancy}, run: noSecretsInErrors},
-	&rule{Rule: Rule{Name: "NoSecretsInLeases", Statement: "A lease that is printed or logged, renewed meanwhile or not, shows no owner."},
-		claims: []claim{claimReentrancy}, run: noSecretsInLeases},
-	&rule{Rule: Rule{Name: "LeaseConcurrent", Statement: "The methods of a lease may be called from many goroutines at once."},
-		run: leaseConcurrent},
-)
+var errorRules = []*rule{
+	{
+		Name:      "ErrorsAreTyped",
+		Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is, and none of them matches another.",
+		run:       errorsAreTyped,
+	},
+	{
+		Name:      "NoSecretsInErrors",
+		Statement: "No error contains an owner, which is a secret: whoever knows it walks in.",
+		claims:    []claim{claimReentrancy},
+		run:       noSecretsInErrors,
+	},
+	{
+		Name:      "NoSecretsInLeases",
+		Statement: "A lease that is printed or logged, renewed meanwhile or not, shows no owner.",
+		claims:    []claim{claimReentrancy},
+		run:       noSecretsInLeases,
+	},
+	{
+		Name:      "LeaseConcurrent",
+		Statement: "The methods of a lease may be called from many goroutines at once.",
+		run:       leaseConcurrent,
+	},
+}
 
 // errorKinds are the errors that mean different things to a caller.
 var errorKinds = []error{

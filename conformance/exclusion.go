@@ -10,25 +10,56 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var exclusionRules = subject("exclusion",
-	&rule{Rule: Rule{Name: "HandsOut", Statement: "A free key is granted at once, by TryAcquire and by Acquire, with a lease that names the key, is alive, and can be released."},
-		run: handsOut},
-	&rule{Rule: Rule{Name: "Exclusive", Statement: "At no instant are two leases of different owners valid for one key, whatever the contention."},
-		run: exclusive},
-	&rule{Rule: Rule{Name: "ExclusiveAcrossTakeover", Statement: "When a lease runs out while many clients ask for the key, exactly one of them gets it.", LimitTTLs: 60},
-		run: exclusiveAcrossTakeover},
-	&rule{Rule: Rule{Name: "ExclusiveWithinLocker", Statement: "Two acquisitions through one Locker exclude each other, unless both name the same owner."},
-		run: exclusiveWithinLocker},
-	&rule{Rule: Rule{Name: "IndependentKeys", Statement: "Every byte of a key counts: keys that differ in case, accents, spaces or a suffix are different keys, and holding one never blocks another."},
-		run: independentKeys},
-	&rule{Rule: Rule{Name: "TryIsImmediate", Statement: "TryAcquire on a held key is refused without waiting for the holder, and leaves nothing behind."},
-		run: tryIsImmediate},
-	&rule{Rule: Rule{Name: "Progress", Statement: "Under contention every client gets the key again and again."},
-		run: progress},
-	&rule{Rule: Rule{Name: "HeldDetails", Statement: "A refusal names the key, the holder's label and the remaining time of its lease."},
-		claims: []claim{claimDetails}, run: heldDetails},
-	linearizableRule,
-)
+var exclusionRules = []*rule{
+	{
+		Name:      "HandsOut",
+		Statement: "A free key is granted at once, by TryAcquire and by Acquire, with a lease that names the key, is alive, and can be released.",
+		run:       handsOut,
+	},
+	{
+		Name:      "Exclusive",
+		Statement: "At no instant are two leases of different owners valid for one key, whatever the contention.",
+		run:       exclusive,
+	},
+	{
+		Name:      "ExclusiveAcrossTakeover",
+		Statement: "When a lease runs out while many clients ask for the key, exactly one of them gets it.",
+		LimitTTLs: 60,
+		run:       exclusiveAcrossTakeover,
+	},
+	{
+		Name:      "ExclusiveWithinLocker",
+		Statement: "Two acquisitions through one Locker exclude each other, unless both name the same owner.",
+		run:       exclusiveWithinLocker,
+	},
+	{
+		Name:      "IndependentKeys",
+		Statement: "Every byte of a key counts: keys that differ in case, accents, spaces or a suffix are different keys, and holding one never blocks another.",
+		run:       independentKeys,
+	},
+	{
+		Name:      "TryIsImmediate",
+		Statement: "TryAcquire on a held key is refused without waiting for the holder, and leaves nothing behind.",
+		run:       tryIsImmediate,
+	},
+	{
+		Name:      "Progress",
+		Statement: "Under contention every client gets the key again and again.",
+		run:       progress,
+	},
+	{
+		Name:      "HeldDetails",
+		Statement: "A refusal names the key, the holder's label and the remaining time of its lease.",
+		claims:    []claim{claimDetails},
+		run:       heldDetails,
+	},
+	{
+		Name:      "Linearizable",
+		Statement: "All answers to callers about a key, whatever they asked, fit into one order of single steps in which every answer is right.",
+		LimitTTLs: 40,
+		run:       linearizable,
+	},
+}
 
 func handsOut(e *env) {
 	c := e.locker()

@@ -12,26 +12,64 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-var expiryRules = subject("expiry",
-	&rule{Rule: Rule{Name: "CrashFrees", Statement: "When a holder dies, others get the key within the TTL and the takeover lag, however often they ask meanwhile."},
-		run: crashFrees},
-	&rule{Rule: Rule{Name: "ServerOutlivesD", Statement: "Nobody else is granted the key before the deadline of the holder's lease.", LimitTTLs: 80},
-		run: serverOutlivesD},
-	&rule{Rule: Rule{Name: "HoldersTTLCounts", Statement: "How long a lease lasts depends on the holder's TTL, not on the TTL of those who ask for the key."},
-		run: holdersTTLCounts},
-	&rule{Rule: Rule{Name: "ExpiryIsPerHold", Statement: "Each hold of an owner expires on its own: a longer one keeps the key, and the renewals of one keep no other alive."},
-		claims: []claim{claimReentrancy}, run: expiryIsPerHold},
-	&rule{Rule: Rule{Name: "TTLRange", Statement: "A TTL that is zero, negative, or outside the limits of the lock is refused with ErrInvalid; the limits themselves are accepted."},
-		run: ttlRange},
-	&rule{Rule: Rule{Name: "TTLGrain", Statement: "Any TTL from a nanosecond to the largest is refused before anything is sent, with ErrInvalid and the limits, or granted as it is: none is cut or rounded.", LimitTTLs: 40},
-		run: ttlGrain},
-	&rule{Rule: Rule{Name: "EveryTTLLasts", Statement: "A lease lasts for its own TTL, whichever was accepted: none is cut to a whole number of something coarser, let alone to nothing."},
-		run: everyTTLLasts},
-	&rule{Rule: Rule{Name: "DeadlineFromSend", Statement: "A lease's deadline counts from before the request was sent: it is never later than the start of the call plus the TTL."},
-		claims: []claim{claimDeadline}, run: deadlineFromSend},
-	&rule{Rule: Rule{Name: "GrantIsUsable", Statement: "A lease has at least a third of its TTL left when it is returned."},
-		claims: []claim{claimDeadline}, run: grantIsUsable},
-)
+var expiryRules = []*rule{
+	{
+		Name:      "CrashFrees",
+		Statement: "When a holder dies, others get the key within the TTL and the takeover lag, however often they ask meanwhile.",
+		run:       crashFrees,
+	},
+	{
+		Name:      "ServerOutlivesD",
+		Statement: "Nobody else is granted the key before the deadline of the holder's lease.",
+		LimitTTLs: 80,
+		run:       serverOutlivesD,
+	},
+	{
+		Name:      "HoldersTTLCounts",
+		Statement: "How long a lease lasts depends on the holder's TTL, not on the TTL of those who ask for the key.",
+		run:       holdersTTLCounts,
+	},
+	{
+		Name:      "ExpiryIsPerHold",
+		Statement: "Each hold of an owner expires on its own: a longer one keeps the key, and the renewals of one keep no other alive.",
+		claims:    []claim{claimReentrancy},
+		run:       expiryIsPerHold,
+	},
+	{
+		Name:      "TTLRange",
+		Statement: "A TTL that is zero, negative, or outside the limits of the lock is refused with ErrInvalid; the limits themselves are accepted.",
+		run:       ttlRange,
+	},
+	{
+		Name:      "TTLGrain",
+		Statement: "Any TTL from a nanosecond to the largest is refused before anything is sent, with ErrInvalid and the limits, or granted as it is: none is cut or rounded.",
+		LimitTTLs: 40,
+		run:       ttlGrain,
+	},
+	{
+		Name:      "EveryTTLLasts",
+		Statement: "A lease lasts for its own TTL, whichever was accepted: none is cut to a whole number of something coarser, let alone to nothing.",
+		run:       everyTTLLasts,
+	},
+	{
+		Name:      "DeadlineFromSend",
+		Statement: "A lease's deadline counts from before the request was sent: it is never later than the start of the call plus the TTL.",
+		claims:    []claim{claimDeadline},
+		run:       deadlineFromSend,
+	},
+	{
+		Name:      "GrantIsUsable",
+		Statement: "A lease has at least a third of its TTL left when it is returned.",
+		claims:    []claim{claimDeadline},
+		run:       grantIsUsable,
+	},
+	{
+		Name:      "CrashBetweenSteps",
+		Statement: "A request that its client gives up at any moment of its course leaves nothing that outlives the TTL, though nobody cleans up.",
+		Seam:      true,
+		run:       crashBetweenSteps,
+	},
+}
 
 // abandon takes the key for a client that then dies.
 func (e *env) abandon(key string, ttl time.Duration) *record {

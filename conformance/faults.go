@@ -9,54 +9,127 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-// The rules of this file and of the other faults_*.go disturb the requests between
-// the Locker of the lock package and the backend.
-var faultRules = atSeam(subject("faults",
-	&rule{Rule: Rule{Name: "LostWhenCutOff", Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.", LimitTTLs: 40},
-		claims: []claim{claimLossSignal}, run: lostWhenCutOff},
-	&rule{Rule: Rule{Name: "RenewTransient", Statement: "Renewals that fail for a while and recover before the deadline are no loss.", LimitTTLs: 30},
-		run: renewTransient},
-	&rule{Rule: Rule{Name: "RenewUnknown", Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does."},
-		claims: []claim{claimManualRenewal, claimWithoutRenewal, claimDeadline}, run: renewUnknown},
-	&rule{Rule: Rule{Name: "OwnGrantRecognised", Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself."},
-		run: ownGrantRecognised},
-	&rule{Rule: Rule{Name: "GrantWithinValidity", Statement: "A grant whose answer comes too late to be of use is given back and not returned.", LimitTTLs: 30},
-		run: grantWithinValidity},
-	&rule{Rule: Rule{Name: "LateGrant", Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.", LimitTTLs: 30},
-		run: lateGrant},
-	&rule{Rule: Rule{Name: "ReleaseUnknown", Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder."},
-		run: releaseUnknown},
-	&rule{Rule: Rule{Name: "ReleaseDelayed", Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold."},
-		run: releaseDelayed},
-	&rule{Rule: Rule{Name: "HandOverUnknown", Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that."},
-		run: handOverUnknown},
-	&rule{Rule: Rule{Name: "CancelMidRequest", Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others."},
-		run: cancelMidRequest},
-	&rule{Rule: Rule{Name: "UnavailableIsTold", Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and the server's words. Acquire goes on, and gets the key when the server is back."},
-		run: unavailableIsTold},
-	silenceIsNotHeldRule,
-	&rule{Rule: Rule{Name: "PermanentStops", Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said."},
-		run: permanentStops},
-	&rule{Rule: Rule{Name: "CallsAreBounded", Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves."},
-		run: callsAreBounded},
-	&rule{Rule: Rule{Name: "ReentrantFault", Statement: "However many requests and answers are lost, an owner holds the key until the last of its leases has ended, and no longer."},
-		claims: []claim{claimReentrancy}, run: reentrantFault},
-	&rule{Rule: Rule{Name: "ProgressUnderFaults", Statement: "While requests and answers are lost now and then, every client gets the key again and again."},
-		run: progressUnderFaults},
-	hungKeyRule,
-	linearizableUnderFaultsRule,
-)...)
-
-func atSeam(rules ...*rule) []*rule {
-	for _, r := range rules {
-		r.Seam = true
-	}
-	return rules
+var faultRules = []*rule{
+	{
+		Name:      "LostWhenCutOff",
+		Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.",
+		claims:    []claim{claimLossSignal},
+		Seam:      true,
+		LimitTTLs: 40,
+		run:       lostWhenCutOff,
+	},
+	{
+		Name:      "RenewTransient",
+		Statement: "Renewals that fail for a while and recover before the deadline are no loss.",
+		Seam:      true,
+		LimitTTLs: 30,
+		run:       renewTransient,
+	},
+	{
+		Name:      "RenewUnknown",
+		Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does.",
+		claims:    []claim{claimManualRenewal, claimWithoutRenewal, claimDeadline},
+		Seam:      true,
+		run:       renewUnknown,
+	},
+	{
+		Name:      "OwnGrantRecognised",
+		Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself.",
+		Seam:      true,
+		run:       atFaultSites(ownGrantRecognised),
+	},
+	{
+		Name:      "GrantWithinValidity",
+		Statement: "A grant whose answer comes too late to be of use is given back and not returned.",
+		Seam:      true,
+		LimitTTLs: 30,
+		run:       atFaultSites(grantWithinValidity),
+	},
+	{
+		Name:      "LateGrant",
+		Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.",
+		Seam:      true,
+		LimitTTLs: 30,
+		run:       lateGrant,
+	},
+	{
+		Name:      "ReleaseUnknown",
+		Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder.",
+		Seam:      true,
+		run:       atFaultSites(releaseUnknown),
+	},
+	{
+		Name:      "ReleaseDelayed",
+		Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold.",
+		Seam:      true,
+		run:       releaseDelayed,
+	},
+	{
+		Name:      "HandOverUnknown",
+		Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that.",
+		Seam:      true,
+		run:       handOverUnknown,
+	},
+	{
+		Name:      "CancelMidRequest",
+		Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others.",
+		Seam:      true,
+		run:       cancelMidRequest,
+	},
+	{
+		Name:      "UnavailableIsTold",
+		Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and the server's words. Acquire goes on, and gets the key when the server is back.",
+		Seam:      true,
+		run:       atFaultSites(unavailableIsTold),
+	},
+	{
+		Name:      "SilenceIsNotHeld",
+		Statement: "A server that has not answered has refused nobody: who gives up then is told of an unknown outcome or an unavailable server, not of another holder.",
+		Seam:      true,
+		run:       atFaultSites(silenceIsNotHeld),
+	},
+	{
+		Name:      "PermanentStops",
+		Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said.",
+		Seam:      true,
+		run:       permanentStops,
+	},
+	{
+		Name:      "CallsAreBounded",
+		Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves.",
+		Seam:      true,
+		run:       atFaultSites(callsAreBounded),
+	},
+	{
+		Name:      "ReentrantFault",
+		Statement: "However many requests and answers are lost, an owner holds the key until the last of its leases has ended, and no longer.",
+		claims:    []claim{claimReentrancy},
+		Seam:      true,
+		run:       reentrantFault,
+	},
+	{
+		Name:      "ProgressUnderFaults",
+		Statement: "While requests and answers are lost now and then, every client gets the key again and again.",
+		Seam:      true,
+		run:       progressUnderFaults,
+	},
+	{
+		Name:      "HungKeyHoldsUpNoOther",
+		Statement: "Requests for some keys that hang hold up no try, wait, renewal or release of another key of the same client.",
+		Seam:      true,
+		LimitTTLs: 30,
+		run:       hungKeyHoldsUpNoOther,
+	},
+	{
+		Name:      "LinearizableUnderFaults",
+		Statement: "Such an order exists also while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.",
+		Seam:      true,
+		LimitTTLs: 40,
+		run:       atFaultSites(linearizableUnderFaults),
+	},
 }
 
-func ownGrantRecognised(e *env) { e.eachSeam(e.ownGrantRecognisedVia) }
-
-func (e *env) ownGrantRecognisedVia(via seamKind) {
+func ownGrantRecognised(e *env, via seamKind) {
 	b := e.locker()
 	freed := func(key, why string) {
 		next := b.wins(key, e.waitBound(), 20*time.Millisecond, why)
@@ -97,9 +170,7 @@ func (e *env) ownGrantRecognisedVia(via seamKind) {
 	}
 }
 
-func grantWithinValidity(e *env) { e.eachSeam(e.grantWithinValidityVia) }
-
-func (e *env) grantWithinValidityVia(via seamKind) {
+func grantWithinValidity(e *env, via seamKind) {
 	a, c := e.faultyAt(via, nil)
 	b := e.locker()
 	for i, delay := range []time.Duration{e.ttl * 4 / 5, e.ttl * 3 / 2} {
@@ -133,9 +204,7 @@ func (e *env) givenBack(c *faultlock.Faults, key string, delay time.Duration) {
 	}
 }
 
-func releaseUnknown(e *env) { e.eachSeam(e.releaseUnknownVia) }
-
-func (e *env) releaseUnknownVia(via seamKind) {
+func releaseUnknown(e *env, via seamKind) {
 	a, c := e.faultyAt(via, nil)
 	b, d := e.locker(), e.locker()
 	for i := range 4 {
@@ -161,9 +230,7 @@ func (e *env) releaseUnknownVia(via seamKind) {
 	}
 }
 
-func unavailableIsTold(e *env) { e.eachSeam(e.unavailableIsToldVia) }
-
-func (e *env) unavailableIsToldVia(via seamKind) {
+func unavailableIsTold(e *env, via seamKind) {
 	a, c := e.faultyAt(via, nil)
 	b := e.locker()
 	key := e.key("%s", via.name)
@@ -189,9 +256,7 @@ func (e *env) unavailableIsToldVia(via seamKind) {
 	b.mustTry(key).mustRelease()
 }
 
-func callsAreBounded(e *env) { e.eachSeam(e.callsAreBoundedVia) }
-
-func (e *env) callsAreBoundedVia(via seamKind) {
+func callsAreBounded(e *env, via seamKind) {
 	a, c := e.faultyAt(via, nil)
 	defer c.Heal()
 	key := e.key("%s", via.name)

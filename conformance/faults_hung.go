@@ -8,11 +8,6 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-var hungKeyRule = &rule{
-	Rule: Rule{Name: "HungKeyHoldsUpNoOther", Statement: "Requests for some keys that hang hold up no try, wait, renewal or release of another key of the same client.", LimitTTLs: 30},
-	run:  hungKeyHoldsUpNoOther,
-}
-
 func hungKeyHoldsUpNoOther(e *env) {
 	e.eachSeam(func(via seamKind) {
 		a, c := e.faultyAt(via, nil)

@@ -9,12 +9,7 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-var silenceIsNotHeldRule = &rule{Rule: Rule{Name: "SilenceIsNotHeld", Statement: "A server that has not answered has refused nobody: who gives up then is told of an unknown outcome or an unavailable server, not of another holder."},
-	run: silenceIsNotHeld}
-
-func silenceIsNotHeld(e *env) { e.eachSeam(e.silenceIsNotHeldVia) }
-
-func (e *env) silenceIsNotHeldVia(via seamKind) {
+func silenceIsNotHeld(e *env, via seamKind) {
 	for what, silent := range map[string][]faultlock.Op{
 		"to everything":         nil,
 		"once a place is taken": {faultlock.OpTry, faultlock.OpWait},

@@ -90,12 +90,12 @@ func hangingCaseIsGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	rep := judged(t, memory(),
-		&rule{Rule: Rule{Limit: 100 * time.Millisecond}, run: func(e *env) {
+		&rule{Limit: 100 * time.Millisecond, run: func(e *env) {
 			c := e.locker()
 			c.l = stuck{c.l, release}
 			_, _ = c.try(e.key("stuck"))
 		}},
-		&rule{Rule: Rule{Limit: 100 * time.Millisecond}, run: func(e *env) {
+		&rule{Limit: 100 * time.Millisecond, run: func(e *env) {
 			<-e.ctx.Done() // obeys its context, and then fails for that reason
 			e.failf("", "a failure that only the end of the context made")
 		}},
@@ -130,7 +130,7 @@ func TestPanicsAndGoexitAreFailures(t *testing.T) {
 				<-e.ctx.Done()
 				panic(abort{})
 			})
-		}, Rule: Rule{Limit: 200 * time.Millisecond}},
+		}, Limit: 200 * time.Millisecond},
 		&rule{run: func(*env) { runtime.Goexit() }},
 	)
 	for i, text := range []string{"the lock under test broke", "goroutine 1 broke", "runtime.Goexit"} {

@@ -9,6 +9,28 @@ import (
 	"github.com/mortiselock/lock"
 )
 
+var guardRules = []*rule{
+	{
+		Name:      "GuardedWriteWhileHeld",
+		Statement: "A guarded write takes effect while its lease is held; after its release, loss or removal it changes nothing and returns ErrNotHeld.",
+		claims:    []claim{claimGuardedWrite},
+		run:       guardedWhileHeld,
+	},
+	{
+		Name:      "GuardedWriteNeverLate",
+		Statement: "However a holder hurries while its lease runs out, none of its guarded writes comes after the next holder's first.",
+		claims:    []claim{claimGuardedWrite},
+		LimitTTLs: 60,
+		run:       guardedNeverLate,
+	},
+	{
+		Name:      "GuardedWriteHoldsUpNobody",
+		Statement: "While guarded writes of a client are under way, its other leases are renewed and kept, other keys can be taken and freed, and nobody else gets those that are written. A write of up to half its TTL costs not even another hold of its owner on the same key.",
+		claims:    []claim{claimGuardedWrite},
+		run:       guardedHoldsUpNobody,
+	},
+}
+
 // GuardedWrite is a value in the lock's own store for each key, which is written
 // through what the lock offers for guarded writes.
 type GuardedWrite struct {
@@ -25,15 +47,6 @@ type GuardedWrite struct {
 }
 
 var claimGuardedWrite = claim{"GuardedWrite", func(s *settings) bool { return s.g.GuardedWrite }}
-
-var guardRules = subject("guarded writes",
-	&rule{Rule: Rule{Name: "GuardedWriteWhileHeld", Statement: "A guarded write takes effect while its lease is held; after its release, loss or removal it changes nothing and returns ErrNotHeld."},
-		claims: []claim{claimGuardedWrite}, run: guardedWhileHeld},
-	&rule{Rule: Rule{Name: "GuardedWriteNeverLate", Statement: "However a holder hurries while its lease runs out, none of its guarded writes comes after the next holder's first.", LimitTTLs: 60},
-		claims: []claim{claimGuardedWrite}, run: guardedNeverLate},
-	&rule{Rule: Rule{Name: "GuardedWriteHoldsUpNobody", Statement: "While guarded writes of a client are under way, its other leases are renewed and kept, other keys can be taken and freed, and nobody else gets those that are written. A write of up to half its TTL costs not even another hold of its owner on the same key."},
-		claims: []claim{claimGuardedWrite}, run: guardedHoldsUpNobody},
-)
 
 func (e *env) mayGuard() {
 	if e.Guarded == nil || e.Guarded.Write == nil || e.Guarded.Read == nil {

@@ -271,7 +271,7 @@ func slowServerGetsLongerTTLs(t *testing.T) {
 	assert.Equal(t, 2*time.Second, s.nextTTL(time.Second, 0))
 	assert.Equal(t, 6*time.Second, s.nextTTL(time.Second, 200*ms))
 	assert.Equal(t, longestRepeat, s.nextTTL(time.Second, time.Hour))
-	short := &rule{Rule: Rule{Limit: 40 * time.Second, LimitTTLs: 20}}
+	short := &rule{Limit: 40 * time.Second, LimitTTLs: 20}
 	assert.Equal(t, time.Minute, s.limit(short, time.Second))
 	for range 64 {
 		s.pace.add(100 * ms)
@@ -316,7 +316,7 @@ func TestHangingIsNotSlow(t *testing.T) {
 func hangingIsNotSlow(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	res := one(t, memory(), &rule{Rule: Rule{Limit: 2 * time.Second}, run: func(e *env) {
+	res := one(t, memory(), &rule{Limit: 2 * time.Second, run: func(e *env) {
 		e.standStill(50 * ms)
 		c := e.locker()
 		c.l = stuck{c.l, release}
@@ -327,7 +327,7 @@ func hangingIsNotSlow(t *testing.T) {
 	n := 0
 	cfg := memory()
 	cfg.Repeat = func(Result) bool { return false }
-	res = one(t, cfg, &rule{Rule: Rule{Limit: 500 * ms}, run: func(e *env) {
+	res = one(t, cfg, &rule{Limit: 500 * ms, run: func(e *env) {
 		s := e.backend()
 		for {
 			n++

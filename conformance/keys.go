@@ -8,16 +8,28 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var keyRules = subject("keys",
-	&rule{Rule: Rule{Name: "KeysAccepted", Statement: "Every key of 1 to 512 bytes of valid UTF-8 without control characters is accepted, and the lease names it unchanged."},
-		run: keysAccepted},
-	&rule{Rule: Rule{Name: "KeysRefused", Statement: "Any other key is refused with ErrInvalid, by Acquire too."},
-		run: keysRefused},
-	&rule{Rule: Rule{Name: "OwnerRefused", Statement: "An owner that is empty, longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid, and not shown in the error."},
-		run: ownerRefused},
-	&rule{Rule: Rule{Name: "LabelRefused", Statement: "A label that is longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid."},
-		run: labelRefused},
-)
+var keyRules = []*rule{
+	{
+		Name:      "KeysAccepted",
+		Statement: "Every key of 1 to 512 bytes of valid UTF-8 without control characters is accepted, and the lease names it unchanged.",
+		run:       keysAccepted,
+	},
+	{
+		Name:      "KeysRefused",
+		Statement: "Any other key is refused with ErrInvalid, by Acquire too.",
+		run:       keysRefused,
+	},
+	{
+		Name:      "OwnerRefused",
+		Statement: "An owner that is empty, longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid, and not shown in the error.",
+		run:       ownerRefused,
+	},
+	{
+		Name:      "LabelRefused",
+		Statement: "A label that is longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid.",
+		run:       labelRefused,
+	},
+}
 
 // nastyKeys are ends of keys that some store would confuse with each other.
 // Accents are written both composed and decomposed.

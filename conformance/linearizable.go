@@ -10,21 +10,15 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-// The rules of this file make histories for Config.Judge.
-var (
-	linearizableRule = &rule{Rule: Rule{Name: "Linearizable", Statement: "All answers to callers about a key, whatever they asked, fit into one order of single steps in which every answer is right.", LimitTTLs: 40},
-		run: func(e *env) { e.linearizable(1, nil) }}
-	linearizableUnderFaultsRule = &rule{Rule: Rule{Name: "LinearizableUnderFaults", Statement: "Such an order exists also while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.", LimitTTLs: 40},
-		run: func(e *env) {
-			e.eachSeam(func(via seamKind) { e.linearizable(2, &via) })
-		}}
-)
-
 const (
 	linearCallers = 5
 	linearClients = 3
 	linearSteps   = 9
 )
+
+func linearizable(e *env) { e.linearizable(1, nil) }
+
+func linearizableUnderFaults(e *env, via seamKind) { e.linearizable(2, &via) }
 
 // linearizable has callers do this and that with a few keys, with faults at the
 // seam if there is one, and has the history of each key judged.

@@ -19,11 +19,6 @@ type Store struct {
 	Contents func(ctx context.Context) (string, error)
 }
 
-var lookRules = atSeam(subject("backend",
-	&rule{Rule: Rule{Name: "LookingChangesNothing", Statement: "Looking at a key (Inspect, List, Watch) keeps nobody from it, and leaves nothing behind, also where nobody has locked anything yet."},
-		run: lookingChangesNothing},
-)...)
-
 // looks asks the backend for everything that can be asked about the key without taking it.
 func (e *env) looks(b *seam, key string) {
 	if in, ok := backend.As[backend.Inspector](b.b); ok {

@@ -8,23 +8,60 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var lossRules = subject("loss",
-	&rule{Rule: Rule{Name: "LostByDeadline", Statement: "A lease that is not renewed ends its context by its deadline, with a cause that matches ErrLost."},
-		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: lostByDeadline},
-	&rule{Rule: Rule{Name: "LostBeforeTakeover", Statement: "When another client is granted the key after a lease ran out, that lease already says that it is lost.", LimitTTLs: 80},
-		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: lostBeforeTakeover},
-	&rule{Rule: Rule{Name: "LostOnRemoval", Statement: "A holder whose record is removed by force is told so within one renewal period, also when somebody else has the key by then."},
-		claims: []claim{claimLossSignal}, run: lostOnRemoval},
-	&rule{Rule: Rule{Name: "ReleaseIsNoLoss", Statement: "Release ends the lease's context before it returns, with the cause ErrReleased, which is no loss and never becomes one."},
-		run: releaseIsNoLoss},
-	&rule{Rule: Rule{Name: "LossEndsUse", Statement: "A lost lease stays lost: renewing and releasing it fail, and the same Locker can acquire the key anew."},
-		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: lossEndsUse},
-	&rule{Rule: Rule{Name: "HoldOutlivesAcquireCtx", Statement: "The end of the context that was given to Acquire ends neither the hold nor its renewal."},
-		run: holdOutlivesAcquireCtx},
-	&rule{Rule: Rule{Name: "CauseIsStable", Statement: "The context of a lease carries no values, is alive while held, and keeps its first cause."},
-		run: causeIsStable},
-	nextSessionHoldsRule,
-)
+var lossRules = []*rule{
+	{
+		Name:      "LostByDeadline",
+		Statement: "A lease that is not renewed ends its context by its deadline, with a cause that matches ErrLost.",
+		claims:    []claim{claimLossSignal, claimWithoutRenewal},
+		run:       lostByDeadline,
+	},
+	{
+		Name:      "LostBeforeTakeover",
+		Statement: "When another client is granted the key after a lease ran out, that lease already says that it is lost.",
+		claims:    []claim{claimLossSignal, claimWithoutRenewal},
+		LimitTTLs: 80,
+		run:       lostBeforeTakeover,
+	},
+	{
+		Name:      "LostOnRemoval",
+		Statement: "A holder whose record is removed by force is told so within one renewal period, also when somebody else has the key by then.",
+		claims:    []claim{claimLossSignal},
+		run:       lostOnRemoval,
+	},
+	{
+		Name:      "ReleaseIsNoLoss",
+		Statement: "Release ends the lease's context before it returns, with the cause ErrReleased, which is no loss and never becomes one.",
+		run:       releaseIsNoLoss,
+	},
+	{
+		Name:      "LossEndsUse",
+		Statement: "A lost lease stays lost: renewing and releasing it fail, and the same Locker can acquire the key anew.",
+		claims:    []claim{claimLossSignal, claimWithoutRenewal},
+		run:       lossEndsUse,
+	},
+	{
+		Name:      "HoldOutlivesAcquireCtx",
+		Statement: "The end of the context that was given to Acquire ends neither the hold nor its renewal.",
+		run:       holdOutlivesAcquireCtx,
+	},
+	{
+		Name:      "CauseIsStable",
+		Statement: "The context of a lease carries no values, is alive while held, and keeps its first cause.",
+		run:       causeIsStable,
+	},
+	{
+		Name:      "NextSessionHolds",
+		Statement: "When the session of a Locker has ended, its holds are lost, and what it acquires from then on is not.",
+		claims:    []claim{claimLossSignal},
+		run:       nextSessionHolds,
+	},
+	{
+		Name:      "LeaseIsLocal",
+		Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: key, token, deadline, context.",
+		Seam:      true,
+		run:       leaseIsLocal,
+	},
+}
 
 func lostByDeadline(e *env) {
 	a := e.locker()

@@ -7,16 +7,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// The rules of this file are about what operators do to locks from outside.
-var operateRules = atSeam(subject("backend",
-	&rule{Rule: Rule{Name: "RevokeByToken", Statement: "A revoked hold is not renewed, ends at its expiry, and lets nobody in before. A revocation with another token changes nothing."},
-		run: revokeByToken},
-	&rule{Rule: Rule{Name: "ListShowsHeldKeys", Statement: "List shows each held key with the prefix once, with its token and holder, no other key, and stops when it is told to."},
-		run: listShowsHeldKeys},
-	&rule{Rule: Rule{Name: "ForgetLeavesOthers", Statement: "Forgetting the keys with a prefix takes nothing from those that are held, or that have another prefix. A forgotten key is taken as if it were new."},
-		run: forgetLeavesOthers},
-)...)
-
 func listShowsHeldKeys(e *env) {
 	a, b := e.backend(), e.backend()
 	l := optional[backend.Lister](b, "Lister")

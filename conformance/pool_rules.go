@@ -3,21 +3,9 @@ package conformance
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
-)
-
-// The rules of this file are about waits that last, and about what the lock was given
-// by its user.
-var lastingRules = slices.Concat(
-	subject("waiting",
-		&rule{Rule: Rule{Name: "WaitOutlastsTTL", Statement: "A wait goes on while the holder renews, longer than any time limit of the server: it ends with a grant or with its context.", LimitTTLs: 40},
-			run: waitOutlastsTTL}),
-	subject("close",
-		&rule{Rule: Rule{Name: "PoolClean", Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections."},
-			run: poolClean}),
 )
 
 func waitOutlastsTTL(e *env) {

@@ -10,24 +10,58 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var processRules = subject("processes",
-	&rule{Rule: Rule{Name: "ExclusiveAcrossProcesses", Statement: "Processes exclude each other: what several of them change under the lock loses no update."},
-		run: acrossProcesses(exclusiveAcrossProcesses)},
-	&rule{Rule: Rule{Name: "CrashFreesProcess", Statement: "When the process of a holder is killed, others get the key within the TTL and the takeover lag, with a larger token where there are tokens.", LimitTTLs: 40},
-		run: acrossProcesses(crashFreesProcess)},
-	&rule{Rule: Rule{Name: "CrashAtAnyMoment", Statement: "Wherever a process is killed, others get the key within the TTL and the takeover lag, nobody too early, and tokens keep growing where there are tokens.", LimitTTLs: 80},
-		run: acrossProcesses(crashAtAnyMoment)},
-	&rule{Rule: Rule{Name: "PauseIsNoticed", Statement: "A holder whose process stood still for longer than its lease sees the loss at its first look, and does no harm to those who got the key.", LimitTTLs: 80},
-		claims: []claim{claimLossSignal}, run: acrossProcesses(pauseIsNoticed)},
-	&rule{Rule: Rule{Name: "ShortPauseIsNoLoss", Statement: "A holder whose process stood still for much less than its lease still holds the key when it goes on.", LimitTTLs: 40},
-		run: acrossProcesses(shortPauseIsNoLoss)},
-	&rule{Rule: Rule{Name: "LostBeforeTakeoverAcrossProcesses", Statement: "When a lease ran out and a client in another process is granted the key, the holder's lease already says that it is lost.", LimitTTLs: 80},
-		claims: []claim{claimLossSignal, claimWithoutRenewal}, run: acrossProcesses(lostBeforeTakeoverAcrossProcesses)},
-	&rule{Rule: Rule{Name: "FencedRegister", Statement: "A resource that refuses smaller tokens than the largest it has seen takes no write of an older holder after one of a newer, and never refuses the newest.", LimitTTLs: 80},
-		claims: []claim{claimTokens}, run: acrossProcesses(fencedWrites)},
-	&rule{Rule: Rule{Name: "WaiterKilledHarmless", Statement: "A process that is killed while it waits for the key delays the other waiters by no more than the TTL and the takeover lag.", LimitTTLs: 40},
-		run: acrossProcesses(waiterKilledHarmless)},
-)
+var processRules = []*rule{
+	{
+		Name:      "ExclusiveAcrossProcesses",
+		Statement: "Processes exclude each other: what several of them change under the lock loses no update.",
+		run:       acrossProcesses(exclusiveAcrossProcesses),
+	},
+	{
+		Name:      "CrashFreesProcess",
+		Statement: "When the process of a holder is killed, others get the key within the TTL and the takeover lag, with a larger token where there are tokens.",
+		LimitTTLs: 40,
+		run:       acrossProcesses(crashFreesProcess),
+	},
+	{
+		Name:      "CrashAtAnyMoment",
+		Statement: "Wherever a process is killed, others get the key within the TTL and the takeover lag, nobody too early, and tokens keep growing where there are tokens.",
+		LimitTTLs: 80,
+		run:       acrossProcesses(crashAtAnyMoment),
+	},
+	{
+		Name:      "PauseIsNoticed",
+		Statement: "A holder whose process stood still for longer than its lease sees the loss at its first look, and does no harm to those who got the key.",
+		claims:    []claim{claimLossSignal},
+		LimitTTLs: 80,
+		run:       acrossProcesses(pauseIsNoticed),
+	},
+	{
+		Name:      "ShortPauseIsNoLoss",
+		Statement: "A holder whose process stood still for much less than its lease still holds the key when it goes on.",
+		LimitTTLs: 40,
+		run:       acrossProcesses(shortPauseIsNoLoss),
+	},
+	{
+		Name:      "LostBeforeTakeoverAcrossProcesses",
+		Statement: "When a lease ran out and a client in another process is granted the key, the holder's lease already says that it is lost.",
+		claims:    []claim{claimLossSignal, claimWithoutRenewal},
+		LimitTTLs: 80,
+		run:       acrossProcesses(lostBeforeTakeoverAcrossProcesses),
+	},
+	{
+		Name:      "FencedRegister",
+		Statement: "A resource that refuses smaller tokens than the largest it has seen takes no write of an older holder after one of a newer, and never refuses the newest.",
+		claims:    []claim{claimTokens},
+		LimitTTLs: 80,
+		run:       acrossProcesses(fencedWrites),
+	},
+	{
+		Name:      "WaiterKilledHarmless",
+		Statement: "A process that is killed while it waits for the key delays the other waiters by no more than the TTL and the takeover lag.",
+		LimitTTLs: 40,
+		run:       acrossProcesses(waiterKilledHarmless),
+	},
+}
 
 // tokens reports whether the lock claims fencing tokens.
 func (e *env) tokens() bool { return claimTokens.made(e.settings) }

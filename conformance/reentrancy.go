@@ -10,28 +10,70 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var reentrancyRules = subject("reentrancy",
-	&rule{Rule: Rule{Name: "ReentrantCount", Statement: "An owner that acquired a key n times holds it until the last of its n leases has ended, in whatever order they are released."},
-		claims: []claim{claimReentrancy}, run: reentrantCount},
-	&rule{Rule: Rule{Name: "ReentrantExplicit", Statement: "Only the same explicit owner enters again: other owners, callers without an owner, and the same process do not."},
-		claims: []claim{claimReentrancy}, run: reentrantExplicit},
-	&rule{Rule: Rule{Name: "ReentrantSameToken", Statement: "All holds of an owner at a time have the same token, and the next outermost hold has a larger one."},
-		claims: []claim{claimReentrancy, claimTokens}, run: reentrantSameToken},
-	&rule{Rule: Rule{Name: "ReentrantExtends", Statement: "Entering again with a shorter TTL never shortens the holds that exist.", LimitTTLs: 30},
-		claims: []claim{claimReentrancy}, run: reentrantExtends},
-	&rule{Rule: Rule{Name: "ReentrantOtherLocker", Statement: "Another Locker with the same owner enters again where holds are counted on the server, and is refused where each client counts its own."},
-		claims: []claim{claimReentrancy}, run: reentrantOtherLocker},
-	&rule{Rule: Rule{Name: "ReentrantAfterLoss", Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, one release frees it, and not while somebody else holds the key.", LimitTTLs: 30},
-		claims: []claim{claimReentrancy, claimWithoutRenewal}, run: reentrantAfterLoss},
-	&rule{Rule: Rule{Name: "ReentrantOverWaiters", Statement: "Entering again never waits behind those who wait for the key."},
-		claims: []claim{claimReentrancy}, run: reentrantOverWaiters},
-	&rule{Rule: Rule{Name: "ReentrantOwnLeases", Statement: "Each lease of an owner has a context and a release of its own: ending one ends no other."},
-		claims: []claim{claimReentrancy}, run: reentrantOwnLeases},
-	&rule{Rule: Rule{Name: "ReentrantLimit", Statement: fmt.Sprintf("An owner has at most %d holds on a key at a time; the next is refused with ErrTooManyHolds and changes nothing.", backend.MaxHolds)},
-		claims: []claim{claimReentrancy}, run: reentrantLimit},
-	&rule{Rule: Rule{Name: "ReentrantModel", Statement: "Through any order of acquisitions and releases by several owners, the key is held exactly by the owner that has unreleased leases."},
-		claims: []claim{claimReentrancy}, run: reentrantModel},
-)
+var reentrancyRules = []*rule{
+	{
+		Name:      "ReentrantCount",
+		Statement: "An owner that acquired a key n times holds it until the last of its n leases has ended, in whatever order they are released.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantCount,
+	},
+	{
+		Name:      "ReentrantExplicit",
+		Statement: "Only the same explicit owner enters again: other owners, callers without an owner, and the same process do not.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantExplicit,
+	},
+	{
+		Name:      "ReentrantSameToken",
+		Statement: "All holds of an owner at a time have the same token, and the next outermost hold has a larger one.",
+		claims:    []claim{claimReentrancy, claimTokens},
+		run:       reentrantSameToken,
+	},
+	{
+		Name:      "ReentrantExtends",
+		Statement: "Entering again with a shorter TTL never shortens the holds that exist.",
+		claims:    []claim{claimReentrancy},
+		LimitTTLs: 30,
+		run:       reentrantExtends,
+	},
+	{
+		Name:      "ReentrantOtherLocker",
+		Statement: "Another Locker with the same owner enters again where holds are counted on the server, and is refused where each client counts its own.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantOtherLocker,
+	},
+	{
+		Name:      "ReentrantAfterLoss",
+		Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, one release frees it, and not while somebody else holds the key.",
+		claims:    []claim{claimReentrancy, claimWithoutRenewal},
+		LimitTTLs: 30,
+		run:       reentrantAfterLoss,
+	},
+	{
+		Name:      "ReentrantOverWaiters",
+		Statement: "Entering again never waits behind those who wait for the key.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantOverWaiters,
+	},
+	{
+		Name:      "ReentrantOwnLeases",
+		Statement: "Each lease of an owner has a context and a release of its own: ending one ends no other.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantOwnLeases,
+	},
+	{
+		Name:      "ReentrantLimit",
+		Statement: fmt.Sprintf("An owner has at most %d holds on a key at a time; the next is refused with ErrTooManyHolds and changes nothing.", backend.MaxHolds),
+		claims:    []claim{claimReentrancy},
+		run:       reentrantLimit,
+	},
+	{
+		Name:      "ReentrantModel",
+		Statement: "Through any order of acquisitions and releases by several owners, the key is held exactly by the owner that has unreleased leases.",
+		claims:    []claim{claimReentrancy},
+		run:       reentrantModel,
+	},
+}
 
 func reentrantCount(e *env) {
 	a, b := e.locker(), e.locker()

@@ -9,22 +9,63 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var releaseRules = subject("release",
-	&rule{Rule: Rule{Name: "ReleaseFrees", Statement: "When Release has returned, the next try of any client is granted."},
-		run: releaseFrees},
-	&rule{Rule: Rule{Name: "ReleaseOwnOnly", Statement: "Releasing a lease that has run out does not end the hold of whoever has the key now, and returns ErrNotHeld."},
-		run: releaseOwnOnly},
-	&rule{Rule: Rule{Name: "ReleaseOldLeaseSameClient", Statement: "A delayed release of an earlier lease does not end a later lease of the same client."},
-		run: releaseOldLease},
-	&rule{Rule: Rule{Name: "ReleaseTwice", Statement: "A second release returns ErrNotHeld and frees nobody else; simultaneous releases are safe."},
-		run: releaseTwice},
-	&rule{Rule: Rule{Name: "ReleaseDetached", Statement: "Release works when its context has already ended: the key is free when it returns."},
-		run: releaseDetached},
-	&rule{Rule: Rule{Name: "ReleaseReportsLoss", Statement: "Releasing a lease that ran out returns an error that matches ErrLost, also when nobody else took the key.", LimitTTLs: 30},
-		claims: []claim{claimWithoutRenewal}, run: releaseReportsLoss},
-	&rule{Rule: Rule{Name: "ReleaseStopsRenewal", Statement: "Nothing renews a key on behalf of a lease that was released: the next holder's lease runs out in its own time."},
-		run: releaseStopsRenewal},
-)
+var releaseRules = []*rule{
+	{
+		Name:      "ReleaseFrees",
+		Statement: "When Release has returned, the next try of any client is granted.",
+		run:       releaseFrees,
+	},
+	{
+		Name:      "ReleaseOwnOnly",
+		Statement: "Releasing a lease that has run out does not end the hold of whoever has the key now, and returns ErrNotHeld.",
+		run:       releaseOwnOnly,
+	},
+	{
+		Name:      "ReleaseOldLeaseSameClient",
+		Statement: "A delayed release of an earlier lease does not end a later lease of the same client.",
+		run:       releaseOldLease,
+	},
+	{
+		Name:      "ReleaseTwice",
+		Statement: "A second release returns ErrNotHeld and frees nobody else; simultaneous releases are safe.",
+		run:       releaseTwice,
+	},
+	{
+		Name:      "ReleaseDetached",
+		Statement: "Release works when its context has already ended: the key is free when it returns.",
+		run:       releaseDetached,
+	},
+	{
+		Name:      "ReleaseReportsLoss",
+		Statement: "Releasing a lease that ran out returns an error that matches ErrLost, also when nobody else took the key.",
+		claims:    []claim{claimWithoutRenewal},
+		LimitTTLs: 30,
+		run:       releaseReportsLoss,
+	},
+	{
+		Name:      "ReleaseStopsRenewal",
+		Statement: "Nothing renews a key on behalf of a lease that was released: the next holder's lease runs out in its own time.",
+		run:       releaseStopsRenewal,
+	},
+	{
+		Name:      "ReleaseAtExpiry",
+		Statement: "A release that is under way while its lease runs out does not end the hold of whoever takes the key over.",
+		LimitTTLs: 80,
+		run:       releaseAtExpiry,
+	},
+	{
+		Name:      "ReleaseBesideRenewal",
+		Statement: "A renewal that is under way neither prevents nor outlives a release, and is no loss: the key is free when both have returned.",
+		claims:    []claim{claimManualRenewal},
+		run:       releaseBesideRenewal,
+	},
+	{
+		Name:      "ReleaseEndsRequests",
+		Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it.",
+		Seam:      true,
+		run:       releaseEndsRequests,
+	},
+}
 
 func releaseFrees(e *env) {
 	key := e.key("a")

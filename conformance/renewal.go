@@ -7,28 +7,69 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var renewalRules = subject("renewal",
-	&rule{Rule: Rule{Name: "RenewKeeps", Statement: "A lease renews itself: held for many TTLs it is not lost, and nobody else gets in.", LimitTTLs: 80},
-		run: renewKeeps},
-	&rule{Rule: Rule{Name: "RenewByHand", Statement: "Calling Renew in time keeps a lease for many TTLs, and moves its deadline.", LimitTTLs: 40},
-		claims: []claim{claimManualRenewal}, run: renewByHand},
-	&rule{Rule: Rule{Name: "RenewNeverResurrects", Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody else took the key."},
-		claims: []claim{claimManualRenewal}, run: renewNeverResurrects},
-	&rule{Rule: Rule{Name: "RenewNotOthers", Statement: "Renewing a lease that ran out does not lengthen the hold of whoever has the key now.", LimitTTLs: 30},
-		claims: []claim{claimManualRenewal}, run: renewNotOthers},
-	&rule{Rule: Rule{Name: "RenewBounded", Statement: "A renewal extends to one TTL from now: many quick renewals don't add up.", LimitTTLs: 30},
-		claims: []claim{claimManualRenewal}, run: renewBounded},
-	&rule{Rule: Rule{Name: "RenewIdempotentCount", Statement: "A hundred renewals within one tick of the server's clock all succeed, and never shorten the lease."},
-		claims: []claim{claimManualRenewal}, run: renewQuickly},
-	&rule{Rule: Rule{Name: "RenewAfterRelease", Statement: "Renewing a released lease returns ErrNotHeld and does not take the key again."},
-		claims: []claim{claimManualRenewal}, run: renewAfterRelease},
-	&rule{Rule: Rule{Name: "WithoutRenewalEnds", Statement: "A lease taken with WithoutRenewal is not renewed: others get the key within the TTL and the takeover lag, though its Locker lives."},
-		claims: []claim{claimWithoutRenewal}, run: withoutRenewalEnds},
-	&rule{Rule: Rule{Name: "MaxHoldEnds", Statement: "WithMaxHold ends a hold however well renewal works, with the cause ErrMaxHold, and frees the key."},
-		run: maxHoldEnds},
-	&rule{Rule: Rule{Name: "UnsupportedIsRefused", Statement: "An option or a call that the lock cannot honour is refused with ErrUnsupported, never ignored."},
-		run: unsupportedIsRefused},
-)
+var renewalRules = []*rule{
+	{
+		Name:      "RenewKeeps",
+		Statement: "A lease renews itself: held for many TTLs it is not lost, and nobody else gets in.",
+		LimitTTLs: 80,
+		run:       renewKeeps,
+	},
+	{
+		Name:      "RenewByHand",
+		Statement: "Calling Renew in time keeps a lease for many TTLs, and moves its deadline.",
+		claims:    []claim{claimManualRenewal},
+		LimitTTLs: 40,
+		run:       renewByHand,
+	},
+	{
+		Name:      "RenewNeverResurrects",
+		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody else took the key.",
+		claims:    []claim{claimManualRenewal},
+		run:       renewNeverResurrects,
+	},
+	{
+		Name:      "RenewNotOthers",
+		Statement: "Renewing a lease that ran out does not lengthen the hold of whoever has the key now.",
+		claims:    []claim{claimManualRenewal},
+		LimitTTLs: 30,
+		run:       renewNotOthers,
+	},
+	{
+		Name:      "RenewBounded",
+		Statement: "A renewal extends to one TTL from now: many quick renewals don't add up.",
+		claims:    []claim{claimManualRenewal},
+		LimitTTLs: 30,
+		run:       renewBounded,
+	},
+	{
+		Name:      "RenewIdempotentCount",
+		Statement: "A hundred renewals within one tick of the server's clock all succeed, and never shorten the lease.",
+		claims:    []claim{claimManualRenewal},
+		run:       renewQuickly,
+	},
+	{
+		Name:      "RenewAfterRelease",
+		Statement: "Renewing a released lease returns ErrNotHeld and does not take the key again.",
+		claims:    []claim{claimManualRenewal},
+		run:       renewAfterRelease,
+	},
+	{
+		Name:      "WithoutRenewalEnds",
+		Statement: "A lease taken with WithoutRenewal is not renewed: others get the key within the TTL and the takeover lag, though its Locker lives.",
+		claims:    []claim{claimWithoutRenewal},
+		run:       withoutRenewalEnds,
+	},
+	{
+		Name:      "MaxHoldEnds",
+		Statement: "WithMaxHold ends a hold however well renewal works, with the cause ErrMaxHold, and frees the key.",
+		run:       maxHoldEnds,
+	},
+	{
+		Name:      "UnsupportedIsRefused",
+		Statement: "An option or a call that the lock cannot honour is refused with ErrUnsupported, never ignored.",
+		run:       unsupportedIsRefused,
+	},
+}
 
 func renewKeeps(e *env) {
 	n := e.rounds(e.ttl, 3, 20)

@@ -4,29 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
-
-// The rules of this file look at the requests that a Locker sends: how many they
-// are, when they must stop, and whether they come without being called for.
-var requestRules = atSeam(slices.Concat(
-	subject("release",
-		&rule{Rule: Rule{Name: "ReleaseEndsRequests", Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it."},
-			run: releaseEndsRequests}),
-	subject("loss",
-		&rule{Rule: Rule{Name: "LeaseIsLocal", Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: key, token, deadline, context."},
-			run: leaseIsLocal}),
-	subject("waiting",
-		&rule{Rule: Rule{Name: "WaitIsCalm", Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", time.Second/calmPause)},
-			run: waitIsCalm},
-		&rule{Rule: Rule{Name: "WaiterPolls", Statement: "A waiter gets the key soon after its release though every signal of the server was lost."},
-			run: waiterPolls}),
-)...)
 
 // calmPause is between two requests of a waiter on average. Polling after 15 ms at
 // first and less often later, or every 20 ms for good, is calm enough; a loop without

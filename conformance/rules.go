@@ -39,11 +39,14 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 	}{plain(r), r.Limit.Seconds()})
 }
 
-// rule is a Rule with its case.
+// rule is a promise with its case.
 type rule struct {
-	Rule
-	claims []claim
-	run    func(*env)
+	Name, Subject, Statement string
+	Seam                     bool          // needs Config.OpenBackend
+	Limit                    time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
+	LimitTTLs                int
+	claims                   []claim // that switch it on; none: every lock must keep it
+	run                      func(*env)
 }
 
 // claim is a part of the guarantees that switches rules on.
@@ -75,8 +78,21 @@ var (
 
 // allRules lists every rule in the order in which cases start.
 var allRules = slices.Concat(
-	exclusionRules, releaseRules, expiryRules, renewalRules, lossRules, tokenRules, reentrancyRules,
-	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules, lookRules, guardRules,
+	subject("exclusion", exclusionRules),
+	subject("release", releaseRules),
+	subject("expiry", expiryRules),
+	subject("renewal", renewalRules),
+	subject("loss", lossRules),
+	subject("tokens", tokenRules),
+	subject("reentrancy", reentrancyRules),
+	subject("waiting", waitingRules),
+	subject("processes", processRules),
+	subject("keys", keyRules),
+	subject("errors", errorRules),
+	subject("close", closeRules),
+	subject("faults", faultRules),
+	subject("backend", backendRules),
+	subject("guarded writes", guardRules),
 )
 
 func init() {
@@ -92,16 +108,11 @@ func init() {
 		if r.LimitTTLs == 0 {
 			r.LimitTTLs = 20
 		}
-		names := make([]string, len(r.claims))
-		for i, c := range r.claims {
-			names[i] = c.name
-		}
-		r.Claim = strings.Join(names, ", ")
 	}
 }
 
 // subject puts a subject on its rules.
-func subject(name string, rules ...*rule) []*rule {
+func subject(name string, rules []*rule) []*rule {
 	for _, r := range rules {
 		r.Subject = name
 	}
@@ -112,7 +123,14 @@ func subject(name string, rules ...*rule) []*rule {
 func Rules() []Rule {
 	out := make([]Rule, len(allRules))
 	for i, r := range allRules {
-		out[i] = r.Rule
+		names := make([]string, len(r.claims))
+		for i, c := range r.claims {
+			names[i] = c.name
+		}
+		out[i] = Rule{
+			Name: r.Name, Subject: r.Subject, Statement: r.Statement, Claim: strings.Join(names, ", "),
+			Seam: r.Seam, Limit: r.Limit, LimitTTLs: r.LimitTTLs,
+		}
 	}
 	return out
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/mortiselock/lock"
 )
 
-var nextSessionHoldsRule = &rule{Rule: Rule{Name: "NextSessionHolds", Statement: "When the session of a Locker has ended, its holds are lost, and what it acquires from then on is not."},
-	claims: []claim{claimLossSignal}, run: nextSessionHolds}
-
 // nextSessionHolds ends the session of a Locker that holds a key, and has it acquire
 // another one before it was told.
 func nextSessionHolds(e *env) {

@@ -10,20 +10,47 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var tokenRules = subject("tokens",
-	&rule{Rule: Rule{Name: "TokenFits", Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and Lease.Token always returns the same one."},
-		claims: []claim{claimTokens}, run: tokenFits},
-	&rule{Rule: Rule{Name: "TokenIncreases", Statement: "The token grows with every grant of a key, whichever client gets it."},
-		claims: []claim{claimTokens}, run: tokenIncreases},
-	&rule{Rule: Rule{Name: "TokenSurvivesRelease", Statement: "The token grows across release, expiry, takeover, the close of all clients, and removal by force where that is claimed.", LimitTTLs: 40},
-		claims: []claim{claimTokens}, run: tokenSurvives},
-	&rule{Rule: Rule{Name: "TokenStable", Statement: "The token of a lease does not change while it is held, renewed, or entered again by its owner.", LimitTTLs: 30},
-		claims: []claim{claimTokens}, run: tokenStable},
-	&rule{Rule: Rule{Name: "TokenInGrantOrder", Statement: "Under contention tokens are distinct and grow in the order of the grants."},
-		claims: []claim{claimTokens}, run: tokenInGrantOrder},
-	&rule{Rule: Rule{Name: "TokenInTakeoverOrder", Statement: "When leases run out, the token of the next holder is larger than that of the last.", LimitTTLs: 40},
-		claims: []claim{claimTokens}, run: tokenInTakeoverOrder},
-)
+var tokenRules = []*rule{
+	{
+		Name:      "TokenFits",
+		Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and Lease.Token always returns the same one.",
+		claims:    []claim{claimTokens},
+		run:       tokenFits,
+	},
+	{
+		Name:      "TokenIncreases",
+		Statement: "The token grows with every grant of a key, whichever client gets it.",
+		claims:    []claim{claimTokens},
+		run:       tokenIncreases,
+	},
+	{
+		Name:      "TokenSurvivesRelease",
+		Statement: "The token grows across release, expiry, takeover, the close of all clients, and removal by force where that is claimed.",
+		claims:    []claim{claimTokens},
+		LimitTTLs: 40,
+		run:       tokenSurvives,
+	},
+	{
+		Name:      "TokenStable",
+		Statement: "The token of a lease does not change while it is held, renewed, or entered again by its owner.",
+		claims:    []claim{claimTokens},
+		LimitTTLs: 30,
+		run:       tokenStable,
+	},
+	{
+		Name:      "TokenInGrantOrder",
+		Statement: "Under contention tokens are distinct and grow in the order of the grants.",
+		claims:    []claim{claimTokens},
+		run:       tokenInGrantOrder,
+	},
+	{
+		Name:      "TokenInTakeoverOrder",
+		Statement: "When leases run out, the token of the next holder is larger than that of the last.",
+		claims:    []claim{claimTokens},
+		LimitTTLs: 40,
+		run:       tokenInTakeoverOrder,
+	},
+}
 
 func tokenFits(e *env) {
 	c := e.locker()

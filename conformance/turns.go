@@ -11,12 +11,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-var turnRule = &rule{Rule: Rule{Name: "LeavesATurn", Statement: "A client that takes the key again and again leaves a waiter of another client its turn, where the backend is fair or a release knows of watchers."},
-	run: leavesATurn}
-
-var tellsRule = &rule{Rule: Rule{Name: "ReleaseTells", Statement: "A release tells how many other clients watch the key: none while it is still held, and not the one that releases."},
-	run: releaseTells}
-
 // mostTurnsMissed is how many turns of another client half of all waiters may miss. One
 // is what it takes to hear of a release; the others are for a machine that is busy.
 const mostTurnsMissed = 5

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,33 +13,95 @@ import (
 	faultlock "github.com/mortiselock/lock/backend/fault"
 )
 
-var waitingRules = subject("waiting",
-	&rule{Rule: Rule{Name: "WaiterWakes", Statement: "A caller that waits in Acquire gets the key soon after its release, through the same Locker and through another."},
-		run: waiterWakes},
-	&rule{Rule: Rule{Name: "WaiterGivesUp", Statement: "A wait ends soon after its context, with an error that matches the context's error and ErrHeld, and leaves nothing in the way of others."},
-		run: waiterGivesUp},
-	&rule{Rule: Rule{Name: "WaiterDeathHarmless", Statement: "A waiter that gives up in the middle of a queue delays nobody behind it."},
-		run: waiterDeathHarmless},
-	&rule{Rule: Rule{Name: "CancelDuring", Statement: "Cancelled at any moment, an acquisition returns soon, and either holds the key or leaves it free."},
-		run: cancelDuring},
-	&rule{Rule: Rule{Name: "CancelBeforeSend", Statement: "With a context that has already ended, nothing is sent or acquired, and the context's error is returned."},
-		run: cancelBeforeSend},
-	&rule{Rule: Rule{Name: "CancelHarmsNobody", Statement: "The context of one caller, however it ends, fails no call of others through the same Locker."},
-		run: cancelHarmsNobody},
-	&rule{Rule: Rule{Name: "WaiterOrderLocal", Statement: "Callers of Acquire through one Locker are served first come, first served."},
-		claims: []claim{claimLocalOrder}, run: waiterOrderLocal},
-	&rule{Rule: Rule{Name: "FairOrder", Statement: "Waiters of different clients are served in the order of their arrival."},
-		claims: []claim{claimFair}, run: fairOrder},
-	turnRule,
-	&rule{Rule: Rule{Name: "TryBesideWaiters", Statement: "A try may overtake waiters, never waits with them, and never breaks the lock or the waiters: everyone is served in the end."},
-		run: tryBesideWaiters},
-	&rule{Rule: Rule{Name: "ManyWaiters", Statement: "A crowd that waits for one key is served to the last, one at a time."},
-		run: manyWaiters},
-	&rule{Rule: Rule{Name: "NoHerd", Statement: "When a crowd waits for a key, the requests that a hand-over costs depend on the number of clients, not on the number of waiters.", Seam: true},
-		run: noHerd},
-	&rule{Rule: Rule{Name: "NoLockstep", Statement: "Clients that are refused together do not go on asking in step: the pauses between their requests differ at random.", Seam: true},
-		run: noLockstep},
-)
+var waitingRules = []*rule{
+	{
+		Name:      "WaiterWakes",
+		Statement: "A caller that waits in Acquire gets the key soon after its release, through the same Locker and through another.",
+		run:       waiterWakes,
+	},
+	{
+		Name:      "WaiterGivesUp",
+		Statement: "A wait ends soon after its context, with an error that matches the context's error and ErrHeld, and leaves nothing in the way of others.",
+		run:       waiterGivesUp,
+	},
+	{
+		Name:      "WaiterDeathHarmless",
+		Statement: "A waiter that gives up in the middle of a queue delays nobody behind it.",
+		run:       waiterDeathHarmless,
+	},
+	{
+		Name:      "CancelDuring",
+		Statement: "Cancelled at any moment, an acquisition returns soon, and either holds the key or leaves it free.",
+		run:       cancelDuring,
+	},
+	{
+		Name:      "CancelBeforeSend",
+		Statement: "With a context that has already ended, nothing is sent or acquired, and the context's error is returned.",
+		run:       cancelBeforeSend,
+	},
+	{
+		Name:      "CancelHarmsNobody",
+		Statement: "The context of one caller, however it ends, fails no call of others through the same Locker.",
+		run:       cancelHarmsNobody,
+	},
+	{
+		Name:      "WaiterOrderLocal",
+		Statement: "Callers of Acquire through one Locker are served first come, first served.",
+		claims:    []claim{claimLocalOrder},
+		run:       waiterOrderLocal,
+	},
+	{
+		Name:      "FairOrder",
+		Statement: "Waiters of different clients are served in the order of their arrival.",
+		claims:    []claim{claimFair},
+		run:       fairOrder,
+	},
+	{
+		Name:      "LeavesATurn",
+		Statement: "A client that takes the key again and again leaves a waiter of another client its turn, where the backend is fair or a release knows of watchers.",
+		run:       leavesATurn,
+	},
+	{
+		Name:      "TryBesideWaiters",
+		Statement: "A try may overtake waiters, never waits with them, and never breaks the lock or the waiters: everyone is served in the end.",
+		run:       tryBesideWaiters,
+	},
+	{
+		Name:      "ManyWaiters",
+		Statement: "A crowd that waits for one key is served to the last, one at a time.",
+		run:       manyWaiters,
+	},
+	{
+		Name:      "NoHerd",
+		Statement: "When a crowd waits for a key, the requests that a hand-over costs depend on the number of clients, not on the number of waiters.",
+		Seam:      true,
+		run:       noHerd,
+	},
+	{
+		Name:      "NoLockstep",
+		Statement: "Clients that are refused together do not go on asking in step: the pauses between their requests differ at random.",
+		Seam:      true,
+		run:       noLockstep,
+	},
+	{
+		Name:      "WaitIsCalm",
+		Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", time.Second/calmPause),
+		Seam:      true,
+		run:       waitIsCalm,
+	},
+	{
+		Name:      "WaiterPolls",
+		Statement: "A waiter gets the key soon after its release though every signal of the server was lost.",
+		Seam:      true,
+		run:       waiterPolls,
+	},
+	{
+		Name:      "WaitOutlastsTTL",
+		Statement: "A wait goes on while the holder renews, longer than any time limit of the server: it ends with a grant or with its context.",
+		LimitTTLs: 40,
+		run:       waitOutlastsTTL,
+	},
+}
 
 // acquiring calls Acquire in a goroutine. The lease or the error arrives when
 // done is closed.
