@@ -85,7 +85,7 @@ func Bench[B TestingB[B]](b B, cfg Config) {
 		cfg.Kill = func(lock.Locker) {} // nothing is abandoned here, so the hook need not be there
 	}
 	cfg.Only = nil
-	s, err := prepare(context.Background(), cfg)
+	s, err := prepare(context.Background(), cfg, allRules)
 	if err != nil {
 		b.Fatalf("%v", err)
 		return

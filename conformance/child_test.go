@@ -156,7 +156,7 @@ func TestSuiteDoesNotRunInAChild(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		return
 	}
-	_, err := Check(t.Context(), memory())
+	_, err := prepare(t.Context(), memory(), nil)
 	require.ErrorIs(t, err, errInChild)
 }
 

@@ -160,7 +160,7 @@ type settings struct {
 }
 
 // prepare checks the Config and opens one client to see that it can be opened.
-func prepare(ctx context.Context, cfg Config) (*settings, error) {
+func prepare(ctx context.Context, cfg Config, all []*rule) (*settings, error) {
 	s := &settings{Config: cfg}
 	switch {
 	case os.Getenv(childVar) != "":
@@ -196,7 +196,7 @@ func prepare(ctx context.Context, cfg Config) (*settings, error) {
 		s.Seed = binary.LittleEndian.Uint64(random[4:])
 	}
 	var err error
-	if s.rules, err = selectRules(cfg.Only); err != nil {
+	if s.rules, err = selectRules(all, cfg.Only); err != nil {
 		return nil, err
 	}
 	if s.Pool != nil {

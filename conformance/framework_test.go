@@ -30,16 +30,14 @@ func memory() Config {
 }
 
 // judged runs made-up rules.
-func judged(t *testing.T, cfg Config, rules ...*rule) Report {
+func judged(t *testing.T, cfg Config, rules ...*rule) []Result {
 	t.Helper()
 	return judgedUntil(t.Context(), t, cfg, rules...)
 }
 
 // judgedUntil is judged, by a caller that may give up.
-func judgedUntil(ctx context.Context, t *testing.T, cfg Config, rules ...*rule) Report {
+func judgedUntil(ctx context.Context, t *testing.T, cfg Config, rules ...*rule) []Result {
 	t.Helper()
-	s, err := prepare(t.Context(), cfg)
-	require.NoError(t, err)
 	for _, r := range rules {
 		if r.Name == "" {
 			r.Name, r.Subject, r.Statement = "Made", "made", "A made-up rule."
@@ -48,19 +46,20 @@ func judgedUntil(ctx context.Context, t *testing.T, cfg Config, rules ...*rule) 
 			r.Limit = 30 * time.Second
 		}
 	}
-	s.rules = rules
+	s, err := prepare(t.Context(), cfg, rules)
+	require.NoError(t, err)
 	r := newRunner(s)
 	defer r.close()
-	var rep Report
+	var results []Result
 	for _, x := range rules {
-		rep.Results = append(rep.Results, r.run(ctx, x, r.queue()))
+		results = append(results, r.run(ctx, x, r.queue()))
 	}
-	return rep
+	return results
 }
 
 func one(t *testing.T, cfg Config, r *rule) Result {
 	t.Helper()
-	return judged(t, cfg, r).Results[0]
+	return judged(t, cfg, r)[0]
 }
 
 func TestEvidenceShowsTheHistory(t *testing.T) {
@@ -89,7 +88,7 @@ func TestHangingCaseIsGivenUp(t *testing.T) {
 func hangingCaseIsGivenUp(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
-	rep := judged(t, memory(),
+	results := judged(t, memory(),
 		&rule{Limit: 100 * time.Millisecond, run: func(e *env) {
 			c := e.locker()
 			c.l = stuck{c.l, release}
@@ -100,12 +99,12 @@ func hangingCaseIsGivenUp(t *testing.T) {
 			e.failf("", "a failure that only the end of the context made")
 		}},
 		&rule{run: func(*env) {}})
-	assert.Equal(t, Fail, rep.Results[0].Verdict)
-	assert.Contains(t, rep.Results[0].Evidence, "did not end within its limit of 100ms")
-	assert.Regexp(t, `client 1 in TryAcquire\(".*stuck"\) since`, rep.Results[0].Evidence)
-	assert.Equal(t, Fail, rep.Results[1].Verdict)
-	assert.NotContains(t, rep.Results[1].Evidence, "only the end of the context")
-	assert.Equal(t, Pass, rep.Results[2].Verdict, "the run goes on")
+	assert.Equal(t, Fail, results[0].Verdict)
+	assert.Contains(t, results[0].Evidence, "did not end within its limit of 100ms")
+	assert.Regexp(t, `client 1 in TryAcquire\(".*stuck"\) since`, results[0].Evidence)
+	assert.Equal(t, Fail, results[1].Verdict)
+	assert.NotContains(t, results[1].Evidence, "only the end of the context")
+	assert.Equal(t, Pass, results[2].Verdict, "the run goes on")
 }
 
 type stuck struct {
@@ -120,7 +119,7 @@ func (s stuck) TryAcquire(context.Context, string, ...lock.Option) (lock.Lease, 
 
 func TestPanicsAndGoexitAreFailures(t *testing.T) {
 	t.Parallel()
-	rep := judged(t, memory(),
+	results := judged(t, memory(),
 		&rule{run: func(*env) { panic("the lock under test broke") }},
 		&rule{run: func(e *env) {
 			e.each(3, func(i int) {
@@ -134,10 +133,10 @@ func TestPanicsAndGoexitAreFailures(t *testing.T) {
 		&rule{run: func(*env) { runtime.Goexit() }},
 	)
 	for i, text := range []string{"the lock under test broke", "goroutine 1 broke", "runtime.Goexit"} {
-		assert.Equal(t, Fail, rep.Results[i].Verdict)
-		assert.Contains(t, rep.Results[i].Evidence, text)
+		assert.Equal(t, Fail, results[i].Verdict)
+		assert.Contains(t, results[i].Evidence, text)
 	}
-	assert.Contains(t, rep.Results[0].Evidence, "framework_test.go", "with the stack")
+	assert.Contains(t, results[0].Evidence, "framework_test.go", "with the stack")
 }
 
 func TestClaimsAreHeldBothWays(t *testing.T) {
@@ -256,6 +255,7 @@ func TestCheckReports(t *testing.T) {
 	_, err = Check(ctx, cfg)
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.False(t, Report{}.OK(), "nothing tested is not a pass")
+	assert.False(t, Report{Results: []Result{{Verdict: Pass}, {Verdict: Inconclusive}}}.OK(), "neither kept nor broken")
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
@@ -317,7 +317,7 @@ func TestCancelledCaseIsNotBroken(t *testing.T) {
 			if name == "beyond its limit" {
 				made.Limit = 100 * ms
 			}
-			res := judgedUntil(ctx, t, memory(), made).Results[0]
+			res := judgedUntil(ctx, t, memory(), made)[0]
 			assert.Equal(t, c.want, res.Verdict, res.Evidence)
 			assert.NotContains(t, res.Evidence, "context canceled")
 			if c.want == Skipped {

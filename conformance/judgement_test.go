@@ -45,7 +45,6 @@ func TestLateIsInconclusiveWhereSomethingWasHeldUp(t *testing.T) {
 	assert.Equal(t, attempts, runs)
 	assert.Contains(t, res.Evidence, "held up for 1m0s")
 	assert.Contains(t, res.Evidence, "too late")
-	assert.False(t, Report{Results: []Result{{Verdict: Pass}, res}}.OK())
 
 	runs = 0
 	cfg := memory()
@@ -262,8 +261,9 @@ func slowServerGetsLongerTTLs(t *testing.T) {
 	}}
 	var ttl time.Duration
 	look := &rule{run: func(e *env) { ttl = e.ttl }}
-	rep := judged(t, cfg, ask, look)
-	assert.Zero(t, rep.Counts().Fail)
+	results := judged(t, cfg, ask, look)
+	assert.NotEqual(t, Fail, results[0].Verdict)
+	assert.NotEqual(t, Fail, results[1].Verdict)
 	assert.GreaterOrEqual(t, ttl, requestsPerTTL*100*ms)
 
 	s := settings{ttl: time.Second}

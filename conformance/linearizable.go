@@ -16,13 +16,13 @@ const (
 	linearSteps   = 9
 )
 
-func linearizable(e *env) { e.linearizable(1, nil) }
+func linearizable(e *env) { e.makeHistories(1, nil) }
 
-func linearizableUnderFaults(e *env, via seamKind) { e.linearizable(2, &via) }
+func linearizableUnderFaults(e *env, via seamKind) { e.makeHistories(2, &via) }
 
-// linearizable has callers do this and that with a few keys, with faults at the
+// makeHistories has callers do this and that with a few keys, with faults at the
 // seam if there is one, and has the history of each key judged.
-func (e *env) linearizable(keys int, via *seamKind) {
+func (e *env) makeHistories(keys int, via *seamKind) {
 	if e.Judge == nil {
 		e.skipf("needs Config.Judge; package conformance/linear has one")
 	}

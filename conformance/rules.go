@@ -77,7 +77,7 @@ var (
 )
 
 // allRules lists every rule in the order in which cases start.
-var allRules = slices.Concat(
+var allRules = complete(
 	subject("exclusion", exclusionRules),
 	subject("release", releaseRules),
 	subject("expiry", expiryRules),
@@ -95,9 +95,11 @@ var allRules = slices.Concat(
 	subject("guarded writes", guardRules),
 )
 
-func init() {
+// complete checks the list of all rules, and gives each the limits that it does not state.
+func complete(rules ...[]*rule) []*rule {
+	all := slices.Concat(rules...)
 	seen := map[string]bool{}
-	for _, r := range allRules {
+	for _, r := range all {
 		if seen[r.Name] || r.Name == "" || r.Statement == "" || r.run == nil || r.Subject == "" {
 			panic(fmt.Sprintf("conformance: rule %q is incomplete or defined twice", r.Name))
 		}
@@ -109,6 +111,7 @@ func init() {
 			r.LimitTTLs = 20
 		}
 	}
+	return all
 }
 
 // subject puts a subject on its rules.
@@ -136,13 +139,13 @@ func Rules() []Rule {
 }
 
 // selectRules returns the rules that are named, or whose subject is named.
-func selectRules(only []string) ([]*rule, error) {
+func selectRules(all []*rule, only []string) ([]*rule, error) {
 	if len(only) == 0 {
-		return allRules, nil
+		return all, nil
 	}
 	var out []*rule
 	used := map[string]bool{}
-	for _, r := range allRules {
+	for _, r := range all {
 		if slices.Contains(only, r.Name) || slices.Contains(only, r.Subject) {
 			out = append(out, r)
 			used[r.Name], used[r.Subject] = true, true
@@ -150,16 +153,16 @@ func selectRules(only []string) ([]*rule, error) {
 	}
 	for _, name := range only {
 		if !used[name] {
-			return nil, fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(name), strings.Join(subjects(), ", "))
+			return nil, fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(all, name), strings.Join(subjects(all), ", "))
 		}
 	}
 	return out, nil
 }
 
 // subjects lists the subjects in the order of the rules.
-func subjects() []string {
+func subjects(all []*rule) []string {
 	var out []string
-	for _, r := range allRules {
+	for _, r := range all {
 		if !slices.Contains(out, r.Subject) {
 			out = append(out, r.Subject)
 		}
@@ -168,10 +171,10 @@ func subjects() []string {
 }
 
 // nearest is the rule or the subject that the fewest changes of a letter make of name.
-func nearest(name string) string {
+func nearest(all []*rule, name string) string {
 	best, fewest := "", math.MaxInt
-	names := subjects()
-	for _, r := range allRules {
+	names := subjects(all)
+	for _, r := range all {
 		names = append(names, r.Name)
 	}
 	for _, candidate := range names {

@@ -28,7 +28,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 	if cfg.Logf == nil {
 		cfg.Logf = t.Logf
 	}
-	s, err := prepare(context.Background(), cfg)
+	s, err := prepare(context.Background(), cfg, allRules)
 	if err != nil {
 		t.Errorf("%v", err)
 		return
@@ -81,7 +81,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 // have not begun, and those under way that were not broken before, are skipped, and
 // the report is incomplete.
 func Check(ctx context.Context, cfg Config) (Report, error) {
-	s, err := prepare(ctx, cfg)
+	s, err := prepare(ctx, cfg, allRules)
 	if err != nil {
 		return Report{}, err
 	}
