@@ -7,28 +7,30 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mortiselock/lock/conformance/internal/engine"
+
 	"github.com/mortiselock/lock/backend"
 )
 
 // Verdict is what became of a rule.
-type Verdict string
+type Verdict = engine.Verdict
 
 // The verdicts.
 const (
 	// Pass: no violation was seen.
-	Pass Verdict = "pass"
+	Pass = engine.Pass
 	// Fail: the rule was broken. The evidence says how.
-	Fail Verdict = "fail"
+	Fail = engine.Fail
 	// NotClaimed: the guarantees don't claim it, and it did not work when it was
 	// tried, or could not be tried.
-	NotClaimed Verdict = "not claimed"
+	NotClaimed = engine.NotClaimed
 	// Unclaimed: it worked, although the guarantees don't claim it.
-	Unclaimed Verdict = "works, not claimed"
+	Unclaimed = engine.Unclaimed
 	// Inconclusive: it was tried, again with longer TTLs, and this machine or the server
 	// was too slow for a judgement each time. The rule was neither kept nor broken.
-	Inconclusive Verdict = "inconclusive"
+	Inconclusive = engine.Inconclusive
 	// Skipped: something to test with is missing, or the rule does not apply.
-	Skipped Verdict = "skipped"
+	Skipped = engine.Skipped
 )
 
 // Result is what became of one rule.
