@@ -44,6 +44,7 @@ func (e *Env) Request(key, owner string, ttl time.Duration) backend.Request {
 // Try sends the request.
 func (s *BackendClient) Try(req backend.Request) (*Grant, error) { return s.TryCtx(s.Env.Ctx, req) }
 
+// TryCtx is Try on a context of the caller's.
 func (s *BackendClient) TryCtx(ctx context.Context, req backend.Request) (*Grant, error) {
 	e := s.Env
 	ev := e.Log.Begin(s.Who, "Try", req.Key)
@@ -98,6 +99,7 @@ func (s *BackendClient) until(v backend.Validity) time.Duration {
 	return now + v.Until().Sub(s.Clock.Now())
 }
 
+// MustTry tries a key that must be free.
 func (s *BackendClient) MustTry(req backend.Request) *Grant {
 	h, err := s.Try(req)
 	if err != nil {
@@ -118,10 +120,12 @@ func (s *BackendClient) MustRefuse(key, why string) {
 	panic(Abort{})
 }
 
+// Release ends the hold.
 func (h *Grant) Release(ctx context.Context) error {
 	return h.EndedBy(h.Client.Env, func() error { return h.Client.Release(ctx, h.Hold) })
 }
 
+// Release releases any hold, held or not.
 func (s *BackendClient) Release(ctx context.Context, hold backend.Hold) error {
 	ev := s.Env.Log.Begin(s.Who, "Release", hold.Key)
 	err := untyped(s.Backend.Release(ctx, hold))
@@ -130,6 +134,7 @@ func (s *BackendClient) Release(ctx context.Context, hold backend.Hold) error {
 	return err
 }
 
+// Renew extends the hold, and moves its end.
 func (h *Grant) Renew() error {
 	from := h.Client.Env.Log.Now()
 	v, err := h.Client.Renew(h.Hold)
@@ -146,6 +151,7 @@ func (h *Grant) confirm(v backend.Validity) {
 	h.see()
 }
 
+// Renew renews any hold, held or not.
 func (s *BackendClient) Renew(hold backend.Hold) (backend.Validity, error) {
 	ev := s.Env.Log.Begin(s.Who, "Renew", hold.Key)
 	v, err := s.Backend.Renew(s.Env.Ctx, hold)
@@ -159,8 +165,10 @@ func (s *BackendClient) Renew(hold backend.Hold) (backend.Validity, error) {
 	return v, err
 }
 
+// Until is when the hold ends at the earliest when it is not renewed.
 func (h *Grant) Until() time.Time { return h.Client.Env.Log.Base.Add(time.Duration(h.valid.Load())) }
 
+// Fence is the token of the hold.
 func (h *Grant) Fence() uint64 { return h.Token }
 
 func (s *BackendClient) close() error {

@@ -350,6 +350,7 @@ func sortEvents(evs []*Event) {
 	}
 }
 
+// QuoteKey is the key as the evidence shows it.
 func QuoteKey(key string) string {
 	if len(key) > 90 {
 		return fmt.Sprintf("%q... (%d bytes)", key[:60], len(key))
@@ -357,6 +358,7 @@ func QuoteKey(key string) string {
 	return fmt.Sprintf("%q", key)
 }
 
+// Seconds is a time since the case began as the evidence shows it.
 func Seconds(d time.Duration) string { return fmt.Sprintf("%.4f s", d.Seconds()) }
 
 // Short leaves out the digits of a duration that say nothing.

@@ -51,16 +51,20 @@ func (c *Client) Acquire(ctx context.Context, key string, more ...lock.Option) (
 	return c.AcquireFor(ctx, key, c.Env.Long, more...)
 }
 
+// TryFor calls TryAcquire with the given TTL.
 func (c *Client) TryFor(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*Hold, error) {
 	return c.Get("TryAcquire", c.Locker.TryAcquire, ctx, key, c.Env.Opts(ttl, more...))
 }
 
+// AcquireFor calls Acquire with the given TTL.
 func (c *Client) AcquireFor(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*Hold, error) {
 	return c.Get("Acquire", c.Locker.Acquire, ctx, key, c.Env.Opts(ttl, more...))
 }
 
+// Getter is Acquire or TryAcquire of a Locker.
 type Getter func(context.Context, string, ...lock.Option) (lock.Lease, error)
 
+// Get records a call of f, which is called op.
 func (c *Client) Get(op string, f Getter, ctx context.Context, key string, opts []lock.Option) (*Hold, error) {
 	e := c.Env
 	set, _ := lock.ResolveOptions(opts...)
@@ -123,6 +127,7 @@ func (c *Client) MustTry(key string, more ...lock.Option) *Hold {
 	return c.MustTryFor(key, c.Env.Long, more...)
 }
 
+// MustTryFor is TryFor on a key that must be free.
 func (c *Client) MustTryFor(key string, ttl time.Duration, more ...lock.Option) *Hold {
 	h, err := c.TryFor(c.Env.Ctx, key, ttl, more...)
 	if err != nil {
@@ -214,6 +219,7 @@ func (h *Hold) MustRelease() {
 	}
 }
 
+// Release releases the lease.
 func (h *Hold) Release(ctx context.Context) error {
 	h.see()
 	from := h.Client.Env.Log.Now()
@@ -226,6 +232,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	return err
 }
 
+// Renew renews the lease by hand.
 func (h *Hold) Renew() error {
 	from := h.Client.Env.Log.Now()
 	err := h.Client.call("Renew", h.Key, func() error { return h.Lease.Renew(h.Client.Env.Ctx) })
@@ -286,6 +293,7 @@ func (h *Hold) Until() time.Time {
 	return h.Client.Env.Log.Base.Add(h.Invoked + backend.ValidFor(h.EffectiveTTL()))
 }
 
+// EffectiveTTL is the TTL that the lease was asked for, or that of the run.
 func (h *Hold) EffectiveTTL() time.Duration {
 	if h.Settings.TTL > 0 {
 		return h.Settings.TTL

@@ -28,6 +28,7 @@ type Grip interface {
 	Gone(e *Env) time.Duration // when the server has certainly ended it, if it was never renewed
 }
 
+// Fence is the token of the lease.
 func (h *Hold) Fence() uint64 { return h.Token }
 
 // Party contends for keys: a Locker, or at the seam a backend.
@@ -38,6 +39,7 @@ type Party interface {
 	Refuses(key, why string)
 }
 
+// Take implements Party.
 func (c *Client) Take(key string, ttl time.Duration) (Grip, error) {
 	h, err := c.TryFor(c.Env.Ctx, key, ttl, lock.WithoutRenewal())
 	if err != nil {
@@ -46,8 +48,10 @@ func (c *Client) Take(key string, ttl time.Duration) (Grip, error) {
 	return h, nil
 }
 
+// Refuses implements Party.
 func (c *Client) Refuses(key, why string) { c.MustRefuse(key, why) }
 
+// Take implements Party.
 func (s *BackendClient) Take(key string, ttl time.Duration) (Grip, error) {
 	h, err := s.Try(s.Env.Request(key, "", ttl))
 	if err != nil {
@@ -56,6 +60,7 @@ func (s *BackendClient) Take(key string, ttl time.Duration) (Grip, error) {
 	return h, nil
 }
 
+// Refuses implements Party.
 func (s *BackendClient) Refuses(key, why string) { s.MustRefuse(key, why) }
 
 // PartyKind is a way to contend. Rules about holds that are not renewed run for each
@@ -66,6 +71,7 @@ type PartyKind struct {
 	Open func() Party
 }
 
+// Kinds are the ways to contend that the configuration allows.
 func (e *Env) Kinds() []PartyKind {
 	var out []PartyKind
 	if e.Claimed.WithoutRenewal {

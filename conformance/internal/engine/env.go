@@ -64,6 +64,7 @@ func (e *Env) Notef(format string, args ...any) {
 	e.notes = append(e.notes, fmt.Sprintf(format, args...))
 }
 
+// Failed reports whether a failure was recorded.
 func (e *Env) Failed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -83,6 +84,7 @@ func (e *Env) Owner(name string) string {
 	return secret
 }
 
+// OwnerName is the name that an explicit owner has in the evidence.
 func (e *Env) OwnerName(secret string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,6 +127,7 @@ func (e *Env) Window() time.Duration {
 // Locker opens a new client of the store.
 func (e *Env) Locker() *Client { return e.LockerFrom(e.OpenLocker) }
 
+// Lockers opens n new clients of the store.
 func (e *Env) Lockers(n int) []*Client {
 	out := make([]*Client, n)
 	for i := range out {
@@ -133,6 +136,7 @@ func (e *Env) Lockers(n int) []*Client {
 	return out
 }
 
+// LockerFrom is Locker with another way to open.
 func (e *Env) LockerFrom(open func(context.Context) (lock.Locker, error)) *Client {
 	c, err := e.open(open)
 	if err != nil {

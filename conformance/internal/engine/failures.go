@@ -121,6 +121,7 @@ func noAnswer(err error) bool {
 	return false
 }
 
+// Fail records a broken rule, which counts unless the excuse holds.
 func (e *Env) Fail(excuse Excuse, key, format string, args ...any) {
 	e.addFailure(-1, failure{key: key, excuse: excuse}, format, args...)
 }
@@ -204,6 +205,7 @@ var errorNames = []struct {
 	{lock.ErrReleased, "ErrReleased"}, {lock.ErrTooManyHolds, "ErrTooManyHolds"}, {context.Canceled, "context.Canceled"}, {context.DeadlineExceeded, "context.DeadlineExceeded"},
 }
 
+// ErrorName is the name of the error, if it is one that errorNames lists, or its text in quotes.
 func ErrorName(err error) string {
 	for _, n := range errorNames {
 		if err == n.err {

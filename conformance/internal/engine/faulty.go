@@ -41,6 +41,7 @@ func usesOptional(b backend.Backend) bool {
 	return false
 }
 
+// Implements reports whether the backend has the optional interface.
 func Implements[T any](b backend.Backend) bool {
 	_, ok := backend.As[T](b)
 	return ok
@@ -67,6 +68,7 @@ func (e *Env) Faulty() (*Client, *faultlock.Faults) { return e.FaultyAt(primitiv
 // Disturbed is faulty with the optional interfaces of the backend.
 func (e *Env) Disturbed() (*Client, *faultlock.Faults) { return e.FaultyAt(whole, nil) }
 
+// FaultyAt is Faulty with the given place for faults and options.
 func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultlock.Faults) {
 	var f *faultlock.Faults
 	var cl atomic.Pointer[Client]
@@ -96,4 +98,12 @@ func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultl
 	})
 	cl.Store(c)
 	return c, f
+}
+
+// Requests is how many requests of the operations were sent for the key.
+func Requests(f *faultlock.Faults, key string, ops ...faultlock.Op) (n int) {
+	for _, op := range ops {
+		n += f.Calls(op, key)
+	}
+	return n
 }

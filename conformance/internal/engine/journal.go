@@ -19,6 +19,7 @@ type Journal struct {
 	holds int
 }
 
+// NewHold numbers a hold.
 func (j *Journal) NewHold() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -24,6 +24,7 @@ type Lateness struct {
 // many are enough to know what is usual.
 const many = 8
 
+// Add takes note of one delay.
 func (l *Lateness) Add(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

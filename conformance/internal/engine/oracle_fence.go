@@ -17,6 +17,7 @@ type FencedRegister struct {
 	changed chan struct{} // closed by the next write
 }
 
+// NewFencedRegister makes a register that nobody has written.
 func NewFencedRegister() *FencedRegister { return &FencedRegister{changed: make(chan struct{})} }
 
 // FencedWrite is a write that arrived.
@@ -55,6 +56,7 @@ func (r *FencedRegister) Newer(granted time.Duration) (bool, <-chan struct{}) {
 	return false, r.changed
 }
 
+// Counts is how many writes were accepted, and how many refused.
 func (r *FencedRegister) Counts() (accepted, refused int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

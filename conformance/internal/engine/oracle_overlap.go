@@ -64,12 +64,14 @@ func (e *Env) addRecord(r *Record) {
 	e.records = append(e.records, r)
 }
 
+// IsReleased reports whether Release was called.
 func (r *Record) IsReleased() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.released >= 0
 }
 
+// Releasing takes note that Release is called.
 func (r *Record) Releasing(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,10 +24,12 @@ type FarHold struct {
 // At is a reading of the machine's clock as time since the case began.
 func (ps *Processes) At(mono int64) time.Duration { return ps.e.Log.At(ps.clock.time(mono)) }
 
+// Try calls TryAcquire in the process.
 func (p *Process) Try(key string, ttl time.Duration, unrenewed bool) (*FarHold, error) {
 	return p.get("TryAcquire", Command{Op: opTry, Key: key, TTL: ttl, Unrenewed: unrenewed, Limit: OpenLimit})
 }
 
+// Acquire calls Acquire in the process.
 func (p *Process) Acquire(key string, ttl, limit time.Duration) (*FarHold, error) {
 	return p.get("Acquire", Command{Op: opAcquire, Key: key, TTL: ttl, Limit: limit})
 }
@@ -159,6 +161,7 @@ func (h *FarHold) call(what, op string) (Answer, bool) {
 	return a, true
 }
 
+// Release releases the lease.
 func (h *FarHold) Release(context.Context) error {
 	h.Record.Releasing(h.p.Env.Log.Now())
 	a, ok := h.call("Release", opRelease)
@@ -169,6 +172,7 @@ func (h *FarHold) Release(context.Context) error {
 	return a.Error()
 }
 
+// Renew renews the lease by hand.
 func (h *FarHold) Renew() error {
 	from := h.p.Env.Log.Now()
 	a, ok := h.call("Renew", opRenew)
@@ -204,12 +208,14 @@ func (h *FarHold) MustLive(why string) {
 	}
 }
 
+// MustRelease releases a lease that is held.
 func (h *FarHold) MustRelease() {
 	if err := h.Release(h.p.Env.Ctx); err != nil {
 		h.p.Env.UnexpectedFatal(h.Key, err, "Release of a lease that was held returned %s; expected no error", Outcome(err))
 	}
 }
 
+// Fence is the token of the lease.
 func (h *FarHold) Fence() uint64 { return h.Token }
 
 // Until is when the lease ends at the earliest, as far as the process has told.

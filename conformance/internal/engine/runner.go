@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// runner runs cases, as many at a time as the settings allow, in the order in
+// Runner runs cases, as many at a time as the settings allow, in the order in
 // which they were queued.
-type runner struct {
+type Runner struct {
 	s *Settings
 
 	mu      sync.Mutex
@@ -23,7 +23,8 @@ type runner struct {
 	progress sync.Mutex
 }
 
-func NewRunner(s *Settings) *runner {
+// NewRunner makes a runner of the settings.
+func NewRunner(s *Settings) *Runner {
 	s.stalls = newStallMeter()
 	if s.Child != "" {
 		s.bystander = s.newBystander()
@@ -31,19 +32,20 @@ func NewRunner(s *Settings) *runner {
 	if s.Tidy && s.OpenBackend != nil {
 		s.used = new(usedKeys)
 	}
-	r := &runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
+	r := &Runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
 	close(r.calm)
 	return r
 }
 
-func (r *runner) Close() {
+// Close ends what ran beside the cases, and tidies up.
+func (r *Runner) Close() {
 	r.s.bystander.close()
 	r.s.stalls.close()
 	r.s.tidy()
 }
 
 // Queue takes a place in the order of cases.
-func (r *runner) Queue() <-chan struct{} {
+func (r *Runner) Queue() <-chan struct{} {
 	turn := make(chan struct{})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +63,7 @@ func (r *runner) Queue() <-chan struct{} {
 }
 
 // leave ends a first attempt.
-func (r *runner) leave() {
+func (r *Runner) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.firsts--; r.firsts == 0 {
@@ -76,7 +78,7 @@ func (r *runner) leave() {
 }
 
 // Run waits for the turn, runs the case and judges it.
-func (r *runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Result {
+func (r *Runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Result {
 	<-turn
 	leave := sync.OnceFunc(r.leave)
 	defer leave()
@@ -92,7 +94,7 @@ func (r *runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Resu
 	return res
 }
 
-func (r *runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
+func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	missing := rule.missing(r.s)
 	switch {
 	case ctx.Err() != nil:
@@ -142,7 +144,7 @@ func (r *runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 }
 
 // wanted asks the Config whether a case is to be repeated.
-func (r *runner) wanted(rule *Rule, res Result) bool {
+func (r *Runner) wanted(rule *Rule, res Result) bool {
 	if r.s.Repeat == nil {
 		return true
 	}
@@ -154,7 +156,7 @@ func (r *runner) wanted(rule *Rule, res Result) bool {
 
 // calmly waits until the first attempts of all cases have ended, which made some
 // of the load themselves, and for one of the places for repeats.
-func (r *runner) calmly(ctx context.Context) {
+func (r *Runner) calmly(ctx context.Context) {
 	r.mu.Lock()
 	calm := r.calm
 	r.mu.Unlock()
@@ -166,7 +168,7 @@ func (r *runner) calmly(ctx context.Context) {
 }
 
 // attempt runs the case once, and says for how long something was held up meanwhile.
-func (r *runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Duration, probe bool) (Result, time.Duration) {
+func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Duration, probe bool) (Result, time.Duration) {
 	e := newEnv(ctx, r.s, rule, n, ttl)
 	limit := r.s.limit(rule, ttl)
 	if probe {

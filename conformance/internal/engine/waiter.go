@@ -21,6 +21,7 @@ type Acquiring struct {
 	invoked time.Duration
 }
 
+// Acquiring begins to wait for the key.
 func (c *Client) Acquiring(key string, more ...lock.Option) *Acquiring {
 	ctx, cancel := context.WithCancel(c.Env.Ctx)
 	a := &Acquiring{Done: make(chan struct{}), Begun: make(chan struct{}), Cancel: cancel}

@@ -1,3 +1,4 @@
+// Package measure makes the measurements of conformance.Bench, which explains them.
 package measure
 
 import (
@@ -57,6 +58,7 @@ func (m *Measurer) lasting(ttl time.Duration) []lock.Option {
 	return []lock.Option{lock.WithTTL(ttl)}
 }
 
+// Serial has one goroutine acquire and release a free key.
 func (m *Measurer) Serial(loop func() bool) ([]Metric, error) {
 	l, closeIt, err := m.open()
 	if err != nil {
@@ -84,6 +86,7 @@ func pair(ctx context.Context, l lock.Locker, key string, opts []lock.Option) er
 	return nil
 }
 
+// Parallel has many goroutines do so, each with a key of its own.
 func (m *Measurer) Parallel(loop func() bool) ([]Metric, error) {
 	l, closeIt, err := m.open()
 	if err != nil {
@@ -150,6 +153,7 @@ type contention struct {
 	waits []time.Duration
 }
 
+// Contended has several Lockers compete for one key.
 func (m *Measurer) Contended(loop func() bool) ([]Metric, error) {
 	lockers := make([]lock.Locker, benchLockers)
 	for i := range lockers {
@@ -225,6 +229,7 @@ func (c *contention) add(waited, used time.Duration) {
 	c.used += used
 }
 
+// Held has one Locker hold many keys at once.
 func (m *Measurer) Held(loop func() bool) ([]Metric, error) {
 	l, closeIt, err := m.open()
 	if err != nil {

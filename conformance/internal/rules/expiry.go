@@ -302,7 +302,7 @@ func ttlGrain(e *engine.Env) {
 	if e.OpenBackend != nil {
 		var f *faultlock.Faults
 		a, f = e.Faulty()
-		sent = func(key string) int { return requests(f, key, sending...) }
+		sent = func(key string) int { return engine.Requests(f, key, sending...) }
 	}
 	var granted atomic.Int64
 	e.Each(len(ttls), func(i int) {

@@ -24,14 +24,14 @@ var faultRules = []*engine.Rule{
 		Statement: "Renewals that fail for a while and recover before the deadline are no loss.",
 		Seam:      true,
 		LimitTTLs: 30,
-		Run:       renewTransient,
+		Run:       engine.AtFaultSites(renewTransient),
 	},
 	{
 		Name:      "RenewUnknown",
 		Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimWithoutRenewal, engine.ClaimDeadline},
 		Seam:      true,
-		Run:       renewUnknown,
+		Run:       engine.AtFaultSites(renewUnknown),
 	},
 	{
 		Name:      "OwnGrantRecognised",
@@ -51,7 +51,7 @@ var faultRules = []*engine.Rule{
 		Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.",
 		Seam:      true,
 		LimitTTLs: 30,
-		Run:       lateGrant,
+		Run:       engine.AtFaultSites(lateGrant),
 	},
 	{
 		Name:      "ReleaseUnknown",
@@ -63,13 +63,13 @@ var faultRules = []*engine.Rule{
 		Name:      "ReleaseDelayed",
 		Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold.",
 		Seam:      true,
-		Run:       releaseDelayed,
+		Run:       engine.AtFaultSites(releaseDelayed),
 	},
 	{
 		Name:      "HandOverUnknown",
 		Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that.",
 		Seam:      true,
-		Run:       handOverUnknown,
+		Run:       engine.AtFaultSites(handOverUnknown),
 	},
 	{
 		Name:      "CancelMidRequest",
@@ -119,7 +119,7 @@ var faultRules = []*engine.Rule{
 		Statement: "Requests for some keys that hang hold up no try, wait, renewal or release of another key of the same client.",
 		Seam:      true,
 		LimitTTLs: 30,
-		Run:       hungKeyHoldsUpNoOther,
+		Run:       engine.AtFaultSites(hungKeyHoldsUpNoOther),
 	},
 	{
 		Name:      "LinearizableUnderFaults",
@@ -197,7 +197,7 @@ func grantWithinValidity(e *engine.Env, via engine.FaultSite) {
 // givenBack requires that a release is sent for a grant that came too late. To wait
 // for the end of its TTL is not enough: only the server knows when that began.
 func givenBack(e *engine.Env, c *faultlock.Faults, key string, delay time.Duration) {
-	for control := time.Now().Add(e.Slack()); requests(c, key, engine.OpsToEnd...) == 0; e.Pause(2 * time.Millisecond) {
+	for control := time.Now().Add(e.Slack()); engine.Requests(c, key, engine.OpsToEnd...) == 0; e.Pause(2 * time.Millisecond) {
 		if time.Now().After(control) {
 			e.Overduef(key, "no release had been sent %s after TryAcquire returned; expected one, because the server granted the key, with an answer that took %s", e.Slack(), delay)
 			return

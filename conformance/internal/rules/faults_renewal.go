@@ -44,13 +44,11 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 	}
 }
 
-func renewTransient(e *engine.Env) {
-	e.EachFaultSite(func(via engine.FaultSite) {
-		e.Together(
-			func() { disturbRenewals(e, via, "refused", faultlock.FailBefore()) },
-			func() { disturbRenewals(e, via, "lost", faultlock.FailAfter()) },
-		)
-	})
+func renewTransient(e *engine.Env, via engine.FaultSite) {
+	e.Together(
+		func() { disturbRenewals(e, via, "refused", faultlock.FailBefore()) },
+		func() { disturbRenewals(e, via, "lost", faultlock.FailAfter()) },
+	)
 }
 
 // disturbRenewals takes several leases at a time, whose renewals may share requests.
@@ -93,39 +91,37 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 	}
 }
 
-func renewUnknown(e *engine.Env) {
-	e.EachFaultSite(func(via engine.FaultSite) {
-		a, c := e.FaultyAt(via, nil)
-		b := e.Locker()
-		for i, f := range []faultlock.Fault{faultlock.FailAfter(), faultlock.Drop(), faultlock.FailAfter()} {
-			key := e.Key("%s-%d", via.Name, i)
-			h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
-			granted := h.Until()
-			e.Pause(e.TTL / 5)
-			c.Next(1, f, engine.OpsToKeep...)
-			err := h.Renew()
-			if err == nil || errors.Is(err, lock.ErrNotHeld) {
-				e.Unexpected(key, err, "Renew whose answer was lost returned %s; expected ErrOutcomeUnknown", engine.Outcome(err))
-			} else {
-				e.Is(key, err, "Renew whose answer was lost", lock.ErrOutcomeUnknown)
-			}
-			h.MustLive("the answer to one renewal was lost")
-			// The deadline is read as a time of day, which is exact to a little.
-			moved := func() time.Duration { return h.Until().Sub(granted) }
-			if m := moved(); m > e.TTL/10 || m < -e.TTL/10 {
-				e.Failf(key, "a renewal whose answer was lost moved the deadline by %s; expected it to stay, since nobody confirmed another", m)
-			}
-			b.MustRefuse(key, "it is held, whatever became of a renewal")
-			if err := h.Renew(); err != nil {
-				e.Latef(key, "the next Renew returned %s; expected no error", engine.Outcome(err))
-			} else if m := moved(); m < e.TTL/10 {
-				e.Latef(key, "a renewal that was confirmed %s after the grant moved the deadline by %s only", e.TTL/5, m)
-			}
-			if err := h.Release(e.Ctx); err != nil {
-				e.Latef(key, "Release returned %s; expected no error", engine.Outcome(err))
-			}
+func renewUnknown(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b := e.Locker()
+	for i, f := range []faultlock.Fault{faultlock.FailAfter(), faultlock.Drop(), faultlock.FailAfter()} {
+		key := e.Key("%s-%d", via.Name, i)
+		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		granted := h.Until()
+		e.Pause(e.TTL / 5)
+		c.Next(1, f, engine.OpsToKeep...)
+		err := h.Renew()
+		if err == nil || errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew whose answer was lost returned %s; expected ErrOutcomeUnknown", engine.Outcome(err))
+		} else {
+			e.Is(key, err, "Renew whose answer was lost", lock.ErrOutcomeUnknown)
 		}
-	})
+		h.MustLive("the answer to one renewal was lost")
+		// The deadline is read as a time of day, which is exact to a little.
+		moved := func() time.Duration { return h.Until().Sub(granted) }
+		if m := moved(); m > e.TTL/10 || m < -e.TTL/10 {
+			e.Failf(key, "a renewal whose answer was lost moved the deadline by %s; expected it to stay, since nobody confirmed another", m)
+		}
+		b.MustRefuse(key, "it is held, whatever became of a renewal")
+		if err := h.Renew(); err != nil {
+			e.Latef(key, "the next Renew returned %s; expected no error", engine.Outcome(err))
+		} else if m := moved(); m < e.TTL/10 {
+			e.Latef(key, "a renewal that was confirmed %s after the grant moved the deadline by %s only", e.TTL/5, m)
+		}
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release returned %s; expected no error", engine.Outcome(err))
+		}
+	}
 }
 
 func permanentStops(e *engine.Env) {

@@ -296,7 +296,7 @@ func cancelBeforeSend(e *engine.Env) {
 	if e.OpenBackend != nil {
 		var f *faultlock.Faults
 		a, f = e.Disturbed()
-		sent = func(key string) int { return requests(f, key, sending...) }
+		sent = func(key string) int { return engine.Requests(f, key, sending...) }
 	}
 	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
