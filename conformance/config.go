@@ -168,10 +168,10 @@ func (cfg Config) engine() engine.Config {
 		}
 	}
 	if progress := cfg.Progress; progress != nil {
-		c.Progress = func(r engine.Result) { progress(Result(r)) }
+		c.Progress = func(r engine.Result) { progress(result(r)) }
 	}
 	if repeat := cfg.Repeat; repeat != nil {
-		c.Repeat = func(r engine.Result) bool { return repeat(Result(r)) }
+		c.Repeat = func(r engine.Result) bool { return repeat(result(r)) }
 	}
 	return c
 }

@@ -48,28 +48,28 @@ type Operation struct {
 const Never = engine.Never
 
 // OperationKind says what an operation did.
-type OperationKind = engine.OperationKind
+type OperationKind string
 
 // The kinds of operations.
 const (
 	// Granted: an acquisition that returned a lease. It needs a free key, or one
 	// that its owner holds.
-	Granted = engine.Granted
+	Granted OperationKind = OperationKind(engine.Granted)
 	// Refused: a try that returned ErrHeld. It needs a key that another owner holds.
-	Refused = engine.Refused
+	Refused OperationKind = OperationKind(engine.Refused)
 	// MayGrant: an acquisition that returned an error, and may have been granted, or
 	// may be granted later, all the same.
-	MayGrant = engine.MayGrant
+	MayGrant OperationKind = OperationKind(engine.MayGrant)
 	// Kept: a renewal that succeeded. It needs the hold.
-	Kept = engine.Kept
+	Kept OperationKind = OperationKind(engine.Kept)
 	// Released: a release that succeeded. It needs the hold, and ends it.
-	Released = engine.Released
+	Released OperationKind = OperationKind(engine.Released)
 	// Ended: a call that returned ErrNotHeld. It needs the hold to have ended.
-	Ended = engine.Ended
+	Ended OperationKind = OperationKind(engine.Ended)
 	// MayEnd: a release whose outcome is not known, the clean-up after an
 	// acquisition that may have been granted, or a lease that is left to run out. It
 	// ends the hold if it is there.
-	MayEnd = engine.MayEnd
+	MayEnd OperationKind = OperationKind(engine.MayEnd)
 )
 
 // ErrInconclusive is what [Config.Judge] wraps when it could not decide in time. The
@@ -80,7 +80,10 @@ var ErrInconclusive = engine.ErrInconclusive
 func history(h engine.History) History {
 	ops := make([]Operation, len(h.Operations))
 	for i, op := range h.Operations {
-		ops[i] = Operation(op)
+		ops[i] = Operation{
+			Client: op.Client, Who: op.Who, Kind: OperationKind(op.Kind), Hold: op.Hold,
+			Owner: op.Owner, Token: op.Token, Call: op.Call, Return: op.Return,
+		}
 	}
 	return History{Rule: h.Rule, Key: h.Key, Tokens: h.Tokens, Operations: ops}
 }

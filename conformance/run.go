@@ -53,7 +53,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 				t.Helper()
 				turn := r.Queue()
 				once.Do(func() { close(begun) })
-				res := Result(r.Run(context.Background(), rule, turn))
+				res := result(r.Run(context.Background(), rule, turn))
 				mu.Lock()
 				total.Results = append(total.Results, res)
 				mu.Unlock()
@@ -93,7 +93,7 @@ func Check(ctx context.Context, cfg Config) (Report, error) {
 	var wg sync.WaitGroup
 	for i, rule := range s.Rules {
 		turn := r.Queue()
-		wg.Go(func() { results[i] = Result(r.Run(ctx, rule, turn)) })
+		wg.Go(func() { results[i] = result(r.Run(ctx, rule, turn)) })
 	}
 	wg.Wait()
 	incomplete := ""
