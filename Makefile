@@ -33,7 +33,7 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	@$(TESTRUN) -short $(CHECKED)
-	@$(GO) test -run '^(TestPage|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance
+	@$(GO) test -run '^(TestPage|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance ./conformance/internal/engine
 
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers

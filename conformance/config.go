@@ -2,17 +2,11 @@ package conformance
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"os"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
 // Config says what to test. One of Open and OpenBackend is needed; every other
@@ -131,269 +125,53 @@ type Config struct {
 	Repeat func(Result) bool
 }
 
-const (
-	minTTL      = 100 * time.Millisecond
-	openLimit   = 30 * time.Second
-	closeLimit  = 8 * time.Second
-	longTTL     = 30 * time.Second
-	defaultTTL  = time.Second
-	defaultKeys = "conformance/"
-)
-
-// settings is a checked Config.
-type settings struct {
-	Config
-	g        backend.Guarantees
-	says     bool // the lock states its guarantees itself
-	able     bool // the backend has optional interfaces that the lock package uses
-	ttl      time.Duration
-	long     time.Duration // for leases that must not expire during a case
-	fixed    bool          // only one TTL can be had
-	keySpace string        // KeyPrefix and a part that no other run has
-	rules    []*rule
-	stalls   *stallMeter
-	// bystander is there for locks that other processes can have.
-	bystander *bystander
-	pace      pace
-	pool      string // what Pool said at the beginning
-	used      *usedKeys
+// GuardedWrite is a value in the lock's own store for each key, which is written
+// through what the lock offers for guarded writes.
+type GuardedWrite struct {
+	// Write sets the value while the lease is held, and otherwise changes nothing
+	// and returns an error that matches lock.ErrNotHeld. It may end the lease.
+	Write func(ctx context.Context, lease lock.Lease, value string) error
+	// Open does what Write does, and calls between after its first step and before its
+	// last one: a transaction has begun, and keeps the key from others, but nothing is
+	// committed. Where a guarded write is one request there is nothing between, and Open
+	// is nil; the rule GuardedWriteHoldsUpNobody is then skipped.
+	Open func(ctx context.Context, lease lock.Lease, value string, between func()) error
+	// Read returns the value of the key, without any lock; empty when there is none.
+	Read func(ctx context.Context, key string) (string, error)
 }
 
-// prepare checks the Config and opens one client to see that it can be opened.
-func prepare(ctx context.Context, cfg Config) (*settings, error) {
-	s := &settings{Config: cfg}
-	switch {
-	case os.Getenv(childVar) != "":
-		return nil, errInChild
-	case cfg.Open == nil && cfg.OpenBackend == nil:
-		return nil, errors.New("conformance: Config needs Open or OpenBackend")
-	case cfg.Wrap != nil && cfg.OpenBackend == nil:
-		return nil, errors.New("conformance: Config.Wrap needs OpenBackend, for backends to wrap")
-	case cfg.TTL < 0 || cfg.Budget < 0 || cfg.Parallel < 0:
-		return nil, errors.New("conformance: Config.TTL, Budget and Parallel must not be negative")
-	case len(cfg.KeyPrefix) > 64:
-		return nil, fmt.Errorf("conformance: Config.KeyPrefix has %d bytes, at most 64 are allowed", len(cfg.KeyPrefix))
+// Store is a store of the lock that nobody has used yet.
+type Store struct {
+	// Open returns a client of it. The suite closes it.
+	Open func(ctx context.Context) (backend.Backend, error)
+	// Contents says what the store contains, in any words. The same text means: the
+	// same contents.
+	Contents func(ctx context.Context) (string, error)
+}
+
+// engine is the Config as the machinery takes it.
+func (cfg Config) engine() engine.Config {
+	c := engine.Config{
+		Name: cfg.Name, Open: cfg.Open, OpenBackend: cfg.OpenBackend, Wrap: cfg.Wrap,
+		Guarantees: cfg.Guarantees, TTL: cfg.TTL, Budget: cfg.Budget, Parallel: cfg.Parallel,
+		Remove: cfg.Remove, Kill: cfg.Kill, Guarded: (*engine.GuardedWrite)(cfg.Guarded),
+		EndSession: cfg.EndSession, Pool: cfg.Pool, Child: cfg.Child, Tidy: cfg.Tidy,
+		KeyPrefix: cfg.KeyPrefix, Only: cfg.Only, Seed: cfg.Seed, Logf: cfg.Logf,
 	}
-	if s.KeyPrefix == "" {
-		s.KeyPrefix = defaultKeys
+	if judge := cfg.Judge; judge != nil {
+		c.Judge = func(h engine.History) error { return judge(history(h)) }
 	}
-	if err := backend.ValidateKey(s.KeyPrefix); err != nil {
-		return nil, fmt.Errorf("conformance: Config.KeyPrefix: %w", err)
-	}
-	if s.Budget == 0 {
-		s.Budget = time.Minute
-	}
-	if s.Parallel == 0 {
-		s.Parallel = 12
-	}
-	if s.Logf == nil {
-		s.Logf = func(string, ...any) {}
-	}
-	var random [12]byte
-	_, _ = rand.Read(random[:])
-	s.keySpace = fmt.Sprintf("%s%x/", s.KeyPrefix, random[:4])
-	if s.Seed == 0 {
-		s.Seed = binary.LittleEndian.Uint64(random[4:])
-	}
-	var err error
-	if s.rules, err = selectRules(cfg.Only); err != nil {
-		return nil, err
-	}
-	if s.Pool != nil {
-		if s.pool, err = cfg.Pool(ctx); err != nil {
-			return nil, fmt.Errorf("conformance: Config.Pool: %w", err)
+	if untouched := cfg.Untouched; untouched != nil {
+		c.Untouched = func(ctx context.Context) (engine.Store, error) {
+			s, err := untouched(ctx)
+			return engine.Store(s), err
 		}
 	}
-	if err := s.probe(ctx); err != nil {
-		return nil, err
+	if progress := cfg.Progress; progress != nil {
+		c.Progress = func(r engine.Result) { progress(result(r)) }
 	}
-	if err := s.chooseTTL(); err != nil {
-		return nil, err
+	if repeat := cfg.Repeat; repeat != nil {
+		c.Repeat = func(r engine.Result) bool { return repeat(result(r)) }
 	}
-	if s.OpenBackend == nil && s.Kill == nil && !s.g.WithoutRenewal {
-		return nil, errors.New("conformance: expiry cannot be tested: the guarantees don't claim WithoutRenewal, so Config.Kill is needed to abandon a Locker")
-	}
-	if s.Name == "" {
-		s.Name = s.g.Name
-	}
-	return s, nil
-}
-
-// probe opens a client once, and learns the guarantees and which hooks exist.
-func (s *settings) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, openLimit)
-	defer cancel()
-	found := make(chan error, 1)
-	var (
-		g        backend.Guarantees
-		says     bool
-		removing bool
-		able     bool
-	)
-	go func() {
-		err := errors.New("conformance: Open ended its goroutine instead of returning (t.FailNow inside it?)")
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("conformance: opening a client panicked: %v\n%s", p, stack())
-			}
-			found <- err
-		}()
-		err = func() error {
-			if s.OpenBackend != nil {
-				b, err := s.OpenBackend(ctx)
-				if err != nil {
-					return fmt.Errorf("conformance: Config.OpenBackend failed: %w", err)
-				}
-				if b == nil {
-					return errors.New("conformance: Config.OpenBackend returned neither a backend nor an error")
-				}
-				g, says = b.Guarantees(), true
-				_, inspects := backend.As[backend.Inspector](b)
-				_, forces := backend.As[backend.ForceReleaser](b)
-				removing = inspects && forces
-				able = usesOptional(b)
-				go func() { _ = b.Close() }()
-			}
-			if s.Open != nil {
-				l, err := s.Open(ctx)
-				if err != nil {
-					return fmt.Errorf("conformance: Config.Open failed: %w", err)
-				}
-				if l == nil {
-					return errors.New("conformance: Config.Open returned neither a Locker nor an error")
-				}
-				if own, ok := lock.GuaranteesOf(l); ok && !says {
-					g, says = own, true
-				}
-				go func() { _ = l.Close() }()
-			}
-			return nil
-		}()
-	}()
-	select {
-	case err := <-found:
-		if err != nil {
-			return err
-		}
-	case <-ctx.Done():
-		return fmt.Errorf("conformance: opening a client did not end: %w", context.Cause(ctx))
-	}
-	s.g, s.says, s.able = g, says, able
-	switch {
-	case s.Guarantees != nil:
-		s.g = *s.Guarantees
-	case !says:
-		s.g = backend.Guarantees{Name: "unnamed lock", Expiry: backend.ClockUnknown, WithoutRenewal: s.Kill == nil}
-	}
-	if s.Remove == nil && removing {
-		s.Remove = s.forceRelease
-	}
-	return nil
-}
-
-// chooseTTL sets the TTLs that the cases use.
-func (s *settings) chooseTTL() error {
-	grain := max(s.g.TTLGrain, 1)
-	if s.g.MinTTL < 0 || s.g.MaxTTL < 0 || s.g.TTLGrain < 0 || s.g.TakeoverLag < 0 || (s.g.MaxTTL > 0 && s.g.MaxTTL < s.g.MinTTL) {
-		return fmt.Errorf("conformance: the guarantees contradict themselves: MinTTL %s, MaxTTL %s, TTLGrain %s, TakeoverLag %s",
-			s.g.MinTTL, s.g.MaxTTL, s.g.TTLGrain, s.g.TakeoverLag)
-	}
-	s.fixed = s.g.MaxTTL > 0 && s.g.MinTTL == s.g.MaxTTL
-	s.ttl = s.TTL
-	if s.ttl == 0 {
-		s.ttl = (max(s.g.MinTTL, defaultTTL) + grain - 1) / grain * grain
-		if s.g.MaxTTL > 0 {
-			s.ttl = min(s.ttl, s.g.MaxTTL)
-		}
-	}
-	if s.ttl < minTTL {
-		return fmt.Errorf("conformance: a TTL of %s is too short to test with, use at least %s", s.ttl, minTTL)
-	}
-	if err := s.g.CheckTTL(s.ttl); err != nil {
-		return fmt.Errorf("conformance: Config.TTL does not fit the guarantees: %w", err)
-	}
-	s.long = s.fit(max(longTTL, 4*s.ttl))
-	return nil
-}
-
-// fit returns the largest TTL up to d that the guarantees allow, and at least
-// the TTL of the run.
-func (s *settings) fit(d time.Duration) time.Duration {
-	if s.fixed {
-		return s.ttl
-	}
-	if s.g.MaxTTL > 0 {
-		d = min(d, s.g.MaxTTL)
-	}
-	grain := max(s.g.TTLGrain, 1)
-	return max(d/grain*grain, s.ttl)
-}
-
-// forceRelease is the Remove hook of backends that can inspect and force.
-func (s *settings) forceRelease(ctx context.Context, key string) error {
-	b, err := s.OpenBackend(ctx)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	inspector, _ := backend.As[backend.Inspector](b)
-	rec, err := inspector.Inspect(ctx, key)
-	if err != nil {
-		return err
-	}
-	forcer, _ := backend.As[backend.ForceReleaser](b)
-	return forcer.ForceRelease(ctx, key, rec.Token)
-}
-
-// openLocker opens a new client of the store.
-func (s *settings) openLocker(ctx context.Context) (lock.Locker, error) {
-	if s.Open != nil {
-		l, err := s.Open(ctx)
-		if err == nil && l == nil {
-			err = errors.New("neither a Locker nor an error")
-		}
-		return l, err
-	}
-	b, err := s.openBackend(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.wrap(b, s.ttl)
-}
-
-func (s *settings) openBackend(ctx context.Context) (backend.Backend, error) {
-	b, err := s.OpenBackend(ctx)
-	if err == nil && b == nil {
-		err = errors.New("neither a backend nor an error")
-	}
-	return b, err
-}
-
-// wrap makes a Locker of a backend.
-func (s *settings) wrap(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-	wrap := s.Wrap
-	if wrap == nil {
-		wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-			return lock.New(b, &lock.Options{TTL: ttl})
-		}
-	}
-	l, err := wrap(b, ttl)
-	if err == nil && l == nil {
-		err = errors.New("conformance: Config.Wrap returned neither a Locker nor an error")
-	}
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// stack is the stack of the calling goroutine, without the lines of recover.
-func stack() string {
-	buf := make([]byte, 16<<10)
-	text := string(buf[:runtime.Stack(buf, false)])
-	if _, after, ok := strings.Cut(text, "panic("); ok {
-		text = "panic(" + after
-	}
-	return text
+	return c
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mortiselock/lock/conformance/internal/engine"
+
 	"github.com/mortiselock/lock/backend"
 )
 
@@ -16,19 +18,19 @@ type Verdict string
 // The verdicts.
 const (
 	// Pass: no violation was seen.
-	Pass Verdict = "pass"
+	Pass Verdict = Verdict(engine.Pass)
 	// Fail: the rule was broken. The evidence says how.
-	Fail Verdict = "fail"
+	Fail Verdict = Verdict(engine.Fail)
 	// NotClaimed: the guarantees don't claim it, and it did not work when it was
 	// tried, or could not be tried.
-	NotClaimed Verdict = "not claimed"
+	NotClaimed Verdict = Verdict(engine.NotClaimed)
 	// Unclaimed: it worked, although the guarantees don't claim it.
-	Unclaimed Verdict = "works, not claimed"
+	Unclaimed Verdict = Verdict(engine.Unclaimed)
 	// Inconclusive: it was tried, again with longer TTLs, and this machine or the server
 	// was too slow for a judgement each time. The rule was neither kept nor broken.
-	Inconclusive Verdict = "inconclusive"
+	Inconclusive Verdict = Verdict(engine.Inconclusive)
 	// Skipped: something to test with is missing, or the rule does not apply.
-	Skipped Verdict = "skipped"
+	Skipped Verdict = Verdict(engine.Skipped)
 )
 
 // Result is what became of one rule.
@@ -42,6 +44,14 @@ type Result struct {
 	// numbers worth knowing, for a pass.
 	Evidence string  `json:"evidence,omitempty"`
 	Seconds  float64 `json:"seconds"`
+}
+
+// result is what the machinery says.
+func result(r engine.Result) Result {
+	return Result{
+		Rule: r.Rule, Subject: r.Subject, Statement: r.Statement,
+		Verdict: Verdict(r.Verdict), Evidence: r.Evidence, Seconds: r.Seconds,
+	}
 }
 
 // Report is the outcome of a run.

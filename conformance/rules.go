@@ -2,13 +2,11 @@ package conformance
 
 import (
 	"encoding/json"
-	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/rules"
 )
 
 // Rule is one promise that the suite tests.
@@ -39,172 +37,29 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 	}{plain(r), r.Limit.Seconds()})
 }
 
-// rule is a Rule with its case.
-type rule struct {
-	Rule
-	claims []claim
-	run    func(*env)
-}
-
-// claim is a part of the guarantees that switches rules on.
-type claim struct {
-	name string
-	made func(s *settings) bool
-}
-
-var (
-	claimTokens = claim{"Token", func(s *settings) bool {
-		return s.g.Token != "" && s.g.Token != backend.TokenNone
-	}}
-	claimReentrancy = claim{"Reentrancy", func(s *settings) bool {
-		return s.g.Reentrancy != "" && s.g.Reentrancy != backend.ReentrancyNone
-	}}
-	claimServerHolds = claim{"Reentrancy: server", func(s *settings) bool {
-		return s.g.Reentrancy == backend.ReentrancyServer
-	}}
-	claimFair           = claim{"Fair", func(s *settings) bool { return s.g.Fair }}
-	claimManualRenewal  = claim{"ManualRenewal", func(s *settings) bool { return s.g.ManualRenewal }}
-	claimWithoutRenewal = claim{"WithoutRenewal", func(s *settings) bool { return s.g.WithoutRenewal }}
-	claimLossSignal     = claim{"LossSignal", func(s *settings) bool { return s.g.LossSignal }}
-	claimDeadline       = claim{"Deadline", func(s *settings) bool { return s.g.Deadline }}
-	claimDetails        = claim{"HolderDetails", func(s *settings) bool { return s.g.HolderDetails }}
-	// A lock that states its guarantees itself knows this package's Locker, whose
-	// documentation promises the order. Adapters are not held to it.
-	claimLocalOrder = claim{"the order promised by lock.Locker", func(s *settings) bool { return s.says || s.g.Fair }}
-)
-
-// allRules lists every rule in the order in which cases start.
-var allRules = slices.Concat(
-	exclusionRules, releaseRules, expiryRules, renewalRules, lossRules, tokenRules, reentrancyRules,
-	waitingRules, processRules, keyRules, errorRules, closeRules, faultRules, backendRules, optionalRules, operateRules, lookRules, guardRules,
-)
-
-func init() {
-	seen := map[string]bool{}
-	for _, r := range allRules {
-		if seen[r.Name] || r.Name == "" || r.Statement == "" || r.run == nil || r.Subject == "" {
-			panic(fmt.Sprintf("conformance: rule %q is incomplete or defined twice", r.Name))
-		}
-		seen[r.Name] = true
-		if r.Limit == 0 {
-			r.Limit = 40 * time.Second
-		}
-		if r.LimitTTLs == 0 {
-			r.LimitTTLs = 20
-		}
-		names := make([]string, len(r.claims))
-		for i, c := range r.claims {
-			names[i] = c.name
-		}
-		r.Claim = strings.Join(names, ", ")
-	}
-}
-
-// subject puts a subject on its rules.
-func subject(name string, rules ...*rule) []*rule {
-	for _, r := range rules {
-		r.Subject = name
-	}
-	return rules
-}
-
 // Rules lists the rules of the suite in the order in which it runs them.
 func Rules() []Rule {
-	out := make([]Rule, len(allRules))
-	for i, r := range allRules {
-		out[i] = r.Rule
-	}
-	return out
-}
-
-// selectRules returns the rules that are named, or whose subject is named.
-func selectRules(only []string) ([]*rule, error) {
-	if len(only) == 0 {
-		return allRules, nil
-	}
-	var out []*rule
-	used := map[string]bool{}
-	for _, r := range allRules {
-		if slices.Contains(only, r.Name) || slices.Contains(only, r.Subject) {
-			out = append(out, r)
-			used[r.Name], used[r.Subject] = true, true
+	out := make([]Rule, len(rules.All))
+	for i, r := range rules.All {
+		names := make([]string, len(r.Claims))
+		for i, c := range r.Claims {
+			names[i] = c.Name
 		}
-	}
-	for _, name := range only {
-		if !used[name] {
-			return nil, fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(name), strings.Join(subjects(), ", "))
-		}
-	}
-	return out, nil
-}
-
-// subjects lists the subjects in the order of the rules.
-func subjects() []string {
-	var out []string
-	for _, r := range allRules {
-		if !slices.Contains(out, r.Subject) {
-			out = append(out, r.Subject)
+		out[i] = Rule{
+			Name: r.Name, Subject: r.Subject, Statement: r.Statement, Claim: strings.Join(names, ", "),
+			Seam: r.Seam, Limit: r.Limit, LimitTTLs: r.LimitTTLs,
 		}
 	}
 	return out
-}
-
-// nearest is the rule or the subject that the fewest changes of a letter make of name.
-func nearest(name string) string {
-	best, fewest := "", math.MaxInt
-	names := subjects()
-	for _, r := range allRules {
-		names = append(names, r.Name)
-	}
-	for _, candidate := range names {
-		if n := changes(strings.ToLower(name), strings.ToLower(candidate)); n < fewest {
-			best, fewest = candidate, n
-		}
-	}
-	return best
-}
-
-// changes is the edit distance of Levenshtein, in bytes.
-func changes(a, b string) int {
-	row := make([]int, len(b)+1) // of the prefix of a, to each prefix of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal, row[j+1] = row[j+1], min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // Claimed reports whether the guarantees claim what the rule tests. A rule without a
 // Claim is for every lock. A Rule that is not one of Rules is claimed by nobody.
 func (r Rule) Claimed(g backend.Guarantees) bool {
-	for _, known := range allRules {
+	for _, known := range rules.All {
 		if known.Name == r.Name {
-			return known.missing(&settings{g: g, says: true}) == nil
+			return known.ClaimedBy(g)
 		}
 	}
 	return false
-}
-
-// missing returns the first claim that is not made, or nil.
-func (r *rule) missing(s *settings) *claim {
-	for i := range r.claims {
-		if !r.claims[i].made(s) {
-			return &r.claims[i]
-		}
-	}
-	return nil
-}
-
-func (r *rule) limit(ttl time.Duration) time.Duration {
-	return r.Limit + time.Duration(r.LimitTTLs)*ttl
 }

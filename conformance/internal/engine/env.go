@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+)
+
+// Env is what a case works with. Its methods may be called from all goroutines
+// that the case started with together.
+type Env struct {
+	*Settings
+	TTL    time.Duration // of the leases that are left to expire; longer on a slow server and when a case is repeated
+	Long   time.Duration // of the leases that must not expire
+	rule   *Rule
+	caller context.Context // of the run
+	Ctx    context.Context // ends at the limit of the case, and when a goroutine of it gives up
+	cancel context.CancelCauseFunc
+	Log    *CallLog
+	Stem   string // begins every key of the case
+
+	mu       sync.Mutex
+	failures []failure
+	calls    map[string]snapshot // by key, as they were at the last failure
+	notes    []string
+	clients  []*Client
+	seams    []*BackendClient
+	records  []*Record
+	grants   map[backend.ID]*Grant // at the seam, by acquisition
+	removed  map[string][]time.Duration
+	secrets  map[string]string // explicit owner -> the name it has in the evidence
+	rng      *rand.Rand
+	sealed   bool // what follows is no evidence
+}
+
+func newEnv(caller context.Context, s *Settings, r *Rule, attempt int, ttl time.Duration) *Env {
+	ctx, cancel := context.WithCancelCause(caller)
+	e := &Env{
+		Settings: s, TTL: ttl, Long: s.Fit(max(longTTL, 4*ttl)), rule: r, caller: caller, Ctx: ctx, cancel: cancel,
+		Log:     newCallLog(time.Now()),
+		Stem:    fmt.Sprintf("%s%s/%d/", s.KeySpace, r.Name, attempt),
+		removed: map[string][]time.Duration{},
+		grants:  map[backend.ID]*Grant{},
+		calls:   map[string]snapshot{},
+		secrets: map[string]string{},
+		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
+	}
+	e.Log.used, e.Log.keys, e.Log.pace = s.used, e.Stem, &s.pace
+	return e
+}
+
+// Skipf ends the case without a verdict on the rule.
+func (e *Env) Skipf(format string, args ...any) { panic(skipped{fmt.Sprintf(format, args...)}) }
+
+// Notef adds a line that is shown when the rule passes.
+func (e *Env) Notef(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notes = append(e.notes, fmt.Sprintf(format, args...))
+}
+
+// Failed reports whether a failure was recorded.
+func (e *Env) Failed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.failures) > 0
+}
+
+// Key is a key that only this case uses.
+func (e *Env) Key(format string, args ...any) string { return e.Stem + fmt.Sprintf(format, args...) }
+
+// Owner makes an explicit owner that only this case uses. The name stands for it
+// in the evidence.
+func (e *Env) Owner(name string) string {
+	secret := fmt.Sprintf("owner-%s-%016x", name, e.Random(1<<62))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.secrets[secret] = name
+	return secret
+}
+
+// OwnerName is the name that an explicit owner has in the evidence.
+func (e *Env) OwnerName(secret string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if name, ok := e.secrets[secret]; ok {
+		return name
+	}
+	return "?"
+}
+
+// Random is a number below n.
+func (e *Env) Random(n int64) int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rng.Int64N(n)
+}
+
+// Randomly is a duration below d.
+func (e *Env) Randomly(d time.Duration) time.Duration { return time.Duration(e.Random(int64(d))) }
+
+// Slack is how much later than promised something may happen before it counts:
+// enough for a slow machine, less than what broken locks need.
+func (e *Env) Slack() time.Duration { return 2*time.Second + e.TTL/2 }
+
+// TakeoverLimit is how long an abandoned lease of the given TTL may keep others out.
+func (e *Env) TakeoverLimit(ttl time.Duration) time.Duration {
+	return ttl + e.Claimed.TakeoverLag + e.Slack()
+}
+
+// Rounds is how many rounds that take about d each fit into the share of the
+// budget that one case has.
+func (e *Env) Rounds(d time.Duration, least, most int) int {
+	return min(max(int(e.Budget/5/max(d, 1)), least), most)
+}
+
+// Window is how long a case that makes contention goes on.
+func (e *Env) Window() time.Duration {
+	return min(max(e.Budget/15, 300*time.Millisecond), 20*time.Second)
+}
+
+// Locker opens a new client of the store.
+func (e *Env) Locker() *Client { return e.LockerFrom(e.OpenLocker) }
+
+// Lockers opens n new clients of the store.
+func (e *Env) Lockers(n int) []*Client {
+	out := make([]*Client, n)
+	for i := range out {
+		out[i] = e.Locker()
+	}
+	return out
+}
+
+// LockerFrom is Locker with another way to open.
+func (e *Env) LockerFrom(open func(context.Context) (lock.Locker, error)) *Client {
+	c, err := e.open(open)
+	if err != nil {
+		e.UnexpectedFatal("", err, "a client could not be opened: %v", err)
+	}
+	return c
+}
+
+func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, error) {
+	ctx, cancel := context.WithTimeout(e.Ctx, OpenLimit)
+	defer cancel()
+	ev := e.Log.Begin("suite", "Open", "")
+	l, err := open(ctx)
+	e.Log.End(ev, Outcome(err))
+	e.Log.failed(ev, err)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := &Client{Env: e, Locker: l, Who: fmt.Sprintf("client %d", len(e.clients)+1), closed: -1}
+	e.clients = append(e.clients, c)
+	return c, nil
+}
+
+// Backend opens a new client of the store at the seam.
+func (e *Env) Backend() *BackendClient {
+	ctx, cancel := context.WithTimeout(e.Ctx, OpenLimit)
+	defer cancel()
+	ev := e.Log.Begin("suite", "OpenBackend", "")
+	b, err := e.openBackend(ctx)
+	e.Log.End(ev, Outcome(err))
+	e.Log.failed(ev, err)
+	if err != nil {
+		e.UnexpectedFatal("", err, "a backend could not be opened: %v", err)
+	}
+	s := &BackendClient{Env: e, Backend: b, Clock: backend.SystemClock()}
+	if c, ok := backend.As[backend.Clocked](b); ok {
+		s.Clock = c.Clock()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.Who = fmt.Sprintf("backend %d", len(e.seams)+1)
+	e.seams = append(e.seams, s)
+	return s
+}
+
+// RemoveByForce deletes the record of the key by force, or skips the case.
+func (e *Env) RemoveByForce(key string) {
+	if e.Remove == nil {
+		e.Skipf("needs Config.Remove, to delete a record by force")
+	}
+	e.mu.Lock()
+	e.removed[key] = append(e.removed[key], e.Log.Now())
+	e.mu.Unlock()
+	e.lapsing(key)
+	ev := e.Log.Begin("operator", "Remove", key)
+	err := e.Remove(e.Ctx, key)
+	e.Log.End(ev, Outcome(err))
+	if err != nil {
+		e.LateFatalf(key, "Config.Remove failed: %v", err)
+	}
+}
+
+// closeAll closes every client, without waiting for ever.
+func (e *Env) closeAll() {
+	e.mu.Lock()
+	clients, seams := e.clients, e.seams
+	e.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		if !c.killed.Load() {
+			wg.Go(func() { e.guardClose(c.Locker.Close) })
+		}
+	}
+	for _, s := range seams {
+		wg.Go(func() { e.guardClose(s.close) })
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	t := time.NewTimer(closeLimit)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		e.Logf("%s: clients were still closing after %s; they are left to it", e.rule.Name, closeLimit)
+	}
+}
+
+func (e *Env) guardClose(f func() error) {
+	defer func() { _ = recover() }() // a case about Close reports it
+	_ = f()
+}

@@ -1,0 +1,383 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+)
+
+// standStill has the machine stand still, as far as the case can tell.
+func (e *Env) standStill(d time.Duration) {
+	e.stalls.mu.Lock()
+	defer e.stalls.mu.Unlock()
+	e.stalls.stalls = append(e.stalls.stalls, stall{time.Now(), d})
+}
+
+func TestLateIsInconclusiveWhereSomethingWasHeldUp(t *testing.T) {
+	t.Parallel()
+	var ttls []time.Duration
+	res := one(t, memory(), &Rule{Run: func(e *Env) {
+		if ttls = append(ttls, e.TTL); len(ttls) == 1 {
+			e.standStill(200 * ms)
+			e.Latef("", "too late")
+		}
+	}})
+	assert.Equal(t, Pass, res.Verdict, res.Evidence)
+	require.Len(t, ttls, 2)
+	assert.GreaterOrEqual(t, ttls[1], delaysPerTTL*200*ms, "what held it up is a small part of the next TTL")
+
+	runs := 0
+	res = one(t, memory(), &Rule{Run: func(e *Env) {
+		runs++
+		e.standStill(time.Minute)
+		e.Latef("", "too late")
+	}})
+	assert.Equal(t, Inconclusive, res.Verdict, "neither kept nor broken")
+	assert.Equal(t, attempts, runs)
+	assert.Contains(t, res.Evidence, "held up for 1m0s")
+	assert.Contains(t, res.Evidence, "too late")
+
+	runs = 0
+	cfg := memory()
+	cfg.Repeat = func(r Result) bool {
+		assert.Equal(t, Result{Rule: "Made", Subject: "made", Statement: "A made-up rule.", Verdict: Inconclusive, Evidence: r.Evidence}, r)
+		return runs < 2
+	}
+	res = one(t, cfg, &Rule{Run: func(e *Env) {
+		runs++
+		e.standStill(time.Minute)
+		e.Latef("", "too late")
+	}})
+	assert.Equal(t, Inconclusive, res.Verdict)
+	assert.Equal(t, 2, runs, "no more often than the Config wants")
+
+	runs = 0
+	res = one(t, memory(), &Rule{Run: func(e *Env) {
+		runs++
+		e.standStill(time.Minute)
+		e.Failf("", "wrong, whenever it comes")
+	}})
+	assert.Equal(t, Fail, res.Verdict)
+	assert.Equal(t, 1, runs)
+	assert.Contains(t, res.Evidence, "held up for up to 1m0s")
+
+	runs = 0
+	res = one(t, memory(), &Rule{Run: func(e *Env) {
+		runs++
+		e.standStill(time.Minute)
+		e.Latef(e.Key("a"), "too late")
+		e.Failf(e.Key("b"), "wrong, whenever it comes")
+	}})
+	assert.Equal(t, Fail, res.Verdict, "what is late elsewhere excuses nothing")
+	assert.Equal(t, 1, runs)
+}
+
+// An expectation that a hold is there rests on its own time.
+func TestHoldsAreJudgedByTheirOwnTime(t *testing.T) {
+	t.Parallel()
+	breaks := func(e *Env, h Grip) { e.Failf(h.(*Grant).Key, "somebody else was granted it") }
+	grant := func(e *Env, ttl time.Duration) *Grant {
+		return e.Backend().MustTry(e.Request(e.Key("a"), "", ttl))
+	}
+	for name, c := range map[string]struct {
+		run  func(e *Env)
+		want Verdict
+	}{
+		"it is there":        {func(e *Env) { breaks(e, grant(e, e.Long)) }, Fail},
+		"it has run out":     {func(e *Env) { h := grant(e, e.TTL); e.Pause(e.TTL); breaks(e, h) }, Inconclusive},
+		"it was left to":     {func(e *Env) { h := grant(e, e.TTL); e.Expire(h); breaks(e, h) }, Fail},
+		"it was released":    {func(e *Env) { h := grant(e, e.TTL); _ = h.Release(e.Ctx); e.Pause(e.TTL); breaks(e, h) }, Fail},
+		"another one's time": {func(e *Env) { grant(e, e.TTL); e.Pause(e.TTL); e.Failf(e.Key("b"), "wrong") }, Fail},
+		"the last renewal": {func(e *Env) {
+			h := grant(e, e.TTL)
+			e.Pause(e.TTL / 2)
+			_ = h.Renew()
+			e.Pause(e.TTL * 6 / 10)
+			breaks(e, h)
+		}, Fail},
+		"its release came too late": {func(e *Env) {
+			h := grant(e, e.TTL)
+			e.Pause(e.TTL + e.TakeoverLimit(0))
+			_ = h.Release(e.Ctx)
+			breaks(e, h)
+		}, Inconclusive},
+		"its release failed in time": {func(e *Env) {
+			h := grant(e, e.Long)
+			_ = h.EndedBy(e, func() error { return h.Client.Release(e.Ctx, Stranger(h.Hold)) })
+			breaks(e, h)
+		}, Fail},
+		"its release unheard": {func(e *Env) {
+			h := e.Locker().MustTry(e.Key("a"))
+			h.MustRelease()
+			h.unheard(leastTimeout, fmt.Errorf("%w: i/o timeout", backend.ErrOutcomeUnknown))
+			e.Failf(h.Key, "it is still held")
+		}, Inconclusive},
+		"before it was judged": {func(e *Env) { e.TooSlowf("", "the machine stood still") }, Inconclusive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtually(t, func(t *testing.T) {
+				cfg := memory()
+				cfg.TTL = time.Second
+				cfg.Repeat = func(Result) bool { return false }
+				res := one(t, cfg, &Rule{Run: c.run})
+				assert.Equal(t, c.want, res.Verdict, res.Evidence)
+			})
+		})
+	}
+}
+
+// slowly answers after a while, as a slow server does.
+type slowly struct {
+	backend.Backend
+	by time.Duration
+}
+
+func (s slowly) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := s.Backend.Try(ctx, req)
+	time.Sleep(s.by)
+	return g, err
+}
+
+// stalling is a server whose renewals take long.
+type stalling struct {
+	backend.Backend
+	by time.Duration
+}
+
+func (s stalling) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	v, err := s.Backend.Renew(ctx, h)
+	time.Sleep(s.by)
+	return v, err
+}
+
+// Renewals that a Locker sends by itself are requests, too, and so are those of a Locker
+// whose requests meet faults. The faults themselves are no excuse.
+func TestSlowRenewalsExcuseALoss(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		stall time.Duration
+		fault faultlock.Fault
+		want  Verdict
+	}{
+		"a slow server":                 {800 * ms, faultlock.Pass(), Inconclusive},
+		"answers lost of a slow server": {300 * ms, faultlock.FailAfter(), Inconclusive},
+		"requests lost":                 {0, faultlock.FailBefore(), Fail},
+		"requests that hang":            {0, faultlock.HangBefore(), Fail},
+		"answers that are late":         {0, faultlock.DelayAfter(time.Second), Fail},
+	} {
+		for _, via := range []FaultSite{primitives, whole} {
+			t.Run(name+", "+via.Name, func(t *testing.T) {
+				t.Parallel()
+				virtually(t, func(t *testing.T) {
+					cfg := memory()
+					cfg.TTL = time.Second
+					cfg.Repeat = func(Result) bool { return false }
+					healthy := cfg.OpenBackend
+					cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+						b, err := healthy(ctx)
+						return stalling{b, c.stall}, err
+					}
+					res := one(t, cfg, &Rule{Run: func(e *Env) {
+						a, f := e.FaultyAt(via, nil)
+						h := a.MustTryFor(e.Key("a"), e.TTL)
+						f.All(c.fault, OpsToKeep...)
+						e.Within(10*time.Second, h.Lease.Context().Done())
+						h.MustLive("it is renewed")
+					}})
+					assert.Equal(t, c.want, res.Verdict, res.Evidence)
+				})
+			})
+		}
+	}
+}
+
+// A wait that ends before the server has answered can't tell of a holder. That is the lock's
+// fault only where answers come sooner.
+func TestRefusalsThatAreNotTold(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		by   time.Duration
+		want Verdict
+	}{
+		"a slow server": {time.Second, Inconclusive},
+		"a swift one":   {time.Millisecond, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtually(t, func(t *testing.T) {
+				cfg := memory()
+				cfg.TTL = 20 * time.Second
+				cfg.Repeat = func(Result) bool { return false }
+				healthy := cfg.OpenBackend
+				cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+					b, err := healthy(ctx)
+					return slowly{b, c.by}, err
+				}
+				res := one(t, cfg, &Rule{Run: func(e *Env) {
+					a, key := e.Locker(), e.Key("a")
+					a.MustTry(key)
+					waits := &Client{Env: e, Who: "client 2", Locker: unanswered{a.Locker}, closed: -1}
+					_, _ = waits.GivesUp(key, true, new(Lateness))
+				}})
+				assert.Equal(t, c.want, res.Verdict, res.Evidence)
+			})
+		})
+	}
+}
+
+// unanswered never hears of a holder.
+type unanswered struct{ lock.Locker }
+
+func (u unanswered) Acquire(ctx context.Context, _ string, _ ...lock.Option) (lock.Lease, error) {
+	<-ctx.Done()
+	return nil, fmt.Errorf("%w: %w", ctx.Err(), lock.ErrOutcomeUnknown)
+}
+
+func TestSlowServerGetsLongerTTLs(t *testing.T) {
+	t.Parallel()
+	virtually(t, slowServerGetsLongerTTLs)
+}
+
+func slowServerGetsLongerTTLs(t *testing.T) {
+	cfg := memory()
+	healthy := cfg.OpenBackend
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := healthy(ctx)
+		return slowly{b, 100 * ms}, err
+	}
+	ask := &Rule{Run: func(e *Env) {
+		s := e.Backend()
+		e.Each(20, func(i int) { s.MustTry(e.Request(e.Key("%d", i), "", e.Long)) })
+	}}
+	var ttl time.Duration
+	look := &Rule{Run: func(e *Env) { ttl = e.TTL }}
+	results := judged(t, cfg, ask, look)
+	assert.NotEqual(t, Fail, results[0].Verdict)
+	assert.NotEqual(t, Fail, results[1].Verdict)
+	assert.GreaterOrEqual(t, ttl, requestsPerTTL*100*ms)
+
+	s := Settings{TTL: time.Second}
+	assert.Equal(t, time.Second, s.nextTTL(0, 0))
+	assert.Equal(t, 2*time.Second, s.nextTTL(time.Second, 0))
+	assert.Equal(t, 6*time.Second, s.nextTTL(time.Second, 200*ms))
+	assert.Equal(t, longestRepeat, s.nextTTL(time.Second, time.Hour))
+	short := &Rule{Limit: 40 * time.Second, LimitTTLs: 20}
+	assert.Equal(t, time.Minute, s.limit(short, time.Second))
+	for range 64 {
+		s.pace.add(100 * ms)
+	}
+	assert.Equal(t, 3*time.Minute, s.limit(short, time.Second))
+	s.Claimed.MaxTTL, s.Claimed.MinTTL, s.Fixed = time.Second, time.Second, true
+	assert.Equal(t, time.Second, s.nextTTL(time.Second, time.Hour), "no other can be had")
+}
+
+// unheard says that the server has not answered, after a while.
+type unheard struct {
+	backend.Backend
+	after time.Duration
+}
+
+func (s unheard) Try(context.Context, backend.Request) (backend.Grant, error) {
+	time.Sleep(s.after)
+	return backend.Grant{}, fmt.Errorf("%w: i/o timeout", backend.ErrUnavailable)
+}
+
+func TestNoAnswerIsInconclusive(t *testing.T) {
+	t.Parallel()
+	for after, want := range map[time.Duration]Verdict{0: Fail, 2 * leastTimeout: Inconclusive} {
+		cfg := memory()
+		healthy := cfg.OpenBackend
+		cfg.Repeat = func(Result) bool { return false }
+		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+			b, err := healthy(ctx)
+			return unheard{b, after}, err
+		}
+		cfg.TTL = 10 * time.Second
+		res := one(t, cfg, &Rule{Run: func(e *Env) { e.Backend().MustTry(e.Request(e.Key("a"), "", e.Long)) }})
+		assert.Equal(t, want, res.Verdict, res.Evidence)
+	}
+}
+
+func TestHangingIsNotSlow(t *testing.T) {
+	t.Parallel()
+	virtually(t, hangingIsNotSlow)
+}
+
+func hangingIsNotSlow(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	res := one(t, memory(), &Rule{Limit: 2 * time.Second, Run: func(e *Env) {
+		e.standStill(50 * ms)
+		c := e.Locker()
+		c.Locker = stuck{c.Locker, release}
+		_, _ = c.Try(e.Key("stuck"))
+	}})
+	assert.Equal(t, Fail, res.Verdict, "whatever the machine does")
+
+	n := 0
+	cfg := memory()
+	cfg.Repeat = func(Result) bool { return false }
+	res = one(t, cfg, &Rule{Limit: 500 * ms, Run: func(e *Env) {
+		s := e.Backend()
+		for {
+			n++
+			_ = s.MustTry(e.Request(e.Key("%d", n), "", e.Long)).Release(e.Ctx)
+			e.standStill(time.Second)
+			e.Pause(ms)
+		}
+	}})
+	assert.Equal(t, Inconclusive, res.Verdict, "%d requests: it goes on, on a slow machine: %s", n, res.Evidence)
+}
+
+// What a request took that nothing but the server could hold up excuses what is late.
+func TestBystanderSeesWhatHoldsTheServerUp(t *testing.T) {
+	t.Parallel()
+	var slow atomic.Bool
+	cfg := memory()
+	cfg.Child = "never made"
+	inner := cfg.OpenBackend
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := inner(ctx)
+		return slowAtTimes{b, &slow}, err
+	}
+	runs := 0
+	res := one(t, cfg, &Rule{Run: func(e *Env) {
+		if runs++; runs > 1 {
+			return
+		}
+		assert.Less(t, e.heldUp(AnyRequest), time.Second)
+		slow.Store(true)
+		for e.heldUp(AnyRequest) < time.Second {
+			e.Pause(10 * ms)
+		}
+		assert.Less(t, e.heldUp(ThisProcess), time.Second)
+		slow.Store(false)
+		e.Latef("", "too late")
+	}})
+	assert.Equal(t, Pass, res.Verdict, res.Evidence)
+	assert.Equal(t, 2, runs)
+}
+
+type slowAtTimes struct {
+	backend.Backend
+	slow *atomic.Bool
+}
+
+func (s slowAtTimes) Clock() backend.Clock { return s.Backend.(backend.Clocked).Clock() }
+
+func (s slowAtTimes) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	for s.slow.Load() && ctx.Err() == nil {
+		time.Sleep(10 * ms)
+	}
+	return s.Backend.Try(ctx, req)
+}

@@ -1,0 +1,261 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Runner runs cases, as many at a time as the settings allow, in the order in
+// which they were queued.
+type Runner struct {
+	s *Settings
+
+	mu      sync.Mutex
+	free    int
+	waiting []chan struct{}
+	firsts  int           // first attempts that have not ended
+	calm    chan struct{} // closed while there are none
+	repeats chan struct{} // as many tokens as repeats at a time
+
+	progress sync.Mutex
+}
+
+// NewRunner makes a runner of the settings.
+func NewRunner(s *Settings) *Runner {
+	s.stalls = newStallMeter()
+	if s.Child != "" {
+		s.bystander = s.newBystander()
+	}
+	if s.Tidy && s.OpenBackend != nil {
+		s.used = new(usedKeys)
+	}
+	r := &Runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
+	close(r.calm)
+	return r
+}
+
+// Close ends what ran beside the cases, and tidies up.
+func (r *Runner) Close() {
+	r.s.bystander.close()
+	r.s.stalls.close()
+	r.s.tidy()
+}
+
+// Queue takes a place in the order of cases.
+func (r *Runner) Queue() <-chan struct{} {
+	turn := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.firsts == 0 {
+		r.calm = make(chan struct{})
+	}
+	r.firsts++
+	if r.free > 0 {
+		r.free--
+		close(turn)
+	} else {
+		r.waiting = append(r.waiting, turn)
+	}
+	return turn
+}
+
+// leave ends a first attempt.
+func (r *Runner) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.firsts--; r.firsts == 0 {
+		close(r.calm)
+	}
+	if len(r.waiting) == 0 {
+		r.free++
+		return
+	}
+	close(r.waiting[0])
+	r.waiting = r.waiting[1:]
+}
+
+// Run waits for the turn, runs the case and judges it.
+func (r *Runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Result {
+	<-turn
+	leave := sync.OnceFunc(r.leave)
+	defer leave()
+	begun := time.Now()
+	res := r.verdict(ctx, rule, leave)
+	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
+	res.Seconds = time.Since(begun).Seconds()
+	if r.s.Progress != nil {
+		r.progress.Lock()
+		defer r.progress.Unlock()
+		r.s.Progress(res)
+	}
+	return res
+}
+
+func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
+	missing := rule.missing(r.s)
+	switch {
+	case ctx.Err() != nil:
+		return interrupted(ctx, "not tried")
+	case rule.Seam && r.s.OpenBackend == nil:
+		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
+	}
+	var res Result
+	ttl := r.s.nextTTL(0, 0)
+	for n := 1; ; n++ {
+		var heldUp time.Duration
+		res, heldUp = r.attempt(ctx, rule, n, ttl, missing != nil)
+		if res.Verdict != Inconclusive || n == attempts || ctx.Err() != nil || !r.wanted(rule, res) {
+			break
+		}
+		next := r.s.nextTTL(ttl, heldUp)
+		why, _, _ := strings.Cut(res.Evidence, "\n")
+		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s when it is calmer: %s", rule.Name, ttl, next, why)
+		ttl = next
+		if n == 1 {
+			leave()
+			r.calmly(ctx)
+			defer func() { <-r.repeats }()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if res.Verdict == Inconclusive && ctx.Err() != nil {
+		res = interrupted(ctx, notToEnd) // what a calmer machine would have shown stays unknown
+	}
+	if missing != nil {
+		switch res.Verdict {
+		case Pass:
+			res.Verdict = Unclaimed
+		case Fail:
+			first, _, _ := strings.Cut(res.Evidence, "\n")
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; seen when it was tried: %s", missing.Name, first)}
+		case Inconclusive:
+			first, _, _ := strings.Cut(res.Evidence, "\n")
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; inconclusive when it was tried: %s", missing.Name, first)}
+		case Skipped:
+			res = Result{Verdict: NotClaimed, Evidence: fmt.Sprintf("the guarantees don't claim %s; not tried: %s", missing.Name, strings.TrimPrefix(res.Evidence, "not tried: "))}
+		}
+	}
+	return res
+}
+
+// wanted asks the Config whether a case is to be repeated.
+func (r *Runner) wanted(rule *Rule, res Result) bool {
+	if r.s.Repeat == nil {
+		return true
+	}
+	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
+	r.progress.Lock()
+	defer r.progress.Unlock()
+	return r.s.Repeat(res)
+}
+
+// calmly waits until the first attempts of all cases have ended, which made some
+// of the load themselves, and for one of the places for repeats.
+func (r *Runner) calmly(ctx context.Context) {
+	r.mu.Lock()
+	calm := r.calm
+	r.mu.Unlock()
+	select {
+	case <-calm:
+	case <-ctx.Done():
+	}
+	r.repeats <- struct{}{}
+}
+
+// attempt runs the case once, and says for how long something was held up meanwhile.
+func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Duration, probe bool) (Result, time.Duration) {
+	e := newEnv(ctx, r.s, rule, n, ttl)
+	limit := r.s.limit(rule, ttl)
+	if probe {
+		limit = min(limit, 10*time.Second+10*e.TTL)
+	}
+	ended := make(chan any, 1)
+	go func() {
+		end := e.Guard(func() { rule.Run(e) })
+		if _, skip := end.(skipped); !skip { // what was seen counts, however slow it was
+			if more := e.Guard(e.checkOverlap); end == nil {
+				end = more
+			}
+		}
+		ended <- end
+	}()
+	end, inTime := await(ended, limit)
+	if !inTime {
+		hanging, late := e.Log.hanging(), e.Timely()
+		if idle := e.Log.idle(); idle >= limit/2 && idle > delaysPerTTL*e.heldUp(AnyRequest) {
+			late = Excuse{} // it hangs
+		}
+		if hanging == "" {
+			hanging = "none; it was waiting for something that did not happen"
+		}
+		e.Fail(late, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		e.seal()
+		e.cancel(fmt.Errorf("conformance: the limit of %s", limit))
+		patience := time.NewTimer(3 * time.Second)
+		select {
+		case end = <-ended:
+		case <-patience.C:
+			r.s.Logf("%s: calls hang although their context has ended; the run goes on without them", rule.Name)
+		}
+		patience.Stop()
+	}
+	over := e.caller.Err() != nil
+	e.cancel(errCaseOver)
+	e.closeAll()
+	heldUp := e.heldUp(AnyRequest) // with what was under way when the case ended
+	return e.judge(end, over, heldUp), heldUp
+}
+
+// await waits for the end of the case until its limit.
+func await(ended <-chan any, limit time.Duration) (end any, inTime bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case end = <-ended:
+		return end, true
+	case <-timer.C:
+		return nil, false
+	}
+}
+
+const notToEnd = "not tried to its end"
+
+// interrupted is the result of a case that the end of the caller's context has kept
+// from its turn or cut short: it says nothing about the lock.
+func interrupted(caller context.Context, what string) Result {
+	return Result{Verdict: Skipped, Evidence: what + ": the run was cancelled: " + context.Cause(caller).Error()}
+}
+
+// judge makes a result of what the case has seen. cut: the caller's context ended
+// before the case did. What was broken before that stays broken.
+func (e *Env) judge(end any, cut bool, heldUp time.Duration) Result {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.failures) > 0 {
+		evidence := e.evidence()
+		if why := e.doubtful(); why != "" {
+			return Result{Verdict: Inconclusive, Evidence: why + "\n" + evidence}
+		}
+		if heldUp >= stallNoted {
+			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))
+		}
+		return Result{Verdict: Fail, Evidence: evidence}
+	}
+	if cut {
+		return interrupted(e.caller, notToEnd)
+	}
+	switch end := end.(type) {
+	case Abort:
+		return Result{Verdict: Inconclusive, Evidence: "the case was given up"}
+	case skipped:
+		return Result{Verdict: Skipped, Evidence: end.reason}
+	case inconclusive:
+		return Result{Verdict: Inconclusive, Evidence: end.reason}
+	}
+	return Result{Verdict: Pass, Evidence: strings.Join(e.notes, "\n")}
+}

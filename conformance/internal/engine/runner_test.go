@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// memory is a Config on a store of its own.
+func memory() Config {
+	store := memlock.NewStore(nil)
+	return Config{
+		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+			return memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		},
+		TTL: 300 * time.Millisecond, Budget: 5 * time.Second,
+	}
+}
+
+// virtually runs f in a bubble, where waiting takes no time and nothing is late. What
+// still waits there in the end is given time to end.
+func virtually(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f(t)
+		time.Sleep(time.Hour)
+	})
+}
+
+// judged runs made-up rules.
+func judged(t *testing.T, cfg Config, rules ...*Rule) []Result {
+	t.Helper()
+	return judgedUntil(t.Context(), t, cfg, rules...)
+}
+
+// judgedUntil is judged, by a caller that may give up.
+func judgedUntil(ctx context.Context, t *testing.T, cfg Config, rules ...*Rule) []Result {
+	t.Helper()
+	for _, r := range rules {
+		if r.Name == "" {
+			r.Name, r.Subject, r.Statement = "Made", "made", "A made-up rule."
+		}
+		if r.Limit == 0 {
+			r.Limit = 30 * time.Second
+		}
+	}
+	s, err := Prepare(t.Context(), cfg, rules)
+	require.NoError(t, err)
+	r := NewRunner(s)
+	defer r.Close()
+	var results []Result
+	for _, x := range rules {
+		results = append(results, r.Run(ctx, x, r.Queue()))
+	}
+	return results
+}
+
+func one(t *testing.T, cfg Config, r *Rule) Result {
+	t.Helper()
+	return judged(t, cfg, r)[0]
+}
+
+func TestEvidenceShowsTheHistory(t *testing.T) {
+	t.Parallel()
+	res := one(t, memory(), &Rule{Run: func(e *Env) {
+		a, b := e.Locker(), e.Locker()
+		h := a.MustTry(e.Key("noise"))
+		h.MustRelease()
+		key := e.Key("a")
+		a.MustTry(key)
+		_, err := b.Try(key)
+		e.Failf(key, "expected this, saw %s", Outcome(err))
+	}})
+	assert.Equal(t, Fail, res.Verdict)
+	for _, part := range []string{"expected this, saw error", "matches ErrHeld", "client 1", "client 2", "TryAcquire: granted, token", "deadline"} {
+		assert.Contains(t, res.Evidence, part)
+	}
+	assert.NotContains(t, res.Evidence, "noise", "calls on other keys are left out")
+}
+
+func TestHangingCaseIsGivenUp(t *testing.T) {
+	t.Parallel()
+	virtually(t, hangingCaseIsGivenUp)
+}
+
+func hangingCaseIsGivenUp(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	results := judged(t, memory(),
+		&Rule{Limit: 100 * time.Millisecond, Run: func(e *Env) {
+			c := e.Locker()
+			c.Locker = stuck{c.Locker, release}
+			_, _ = c.Try(e.Key("stuck"))
+		}},
+		&Rule{Limit: 100 * time.Millisecond, Run: func(e *Env) {
+			<-e.Ctx.Done() // obeys its context, and then fails for that reason
+			e.Failf("", "a failure that only the end of the context made")
+		}},
+		&Rule{Run: func(*Env) {}})
+	assert.Equal(t, Fail, results[0].Verdict)
+	assert.Contains(t, results[0].Evidence, "did not end within its limit of 100ms")
+	assert.Regexp(t, `client 1 in TryAcquire\(".*stuck"\) since`, results[0].Evidence)
+	assert.Equal(t, Fail, results[1].Verdict)
+	assert.NotContains(t, results[1].Evidence, "only the end of the context")
+	assert.Equal(t, Pass, results[2].Verdict, "the run goes on")
+}
+
+type stuck struct {
+	lock.Locker
+	release chan struct{}
+}
+
+func (s stuck) TryAcquire(context.Context, string, ...lock.Option) (lock.Lease, error) {
+	<-s.release
+	return nil, errors.New("stuck")
+}
+
+func TestPanicsAndGoexitAreFailures(t *testing.T) {
+	t.Parallel()
+	results := judged(t, memory(),
+		&Rule{Run: func(*Env) { panic("the lock under test broke") }},
+		&Rule{Run: func(e *Env) {
+			e.Each(3, func(i int) {
+				if i == 1 {
+					panic(fmt.Errorf("goroutine %d broke", i))
+				}
+				<-e.Ctx.Done()
+				panic(Abort{})
+			})
+		}, Limit: 200 * time.Millisecond},
+		&Rule{Run: func(*Env) { runtime.Goexit() }},
+	)
+	for i, text := range []string{"the lock under test broke", "goroutine 1 broke", "runtime.Goexit"} {
+		assert.Equal(t, Fail, results[i].Verdict)
+		assert.Contains(t, results[i].Evidence, text)
+	}
+	assert.Contains(t, results[0].Evidence, "runner_test.go", "with the stack")
+}
+
+func TestClaimsAreHeldBothWays(t *testing.T) {
+	t.Parallel()
+	made := Claim{"something", func(*Settings) bool { return true }}
+	missing := Claim{"something else", func(*Settings) bool { return false }}
+	works := func(*Env) {}
+	fails := func(e *Env) { e.Failf("", "it does not work") }
+	skips := func(e *Env) { e.Skipf("there is nothing to test with") }
+	for _, c := range []struct {
+		rule *Rule
+		want Verdict
+		text string
+	}{
+		{&Rule{Claims: []Claim{made}, Run: works}, Pass, ""},
+		{&Rule{Claims: []Claim{made}, Run: fails}, Fail, "it does not work"},
+		{&Rule{Claims: []Claim{made}, Run: skips}, Skipped, "nothing to test with"},
+		{&Rule{Claims: []Claim{made, missing}, Run: works}, Unclaimed, ""},
+		{&Rule{Claims: []Claim{missing}, Run: fails}, NotClaimed, "don't claim something else; seen when it was tried"},
+		{&Rule{Claims: []Claim{missing}, Run: skips}, NotClaimed, "not tried: there is nothing"},
+		{&Rule{Run: fails}, Fail, "it does not work"},
+	} {
+		res := one(t, memory(), c.rule)
+		assert.Equal(t, c.want, res.Verdict)
+		assert.Contains(t, res.Evidence, c.text)
+	}
+}
+
+func TestEveryCaseChecksExclusion(t *testing.T) {
+	t.Parallel()
+	res := one(t, memory(), &Rule{Run: func(e *Env) {
+		key := e.Key("a")
+		for range 2 {
+			c := e.LockerFrom(func(context.Context) (lock.Locker, error) {
+				return memlock.New(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)}) // not shared
+			})
+			c.MustTry(key)
+		}
+	}})
+	assert.Equal(t, Fail, res.Verdict)
+	assert.Contains(t, res.Evidence, "valid at the same time: client 1 was granted it at")
+}
+
+func TestTTLFitsTheGuarantees(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		g    backend.Guarantees
+		ttl  time.Duration
+		long time.Duration
+	}{
+		{backend.Guarantees{}, time.Second, 30 * time.Second},
+		{backend.Guarantees{MinTTL: 2 * time.Second, TTLGrain: time.Second}, 2 * time.Second, 30 * time.Second},
+		{backend.Guarantees{MinTTL: time.Millisecond, TTLGrain: 700 * time.Millisecond}, 1400 * time.Millisecond, 29400 * time.Millisecond},
+		{backend.Guarantees{MinTTL: 4 * time.Second, MaxTTL: 4 * time.Second}, 4 * time.Second, 4 * time.Second},
+		{backend.Guarantees{MinTTL: 4 * time.Second, MaxTTL: 20 * time.Second}, 4 * time.Second, 20 * time.Second},
+	} {
+		s := Settings{Claimed: c.g}
+		require.NoError(t, s.chooseTTL())
+		assert.Equal(t, c.ttl, s.TTL)
+		assert.Equal(t, c.long, s.Long)
+		assert.Equal(t, c.g.MaxTTL == 4*time.Second, s.Fixed)
+	}
+}
+
+// A caller that gives up learns nothing of the cases under way, but for what they had
+// seen for certain by then.
+func TestCancelledCaseIsNotBroken(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("the caller has gone")
+	for name, c := range map[string]struct {
+		run  func(e *Env, giveUp func())
+		want Verdict
+	}{
+		"failed afterwards": {func(e *Env, giveUp func()) {
+			giveUp()
+			e.Failf("", "Acquire returned context canceled")
+		}, Skipped},
+		"ended by a failure afterwards": {func(e *Env, giveUp func()) {
+			a := e.Locker()
+			giveUp()
+			a.MustTry(e.Key("a"))
+		}, Skipped},
+		"waiting for what does not come": {func(e *Env, giveUp func()) {
+			giveUp()
+			e.Within(time.Hour, make(chan struct{}))
+		}, Skipped},
+		"beyond its limit": {func(e *Env, giveUp func()) {
+			giveUp()
+			time.Sleep(500 * ms) // the limit is 100 ms
+		}, Skipped},
+		"ended without a failure": {func(_ *Env, giveUp func()) { giveUp() }, Skipped},
+		"failed before": {func(e *Env, giveUp func()) {
+			e.Failf("", "seen while all was well")
+			giveUp()
+			e.Failf("", "Acquire returned context canceled")
+		}, Fail},
+		"late before, while the machine stood still": {func(e *Env, giveUp func()) {
+			e.Latef("", "late")
+			e.Log.longest = 10 * time.Second
+			giveUp()
+		}, Skipped},
+		"proved": {func(e *Env, giveUp func()) {
+			giveUp()
+			e.ProofAt(-1, "", "two leases were valid at the same time")
+		}, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			made := &Rule{Run: func(e *Env) { c.run(e, func() { cancel(gone) }) }}
+			if name == "beyond its limit" {
+				made.Limit = 100 * ms
+			}
+			res := judgedUntil(ctx, t, memory(), made)[0]
+			assert.Equal(t, c.want, res.Verdict, res.Evidence)
+			assert.NotContains(t, res.Evidence, "context canceled")
+			if c.want == Skipped {
+				assert.Contains(t, res.Evidence, gone.Error())
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package rules
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func listShowsHeldKeys(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	l := optional[backend.Lister](b, "Lister")
+	list := func(prefix string, most int) map[string]backend.Record {
+		found := map[string]backend.Record{}
+		ev := e.Log.Begin(b.Who, "List", prefix)
+		calls := 0
+		err := l.List(e.Ctx, prefix, func(rec backend.Record) bool {
+			calls++
+			if _, twice := found[rec.Key]; twice {
+				e.Failf(rec.Key, "List shows the key twice")
+			}
+			found[rec.Key] = rec
+			return len(found) < most
+		})
+		e.Log.End(ev, fmt.Sprintf("%s, %d keys", engine.Outcome(err), len(found)))
+		if err != nil {
+			e.UnexpectedFatal(prefix, err, "List returned %s; expected no error", engine.Outcome(err))
+		}
+		if calls > most {
+			e.Failf(prefix, "List called visit %d times although it returned false the %dth time", calls, most)
+		}
+		return found
+	}
+	const all = 1000
+	// Brackets, stars and the like have a meaning in some servers' patterns.
+	prefix := e.Key("[a-z]*?%%_\\")
+	var held []*engine.Grant
+	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9"} {
+		req := e.Request(name, "", e.Long)
+		req.Holder = backend.Holder{Label: "a label"}
+		held = append(held, a.MustTry(req))
+	}
+	a.MustTry(e.Request(e.Key("abcd"), "", e.Long)) // a pattern would match it
+	gone := a.MustTry(e.Request(prefix+"gone", "", e.Long))
+	_ = gone.Release(e.Ctx)
+	// A listing that took longer than the shortest of these holds tells nothing.
+	missing := func(key, format string, args ...any) {
+		for _, h := range held {
+			if !time.Now().Before(h.Until()) {
+				e.TooSlowf(key, "the hold on %q had run out before the list was complete", h.Key)
+			}
+		}
+		e.Failf(key, format, args...)
+	}
+	found := list(prefix, all)
+	for _, h := range held {
+		rec, ok := found[h.Key]
+		switch {
+		case !ok:
+			missing(h.Key, "List does not show a key that is held")
+		case rec.Token != h.Token || rec.Holds != 1 || rec.Holder.Label != "a label":
+			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, a label", rec.Token, rec.Holds, rec.Holder, h.Token)
+		}
+		delete(found, h.Key)
+	}
+	for key := range found {
+		e.Failf(key, "List of the prefix %q shows the key, which was released or has another prefix", prefix)
+	}
+	if n := len(list(prefix+"/", all)); n != 2 {
+		missing(prefix, "List shows %d keys with the prefix %q; expected 2", n, prefix+"/")
+	}
+	if n := len(list(prefix, 2)); n != 2 {
+		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
+	}
+}
+
+func forgetLeavesOthers(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	f := optional[backend.Forgetter](b, "Forgetter")
+	forget := func(prefix string) error {
+		ev := e.Log.Begin(b.Who, "Forget", prefix)
+		err := f.Forget(e.Ctx, prefix)
+		e.Log.End(ev, engine.Outcome(err))
+		return err
+	}
+	prefix := e.Key("forgotten") + "/"
+	free, held, other := prefix+"free", prefix+"held", e.Key("other")
+	used := func(key string) *engine.Grant {
+		h := a.MustTry(e.Request(key, "", e.Long))
+		e.MustGiveBack(h, key, "")
+		return h
+	}
+	used(free)
+	before := used(other)
+	h := a.MustTry(e.Request(held, "", e.Long))
+	e.Is(prefix, forget(""), "Forget without a prefix, which would be that of all keys,", backend.ErrInvalid)
+	if err := forget(prefix); err != nil {
+		e.UnexpectedFatal(prefix, err, "Forget returned %s; expected no error", engine.Outcome(err))
+	}
+	b.MustRefuse(held, "it is held, and only what is kept of unused keys was forgotten")
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); err != nil {
+			e.Unexpected(held, err, "Renew of a held key returned %s after unused keys were forgotten; expected no error", engine.Outcome(err))
+		}
+	}
+	e.MustGiveBack(h, held, ", although only what is kept of unused keys was forgotten")
+	tokens := engine.ClaimTokens.Made(e.Settings)
+	for key, earlier := range map[string]uint64{held: h.Token, other: before.Token} {
+		if again := used(key); tokens && again.Token <= earlier {
+			e.Failf(key, "the token %d was given after %d, although the key was held, or has another prefix, when keys were forgotten", again.Token, earlier)
+		}
+	}
+	used(free)
+}

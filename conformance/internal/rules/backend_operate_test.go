@@ -1,0 +1,256 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// operated is what the rules about operators need of a backend.
+type operated interface {
+	backend.Backend
+	backend.Clocked
+	backend.Inspector
+	backend.ForceReleaser
+	backend.Revoker
+	backend.Lister
+}
+
+// operateMutant breaks what operators use.
+type operateMutant struct {
+	operated
+	waited  *sync.Map // keys that somebody was refused
+	revoke  func(ctx context.Context, key string, token uint64) error
+	list    func(ctx context.Context, prefix string, visit func(backend.Record) bool) error
+	try     func(ctx context.Context, req backend.Request) (backend.Grant, error)
+	renew   func(ctx context.Context, hold backend.Hold) (backend.Validity, error)
+	release func(ctx context.Context, hold backend.Hold) error
+	inspect func(ctx context.Context, key string) (backend.Record, error)
+	forget  func(ctx context.Context, prefix string) error
+}
+
+// Forget implements backend.Forgetter. A store in memory keeps nothing of unused keys
+// but its counter.
+func (m operateMutant) Forget(ctx context.Context, prefix string) error {
+	if m.forget != nil {
+		return m.forget(ctx, prefix)
+	}
+	if prefix == "" {
+		return backend.ErrInvalid
+	}
+	return nil
+}
+
+func (m operateMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	if m.inspect != nil {
+		return m.inspect(ctx, key)
+	}
+	return m.operated.Inspect(ctx, key)
+}
+
+func (m operateMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if m.try != nil {
+		return m.try(ctx, req)
+	}
+	return m.operated.Try(ctx, req)
+}
+
+func (m operateMutant) Release(ctx context.Context, hold backend.Hold) error {
+	if m.release != nil {
+		return m.release(ctx, hold)
+	}
+	return m.operated.Release(ctx, hold)
+}
+
+func (m operateMutant) Revoke(ctx context.Context, key string, token uint64) error {
+	if m.revoke != nil {
+		return m.revoke(ctx, key, token)
+	}
+	return m.operated.Revoke(ctx, key, token)
+}
+
+func (m operateMutant) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	if m.list != nil {
+		return m.list(ctx, prefix, visit)
+	}
+	return m.operated.List(ctx, prefix, visit)
+}
+
+func (m operateMutant) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	if m.renew != nil {
+		return m.renew(ctx, hold)
+	}
+	return m.operated.Renew(ctx, hold)
+}
+
+func TestMutantsOfOperating(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rule   string
+		change func(m *operateMutant)
+	}{
+		"nothing is wrong": {"", func(*operateMutant) {}},
+		"revoke does nothing": {"RevokeByToken", func(m *operateMutant) {
+			m.revoke = func(context.Context, string, uint64) error { return nil }
+		}},
+		"revoke without looking at the token": {"RevokeByToken", func(m *operateMutant) {
+			m.revoke = func(ctx context.Context, key string, _ uint64) error {
+				rec, err := m.Inspect(ctx, key)
+				if err != nil {
+					return err
+				}
+				return m.operated.Revoke(ctx, key, rec.Token)
+			}
+		}},
+		"revoke lets others in at once": {"RevokeByToken", func(m *operateMutant) { m.revoke = m.ForceRelease }},
+		"the clean-up of a holder that has learned of the revocation frees the key": {"RevokeByToken", func(m *operateMutant) {
+			m.release = func(ctx context.Context, hold backend.Hold) error {
+				err := m.operated.Release(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) && hold.Token != 0 {
+					err = m.ForceRelease(ctx, hold.Key, hold.Token)
+				}
+				return err
+			}
+		}},
+		"revoke lets those in who wait already": {"RevokeByToken", func(m *operateMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					m.waited.Store(req.Key, true)
+				}
+				return g, err
+			}
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				if _, waits := m.waited.Load(key); waits {
+					return m.ForceRelease(ctx, key, token)
+				}
+				return m.operated.Revoke(ctx, key, token)
+			}
+		}},
+		"a revoked hold is renewed": {"RevokeByToken", func(m *operateMutant) {
+			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+				v, err := m.operated.Renew(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) {
+					v, err = backend.Validity{Sent: m.Clock().Now(), For: time.Second}, nil
+				}
+				return v, err
+			}
+		}},
+		"inspect does not say of a hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				rec.Revoked = false
+				return rec, err
+			}
+		}},
+		"inspect says of every hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				rec.Revoked = true
+				return rec, err
+			}
+		}},
+		"inspect takes the key for a moment": {"LookingChangesNothing", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				req := backend.Request{Key: key, ID: backend.NewID(), TTL: time.Minute}
+				if _, err := m.operated.Try(ctx, req); err != nil {
+					return m.operated.Inspect(ctx, key)
+				}
+				time.Sleep(time.Millisecond)
+				return backend.Record{}, errors.Join(backend.ErrNotHeld, m.operated.Release(ctx, backend.HoldOf(req)))
+			}
+		}},
+		"inspect leaves something behind": {"LookingChangesNothing", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				m.waited.Store(key, true)
+				return m.operated.Inspect(ctx, key)
+			}
+		}},
+		"list ignores the prefix": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, _ string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, "", visit)
+			}
+		}},
+		"list shows keys twice": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { more := visit(r); return more && visit(r) })
+			}
+		}},
+		"list does not stop": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { visit(r); return true })
+			}
+		}},
+		"forget ends the holds on the keys": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(ctx context.Context, prefix string) error {
+				if prefix == "" {
+					return backend.ErrInvalid
+				}
+				var held []backend.Record
+				err := m.operated.List(ctx, prefix, func(r backend.Record) bool { held = append(held, r); return true })
+				for _, r := range held {
+					err = errors.Join(err, m.ForceRelease(ctx, r.Key, r.Token))
+				}
+				return err
+			}
+		}},
+		"forget takes no prefix for every key": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(context.Context, string) error { return nil }
+		}},
+		"forget begins the tokens of all keys anew": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(_ context.Context, prefix string) error {
+				if prefix == "" {
+					return backend.ErrInvalid
+				}
+				m.waited.Store("", true)
+				return nil
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if _, forgotten := m.waited.Load(""); forgotten {
+					g.Token = 1
+				}
+				return g, err
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store := memlock.NewStore(nil)
+			var waited sync.Map
+			cfg := conformance.Config{TTL: 300 * time.Millisecond, Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+				if err != nil {
+					return nil, err
+				}
+				m := &operateMutant{operated: b.(operated), waited: &waited}
+				c.change(m)
+				return m, nil
+			}}
+			cfg.Untouched = func(context.Context) (conformance.Store, error) {
+				return conformance.Store{Open: cfg.OpenBackend, Contents: func(context.Context) (string, error) {
+					n := 0
+					waited.Range(func(any, any) bool { n++; return true })
+					return fmt.Sprint(n, " things"), nil
+				}}, nil
+			}
+			if c.rule != "" {
+				mustFail(t, cfg, c.rule)
+				return
+			}
+			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers"}
+			rep, err := conformance.Check(t.Context(), cfg)
+			if err != nil || rep.Counts().Pass != len(cfg.Only) {
+				t.Fatalf("%v\n%s", err, rep)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,272 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func optional[T any](s *engine.BackendClient, name string) T {
+	t, ok := backend.As[T](s.Backend)
+	if !ok {
+		s.Env.Skipf("the backend does not implement backend.%s", name)
+	}
+	return t
+}
+
+func watchBeforeReturn(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	w := optional[backend.Watcher](b, "Watcher")
+	n := e.Rounds(100*time.Millisecond, 10, 200)
+	missed := 0
+	for round := range n {
+		key := e.Key("%d", round)
+		h := a.MustTry(e.Request(key, "", e.Long))
+		ctx, cancel := context.WithCancel(e.Ctx)
+		ev := e.Log.Begin(b.Who, "Watch", key)
+		hints, err := w.Watch(ctx, key)
+		e.Log.End(ev, engine.Outcome(err))
+		if err != nil || hints == nil {
+			cancel()
+			e.UnexpectedFatal(key, err, "Watch returned %s (channel: %t); expected a channel", engine.Outcome(err), hints != nil)
+		}
+		_ = h.Release(e.Ctx)
+		// Signals may be spurious: the key must be free after one of them.
+		control := time.NewTimer(e.Slack())
+		signalled := false
+		for !signalled {
+			select {
+			case _, ok := <-hints:
+				got, err := b.Try(e.Request(key, "", e.Long))
+				if err == nil {
+					_ = got.Release(e.Ctx)
+					signalled = true
+				} else if !ok {
+					e.UnexpectedFatal(key, err, "the watch broke, and the key was refused (%s) although it had been released", engine.Outcome(err))
+				}
+			case <-control.C:
+				signalled = true
+				missed++
+				e.Log.Note("suite", key, "no signal came")
+			}
+		}
+		control.Stop()
+		cancel()
+		if missed > 2 {
+			break
+		}
+	}
+	// Signals are hints, and one may be lost; losing them again and again is not that.
+	if missed > 2 {
+		e.Latef("", "%d releases after Watch had returned were not signalled within %s", missed, e.Slack())
+	}
+	e.Notef("%d watches, %d signals missed", n, missed)
+}
+
+func watchEndsWithContext(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	w := optional[backend.Watcher](b, "Watcher")
+	key := e.Key("a")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	kept, err := w.Watch(ctx, key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Watch returned %s; expected a channel", engine.Outcome(err))
+	}
+	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
+	const watches = 50
+	e.Labelled(label, func() {
+		for range watches {
+			ctx, cancel := context.WithCancel(e.Ctx)
+			if _, err := w.Watch(ctx, key); err != nil {
+				e.Unexpected(key, err, "Watch returned %s; expected a channel", engine.Outcome(err))
+			}
+			cancel()
+		}
+	})
+	if n, stacks := e.Settles(label, watches/2, e.Slack()); n > watches/2 {
+		e.Failf(key, "%d goroutines of %d watches are left after the contexts of those had ended; for example\n%s", n, watches, stacks)
+	}
+	_ = h.Release(e.Ctx)
+	control := time.NewTimer(e.Slack())
+	defer control.Stop()
+	select {
+	case <-kept:
+	case <-control.C:
+		e.Latef(key, "the release was not signalled to the remaining watch within %s, after others had ended", e.Slack())
+	}
+}
+
+func batchRenewMixed(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	batch := optional[backend.BatchRenewer](a, "BatchRenewer")
+	expired := a.MustTry(e.Request(e.Key("expired"), "", e.TTL))
+	e.Expire(expired)
+	var holds []backend.Hold
+	var good []*engine.Grant
+	for i := range 3 {
+		good = append(good, a.MustTry(e.Request(e.Key("good-%d", i), "", e.Long)))
+	}
+	taken := b.MustTry(e.Request(e.Key("taken"), "", e.Long))
+	holds = append(holds, good[0].Hold, engine.Stranger(taken.Hold), good[1].Hold, expired.Hold, backend.HoldOf(e.Request(e.Key("never"), "", e.Long)), good[2].Hold)
+	wantGood := []bool{true, false, true, false, false, true}
+	before := a.Clock.Now()
+	ev := e.Log.Begin(a.Who, "RenewBatch", "")
+	answers := batch.RenewBatch(e.Ctx, holds)
+	e.Log.End(ev, fmt.Sprintf("%d answers", len(answers)))
+	if len(answers) != len(holds) {
+		e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+	}
+	for i, x := range answers {
+		switch {
+		case wantGood[i] && x.Err != nil:
+			e.Unexpected(holds[i].Key, x.Err, "hold %d of the batch, which is held, got %s; expected a validity", i+1, engine.Outcome(x.Err))
+		case wantGood[i] && x.Validity.For > 0 && x.Validity.Sent < before:
+			e.Failf(holds[i].Key, "the validity of hold %d is dated before the batch was sent", i+1)
+		case !wantGood[i] && !errors.Is(x.Err, backend.ErrNotHeld):
+			e.Unexpected(holds[i].Key, x.Err, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, engine.Outcome(x.Err))
+		}
+	}
+	b.MustRefuse(e.Key("taken"), "another client holds it")
+	for _, key := range []string{e.Key("expired"), e.Key("never")} {
+		b.MustTry(e.Request(key, "", e.Long))
+	}
+	if n := len(batch.RenewBatch(e.Ctx, nil)); n != 0 {
+		e.Failf("", "RenewBatch of nothing returned %d answers", n)
+	}
+}
+
+func handOver(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	ho := optional[backend.HandOverer](a, "HandOverer")
+	key := e.Key("a")
+	from := a.MustTry(e.Request(key, "", e.Long))
+	to := e.Request(key, "", e.Long)
+	ev := e.Log.Begin(a.Who, "HandOver", key)
+	var g backend.Grant
+	err := from.EndedBy(e, func() (err error) {
+		g, err = ho.HandOver(e.Ctx, from.Hold, to)
+		return err
+	})
+	e.Log.End(ev, engine.Outcome(err))
+	switch {
+	case errors.Is(err, backend.ErrHeld):
+		e.Fatalf(key, "HandOver of the only hold of a key returned %s; expected a grant, because nobody else waits for it", engine.Outcome(err))
+	case err != nil:
+		e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+	}
+	if engine.ClaimTokens.Made(e.Settings) && g.Token <= from.Token {
+		e.Failf(key, "the token after HandOver is %d; expected more than %d", g.Token, from.Token)
+	}
+	b.MustRefuse(key, "it was handed over")
+	e.Is(key, a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
+	held := backend.HoldOf(to)
+	held.Token = g.Token
+	if err := a.Release(e.Ctx, held); err != nil {
+		e.Unexpected(key, err, "Release after HandOver returned %s; expected no error", engine.Outcome(err))
+	}
+	_, err = ho.HandOver(e.Ctx, held, e.Request(key, "", e.Long))
+	e.Is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
+	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// clocksApart is how far the clock of a server may be from that of this machine. It is
+// less than the difference of two time zones.
+const clocksApart = 10 * time.Minute
+
+func inspectShows(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	grain := max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag) + time.Millisecond
+	in := optional[backend.Inspector](b, "Inspector")
+	key := e.Key("a")
+	inspect := func() (backend.Record, error) {
+		ev := e.Log.Begin(b.Who, "Inspect", key)
+		rec, err := in.Inspect(e.Ctx, key)
+		text := engine.Outcome(err)
+		if err == nil {
+			text = fmt.Sprintf("token %d, %d holds, %s remaining", rec.Token, rec.Holds, rec.Remaining)
+		}
+		e.Log.End(ev, text)
+		return rec, err
+	}
+	_, err := inspect()
+	e.Is(key, err, "Inspect of a free key", backend.ErrNotHeld)
+	req := e.Request(key, "", e.Long)
+	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711}
+	h := a.MustTry(req)
+	granted := time.Now()
+	var since time.Time // as it was shown first
+	for range 3 {
+		rec, err := inspect()
+		left := time.Until(h.Until())
+		switch {
+		case err != nil:
+			e.UnexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
+		case rec.Key != key || rec.Token != h.Token || rec.Holds != 1:
+			e.Failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.Token)
+		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID:
+			e.Failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
+		case rec.Remaining <= 0 || rec.Remaining > e.Long+grain:
+			e.Failf(key, "Inspect shows %s remaining; expected more than nothing and at most the TTL of %s", rec.Remaining, e.Long)
+		case rec.Remaining < left-grain:
+			e.Failf(key, "Inspect shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, left)
+		case rec.Holder.Since.IsZero() || rec.Holder.Since.Sub(granted).Abs() > clocksApart:
+			e.Failf(key, "Inspect shows that the key is held since %s; expected the time of the grant, which was %s on this machine's clock, give or take %s",
+				rec.Holder.Since.Format(time.RFC3339), granted.UTC().Format(time.RFC3339), clocksApart)
+		case !since.IsZero() && !rec.Holder.Since.Equal(since):
+			e.Failf(key, "Inspect shows that the key is held since %s, and showed %s before, of the same hold",
+				rec.Holder.Since.Format(time.RFC3339Nano), since.Format(time.RFC3339Nano))
+		case rec.Waiters > 0:
+			e.Failf(key, "Inspect shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
+		}
+		since = rec.Holder.Since
+		e.Pause(e.TTL / 20)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.Unexpected(key, err, "Release after Inspect returned %s; expected no error", engine.Outcome(err))
+	}
+	_, err = inspect()
+	e.Is(key, err, "Inspect of a released key", backend.ErrNotHeld)
+	a.MustTry(e.Request(key, "", e.Long))
+}
+
+func forceReleaseByToken(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	f := optional[backend.ForceReleaser](b, "ForceReleaser")
+	if !engine.ClaimTokens.Made(e.Settings) {
+		e.Skipf("needs tokens to name a record by, and none are claimed")
+	}
+	key := e.Key("a")
+	force := func(token uint64) error {
+		ev := e.Log.Begin(b.Who, "ForceRelease", key)
+		err := f.ForceRelease(e.Ctx, key, token)
+		e.Log.End(ev, fmt.Sprintf("token %d: %s", token, engine.Outcome(err)))
+		return err
+	}
+	e.Is(key, force(1), "ForceRelease of a free key", backend.ErrNotHeld)
+	h := a.MustTry(e.Request(key, "", e.Long))
+	for _, other := range []uint64{h.Token - 1, h.Token + 1} {
+		e.Is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
+		b.MustRefuse(key, "it was released by force with another token only")
+	}
+	if err := h.EndedBy(e, func() error { return force(h.Token) }); err != nil {
+		e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
+	}
+	next := b.MustTry(e.Request(key, "", e.Long))
+	if e.Claimed.ManualRenewal {
+		if _, err := a.Renew(h.Hold); err == nil || !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew of a hold that was removed by force returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+	}
+	e.Is(key, a.Release(e.Ctx, h.Hold), "Release of a hold that was removed by force", backend.ErrNotHeld)
+	e.Is(key, force(h.Token), "ForceRelease with the token of the earlier holder", backend.ErrNotHeld)
+	a.MustRefuse(key, "its holder was not released")
+	if err := next.Release(e.Ctx); err != nil {
+		e.Unexpected(key, err, "Release by the next holder returned %s; expected no error", engine.Outcome(err))
+	}
+}

@@ -1,0 +1,179 @@
+package rules_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+)
+
+// optionalMutant breaks an optional interface.
+type optionalMutant struct {
+	*mutant
+	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)
+	inspect func(r backend.Record) backend.Record
+	force   func(ctx context.Context, key string, token uint64) error
+	batch   func([]backend.Renewal) []backend.Renewal
+}
+
+func (m optionalMutant) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	if m.watch != nil {
+		return m.watch(ctx, key)
+	}
+	return m.Watcher.Watch(ctx, key)
+}
+
+func (m optionalMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	r, err := m.Inspector.Inspect(ctx, key)
+	if m.inspect != nil && err == nil {
+		r = m.inspect(r)
+	}
+	return r, err
+}
+
+func (m optionalMutant) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if m.force != nil {
+		return m.force(ctx, key, token)
+	}
+	return m.ForceReleaser.ForceRelease(ctx, key, token)
+}
+
+func (m optionalMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	out := m.BatchRenewer.RenewBatch(ctx, holds)
+	if m.batch != nil {
+		out = m.batch(out)
+	}
+	return out
+}
+
+func TestMutantOptions(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *optionalMutant)
+	}{
+		"watch signals nothing": {"WatchBeforeReturn", func(m *optionalMutant) {
+			m.watch = func(context.Context, string) (<-chan backend.Hint, error) { return make(chan backend.Hint), nil }
+		}},
+		"watch never ends": {"WatchEndsWithContext", func(m *optionalMutant) {
+			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+				go func() { time.Sleep(20 * time.Second) }()
+				return m.Watcher.Watch(ctx, key)
+			}
+		}},
+		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
+		}},
+		"inspection shows nothing remaining": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Remaining = 0; return r }
+		}},
+		"inspection shows less than remains": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Remaining /= 2; return r }
+		}},
+		"inspection shows no beginning": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Time{}; return r }
+		}},
+		"inspection shows the beginning in another time zone": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = r.Holder.Since.Add(time.Hour); return r }
+		}},
+		"inspection shows the time of the look": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Now(); return r }
+		}},
+		"force without looking": {"ForceReleaseByToken", func(m *optionalMutant) {
+			m.force = func(ctx context.Context, key string, _ uint64) error { return m.mutant.force(ctx, key) }
+		}},
+		"batch in another order": {"BatchRenewMixed", func(m *optionalMutant) {
+			m.batch = func(r []backend.Renewal) []backend.Renewal {
+				if len(r) > 1 {
+					r[0], r[1] = r[1], r[0]
+				}
+				return r
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			cfg := mutate(func(*mutant) {})
+			healthy := cfg.OpenBackend
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := healthy(ctx)
+				m := &optionalMutant{mutant: b.(*mutant)}
+				c.change(m)
+				return m, err
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
+
+// queueMutant breaks the queue.
+type queueMutant struct {
+	backend.Backend
+	backend.Queuer
+	enqueue  func(backend.Request) backend.Request
+	withdraw func() bool
+	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
+}
+
+type ticketMutant struct {
+	backend.Ticket
+	q *queueMutant
+}
+
+func (q *queueMutant) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	if q.enqueue != nil {
+		req = q.enqueue(req)
+	}
+	t, err := q.Queuer.Enqueue(ctx, req)
+	return ticketMutant{t, q}, err
+}
+
+func (t ticketMutant) Withdraw(ctx context.Context) error {
+	if t.q.withdraw != nil {
+		return nil
+	}
+	return t.Ticket.Withdraw(ctx)
+}
+
+func (t ticketMutant) Wait(ctx context.Context) (backend.Grant, error) {
+	if t.q.wait != nil {
+		return t.q.wait(t.Ticket, ctx)
+	}
+	return t.Ticket.Wait(ctx)
+}
+
+func TestMutantQueues(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(*queueMutant)
+	}{
+		"withdrawing does nothing": {"QueueWithdraw WaiterDeathHarmless", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
+		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
+			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
+		}},
+		"waiting is not waiting": {"QueueOrder FairOrder", func(q *queueMutant) {
+			q.wait = func(backend.Ticket, context.Context) (backend.Grant, error) {
+				return backend.Grant{Token: 1, Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: time.Second}}, nil
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store := memlock.NewStore(nil)
+			cfg := memory()
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+				q := &queueMutant{Backend: b, Queuer: b.(backend.Queuer)}
+				c.change(q)
+				return q, err
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,188 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// place is a ticket that is waited for.
+type place struct {
+	s      *engine.BackendClient
+	req    backend.Request
+	ticket backend.Ticket
+	done   chan struct{}
+	grant  backend.Grant
+	err    error
+	wait   func()
+	cancel context.CancelFunc
+}
+
+func enqueue(e *engine.Env, s *engine.BackendClient, key string, ttl time.Duration) *place {
+	q := optional[backend.Queuer](s, "Queuer")
+	p := &place{s: s, req: e.Request(key, "", ttl), done: make(chan struct{})}
+	ev := e.Log.Begin(s.Who, "Enqueue", key)
+	t, err := q.Enqueue(e.Ctx, p.req)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil || t == nil {
+		e.UnexpectedFatal(key, err, "Enqueue returned %s (ticket: %t); expected a ticket", engine.Outcome(err), t != nil)
+	}
+	p.ticket = t
+	return p
+}
+
+func (p *place) waiting(e *engine.Env) *place {
+	ctx, cancel := context.WithCancel(e.Ctx)
+	p.cancel = cancel
+	p.wait = e.Start(func() {
+		ev := e.Log.Begin(p.s.Who, "Wait", p.req.Key)
+		p.grant, p.err = p.ticket.Wait(ctx)
+		e.Log.End(ev, fmt.Sprintf("%s, token %d", engine.Outcome(p.err), p.grant.Token))
+		close(p.done)
+	})
+	return p
+}
+
+func (p *place) withdraw(e *engine.Env) {
+	ev := e.Log.Begin(p.s.Who, "Withdraw", p.req.Key)
+	err := p.ticket.Withdraw(e.Ctx)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil {
+		e.Unexpected(p.req.Key, err, "Withdraw returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
+func (p *place) mustGet(e *engine.Env, why string) {
+	if !e.Within(e.WaitBound(), p.done) {
+		e.Look(p.req.Key)
+		e.OverdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.WaitBound(), why)
+	}
+	if p.err != nil {
+		e.UnexpectedFatal(p.req.Key, p.err, "Wait returned %s; expected a grant: %s", engine.Outcome(p.err), why)
+	}
+}
+
+func (p *place) mustWait(e *engine.Env, why string) {
+	select {
+	case <-p.done:
+		e.UnexpectedFatal(p.req.Key, p.err, "Wait returned (%s), although %s", engine.Outcome(p.err), why)
+	default:
+	}
+}
+
+func queueOrder(e *engine.Env) {
+	seams := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
+	for round := range e.Rounds(200*time.Millisecond, 3, 30) {
+		key := e.Key("%d", round)
+		places := make([]*place, 6)
+		for i := range places {
+			places[i] = enqueue(e, seams[i%3], key, e.Long)
+		}
+		for i := len(places) - 1; i >= 0; i-- { // the order of waiting does not matter
+			places[i].waiting(e)
+		}
+		var last uint64
+		for i, p := range places {
+			p.mustGet(e, "all places before it were released")
+			for _, later := range places[i+1:] {
+				later.mustWait(e, "an earlier place holds the key")
+			}
+			if engine.ClaimTokens.Made(e.Settings) && p.grant.Token <= last {
+				e.Failf(key, "place %d was granted token %d; expected more than that of the place before it, %d", i+1, p.grant.Token, last)
+			}
+			last = p.grant.Token
+			if err := p.s.Release(e.Ctx, p.hold()); err != nil {
+				e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+			}
+		}
+	}
+}
+
+func (p *place) hold() backend.Hold {
+	h := backend.HoldOf(p.req)
+	h.Token = p.grant.Token
+	return h
+}
+
+func queueWithdraw(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	key := e.Key("a")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	first, second := enqueue(e, a, key, e.Long), enqueue(e, b, key, e.Long)
+	third, fourth := enqueue(e, a, key, e.Long).waiting(e), enqueue(e, b, key, e.Long).waiting(e)
+	first.withdraw(e) // never waited for
+	first.withdraw(e)
+	second.waiting(e)
+	second.cancel() // cancelled while it waits
+	if !e.Within(e.Slack(), second.done) {
+		e.OverdueFatalf(key, "Wait had not returned %s after its context", e.Slack())
+	}
+	if second.err == nil {
+		e.Fatalf(key, "Wait was granted a key that is held")
+	}
+	second.withdraw(e)
+	third.mustWait(e, "the key is held")
+	_ = h.Release(e.Ctx)
+	third.mustGet(e, "the places before it were withdrawn")
+	third.withdraw(e) // with its grant
+	third.withdraw(e)
+	fourth.mustGet(e, "the place before it was withdrawn together with its grant")
+	if err := b.Release(e.Ctx, fourth.hold()); err != nil {
+		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+	}
+	b.MustTry(e.Request(key, "", e.Long))
+}
+
+func queueAbandoned(e *engine.Env) {
+	a, b, gone := e.Backend(), e.Backend(), e.Backend()
+	key := e.Key("a")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	enqueue(e, gone, key, e.TTL) // nobody ever waits here
+	next := enqueue(e, b, key, e.Long).waiting(e)
+	e.Settle() // it waits by what it knows of the hold, and is to learn of the place
+	_ = h.Release(e.Ctx)
+	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), next.done) {
+		e.Look(key)
+		e.OverdueFatalf(key, "a waiter had not been granted the key after %s, behind a place whose client had gone; its TTL was %s", e.TakeoverLimit(e.TTL)+e.WaitBound(), e.TTL)
+	}
+	if next.err != nil {
+		e.UnexpectedFatal(key, next.err, "Wait returned %s; expected a grant", engine.Outcome(next.err))
+	}
+	_ = b.Release(e.Ctx, next.hold())
+}
+
+// waiterSessionCheck is the fault that Jepsen found in etcd 3.4.3: the wait ended
+// with the release of the holder, and nobody looked whether the waiter's own lease
+// was still there.
+func waiterSessionCheck(e *engine.Env) {
+	if e.EndSession == nil {
+		e.Skipf("needs Config.EndSession")
+	}
+	holder := e.Backend()
+	for round := range e.Rounds(300*time.Millisecond, 3, 20) {
+		a, b := e.Backend(), e.Backend()
+		key := e.Key("%d", round)
+		h := holder.MustTry(e.Request(key, "", e.Long))
+		first := enqueue(e, a, key, e.Long).waiting(e)
+		e.Settle()
+		endSession(e, key)
+		second := enqueue(e, b, key, e.Long).waiting(e)
+		if err := h.Release(e.Ctx); err != nil {
+			e.UnexpectedFatal(key, err, "Release of the holder returned %s; expected no error", engine.Outcome(err))
+		}
+		second.mustGet(e, "the session of the place before it has ended, and the holder has released")
+		if !e.Within(e.WaitBound(), first.done) {
+			e.OverdueFatalf(key, "a waiter whose session had ended still waited after %s", e.WaitBound())
+		}
+		if first.err == nil {
+			e.Failf(key, "a waiter whose session had ended while it waited was granted token %d, and another client was granted token %d; expected an error", first.grant.Token, second.grant.Token)
+		}
+		if err := b.Release(e.Ctx, second.hold()); err != nil {
+			e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+		}
+		_ = first.ticket.Withdraw(e.Ctx)
+	}
+}

@@ -1,0 +1,245 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// revocation is what the cases of RevokeByToken share. a holds, b is the operator and
+// those who come next.
+type revocation struct {
+	e    *engine.Env
+	a, b *engine.BackendClient
+	r    backend.Revoker
+	// keeps: a revoked hold lasts until its expiry whatever its holder does when it
+	// learns of it. Where a connection of the holder's is the hold, it ends then.
+	keeps bool
+}
+
+func revokeByToken(e *engine.Env) {
+	c := &revocation{e: e, a: e.Backend(), b: e.Backend(), keeps: e.Claimed.Expiry != backend.ClockConnection}
+	c.r = optional[backend.Revoker](c.b, "Revoker")
+	if !engine.ClaimTokens.Made(e.Settings) {
+		e.Skipf("needs tokens to name a record by, and none are claimed")
+	}
+	cases := []func(){c.gone, c.owner, c.locker}
+	for _, renewed := range []bool{false, true} {
+		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
+	}
+	e.Together(cases...)
+}
+
+func (c *revocation) revoke(key string, token uint64) error {
+	ev := c.e.Log.Begin(c.b.Who, "Revoke", key)
+	err := c.r.Revoke(c.e.Ctx, key, token)
+	c.e.Log.End(ev, fmt.Sprintf("token %d: %s", token, engine.Outcome(err)))
+	return err
+}
+
+// mustRevoke revokes the hold, and looks whether those who ask are told so.
+func (c *revocation) mustRevoke(key string, h engine.Grip) {
+	c.shows(key, h, false)
+	if err := c.revoke(key, h.Fence()); err != nil {
+		c.inTime(key, h, err)
+		c.e.UnexpectedFatal(key, err, "Revoke with the token of the holder returned %s; expected no error", engine.Outcome(err))
+	}
+	c.shows(key, h, true)
+}
+
+// inTime ends a case in which the hold has run out before it was revoked.
+func (c *revocation) inTime(key string, h engine.Grip, err error) {
+	if errors.Is(err, backend.ErrNotHeld) && !time.Now().Before(h.Until()) {
+		c.e.TooSlowf(key, "the hold had run out before it was revoked; its TTL is %s", c.e.TTL)
+	}
+}
+
+// shows has the operator look at the key. A revoked hold may have ended by then.
+func (c *revocation) shows(key string, h engine.Grip, revoked bool) {
+	in, ok := backend.As[backend.Inspector](c.b.Backend)
+	if !ok {
+		return
+	}
+	ev := c.e.Log.Begin(c.b.Who, "Inspect", key)
+	rec, err := in.Inspect(c.e.Ctx, key)
+	c.e.Log.End(ev, fmt.Sprintf("token %d, revoked %t: %s", rec.Token, rec.Revoked, engine.Outcome(err)))
+	switch {
+	case err != nil && revoked && errors.Is(err, backend.ErrNotHeld):
+	case err != nil:
+		c.inTime(key, h, err)
+		c.e.Unexpected(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
+	case rec.Token != h.Fence():
+	case rec.Revoked && !revoked:
+		c.e.Failf(key, "Inspect says of a hold that nobody has revoked that it was")
+	case !rec.Revoked && revoked:
+		c.e.Failf(key, "Inspect does not say of a hold that it was revoked, so that an operator is told that it may be renewed")
+	}
+}
+
+// tell has the holder learn of the revocation, and clean up as the lock package does.
+// It returns until when others have to wait.
+func (c *revocation) tell(h *engine.Grant) time.Time {
+	e, key := c.e, h.Key
+	until := h.Until()
+	h.Releasing(e.Log.Now())
+	learned := e.Claimed.ManualRenewal
+	if learned {
+		if _, err := c.a.Renew(h.Hold); !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew of a revoked hold returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+	}
+	for range 2 {
+		if err := c.a.Release(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "Release of a revoked hold returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
+		}
+	}
+	if !learned || !c.keeps {
+		return time.Time{}
+	}
+	return until
+}
+
+// notBefore fails the case if the key was granted before the end of the revoked hold,
+// as its holder knew it.
+func (c *revocation) notBefore(key string, until time.Time, who string) {
+	if left := time.Until(until); left > 0 {
+		c.e.Failf(key, "%s was granted the key %s before the revoked hold would have expired; its holder, who has learned of the revocation, may still be stopping its work",
+			who, left.Round(time.Millisecond))
+	}
+}
+
+// request asks for a hold that is left to expire.
+func (c *revocation) request(key, owner string, renewed bool) backend.Request {
+	req := c.e.Request(key, owner, c.e.TTL)
+	req.Renewed = renewed
+	return req
+}
+
+// alive: the holder learns of it at its next renewal.
+func (c *revocation) alive(renewed bool) {
+	e, a, b := c.e, c.a, c.b
+	key := e.Key("alive, renewed %t", renewed)
+	e.Is(key, c.revoke(key, 1), "Revoke of a free key", backend.ErrNotHeld)
+	h := a.MustTry(c.request(key, "", renewed))
+	for _, other := range []uint64{h.Token - 1, h.Token + 1} {
+		e.Is(key, c.revoke(key, other), "Revoke with another token", backend.ErrNotHeld)
+	}
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); err != nil {
+			e.Latef(key, "Renew after revocations with other tokens returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	c.mustRevoke(key, h)
+	b.MustRefuse(key, "it was revoked, and has not expired")
+	until := c.tell(h)
+	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/25, "its hold was revoked")
+	c.notBefore(key, until, "another client")
+	if next.Fence() <= h.Token {
+		e.Failf(key, "the token after a revoked hold is %d; expected more than %d", next.Fence(), h.Token)
+	}
+	c.shows(key, next, false)
+	e.Is(key, c.revoke(key, h.Token), "Revoke with the token of the earlier holder", backend.ErrNotHeld)
+	e.MustGiveBack(next, key, "the earlier holder's token was revoked")
+	if again, err := a.Try(c.request(key, "", renewed)); err != nil {
+		e.Unexpected(key, err, "the earlier holder's client tried the key when it was free again, and Try returned %s; expected a grant", engine.Outcome(err))
+	} else if err := again.Release(e.Ctx); err != nil {
+		e.Unexpected(key, err, "Release returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
+// queued: somebody has a place in the server's queue before the revocation, and the
+// holder's client another one behind it.
+func (c *revocation) queued(renewed bool) {
+	e, a, b := c.e, c.a, c.b
+	if _, ok := backend.As[backend.Queuer](b.Backend); !ok {
+		return
+	}
+	key := e.Key("queued, renewed %t", renewed)
+	h := a.MustTry(c.request(key, "", renewed))
+	p := enqueue(e, b, key, e.Long).waiting(e)
+	e.Settle()
+	c.mustRevoke(key, h)
+	e.Pause(e.TTL / 20)
+	if h.Until().After(time.Now()) {
+		p.mustWait(e, "the hold before it was revoked, and has not expired")
+	}
+	until := c.tell(h)
+	q := enqueue(e, a, key, e.Long).waiting(e)
+	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), p.done) {
+		e.OverdueFatalf(key, "a place in the queue had not been granted %s after the hold before it was revoked; its TTL was %s", e.TakeoverLimit(e.TTL)+e.WaitBound(), e.TTL)
+	}
+	c.notBefore(key, until, "a place in the queue, taken before the revocation,")
+	p.mustGet(e, "the hold before it was revoked and has ended")
+	if p.grant.Token <= h.Token {
+		e.Failf(key, "the token after a revoked hold is %d; expected more than %d", p.grant.Token, h.Token)
+	}
+	q.mustWait(e, "an earlier place holds the key")
+	p.withdraw(e)
+	q.mustGet(e, "the places before it have ended")
+	q.withdraw(e)
+}
+
+// locker: the whole of it, a lease that is renewed automatically and a caller who waits
+// in Acquire.
+func (c *revocation) locker() {
+	e := c.e
+	key := e.Key("locker")
+	holder, other := e.Locker(), e.Locker()
+	h := holder.MustTryFor(key, e.TTL)
+	w := other.Acquiring(key)
+	e.Settle()
+	c.mustRevoke(key, h)
+	until := h.Until()
+	if !c.keeps {
+		h.Releasing(e.Log.Now())
+		until = time.Time{}
+	}
+	if e.Claimed.LossSignal {
+		bound := e.TTL/3 + e.Slack()
+		if !e.Within(bound, h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "the holder had not been told %s after its hold was revoked; its TTL is %s, and it renews every third of that", bound, e.TTL)
+		}
+	}
+	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), w.Done) {
+		e.Look(key)
+		e.OverdueFatalf(key, "a waiter had not been granted the key %s after the hold was revoked; its TTL was %s", e.TakeoverLimit(e.TTL)+e.WaitBound(), e.TTL)
+	}
+	c.notBefore(key, until, "a caller who waited in Acquire before the revocation")
+	w.MustGet(e, key, 0, "the hold was revoked and has ended").MustRelease()
+}
+
+// gone: the holder does not come back.
+func (c *revocation) gone() {
+	e := c.e
+	if e.Claimed.EndsWithSession {
+		return // its session keeps the hold, in this process
+	}
+	key := e.Key("gone")
+	h := c.a.MustTry(c.request(key, "", false))
+	c.mustRevoke(key, h)
+	deadline := h.Until()
+	e.Pause(time.Until(deadline) - e.TTL/16)
+	next := e.TakeOver(c.b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its hold was revoked and not renewed")
+	if now := time.Now(); now.Before(deadline) {
+		e.Failf(key, "another client was granted the key %s before the deadline of a holder that did not know of the revocation", deadline.Sub(now))
+	}
+	_ = next.Release(e.Ctx)
+}
+
+// owner: an explicit owner does not come back in.
+func (c *revocation) owner() {
+	e := c.e
+	if !engine.ClaimServerHolds.Made(e.Settings) {
+		return
+	}
+	key, owner := e.Key("owner"), e.Owner("o")
+	h := c.a.MustTry(c.request(key, owner, false))
+	c.mustRevoke(key, h)
+	if again, err := c.a.Try(c.request(key, owner, false)); err == nil && again.Token == h.Token {
+		e.Failf(key, "the owner entered its revoked hold again")
+	}
+	h.Releasing(e.Log.Now())
+}

@@ -1,0 +1,220 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var closeRules = []*engine.Rule{
+	{
+		Name:      "CloseEndsHolds",
+		Statement: "Close ends every lease of the Locker with the cause ErrClosed and frees its keys, those of other Lockers excepted.",
+		Run:       closeEndsHolds,
+	},
+	{
+		Name:      "CloseEndsWaits",
+		Statement: "Close ends every wait of the Locker with ErrClosed, and what comes later is refused with ErrClosed.",
+		Run:       closeEndsWaits,
+	},
+	{
+		Name:      "CloseTwice",
+		Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way.",
+		Run:       closeTwice,
+	},
+	{
+		Name:      "NoLeak",
+		Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them.",
+		Run:       noLeak,
+	},
+	{
+		Name:      "PoolClean",
+		Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections.",
+		Run:       poolClean,
+	},
+}
+
+func closeEndsHolds(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	var holds []*engine.Hold
+	for i := range 6 {
+		ttl := e.Long
+		if i%2 == 0 {
+			ttl = e.TTL
+		}
+		holds = append(holds, a.MustTryFor(e.Key("%d", i), ttl))
+	}
+	other := b.MustTry(e.Key("other"))
+	done := make(chan struct{})
+	wait := e.Start(func() {
+		if err := a.Close(); err != nil {
+			e.Latef("", "Close returned %s; expected no error, since the server can be reached", engine.Outcome(err))
+		}
+		close(done)
+	})
+	// Five seconds are promised.
+	if !e.Within(5*time.Second+e.Slack(), done) {
+		e.OverdueFatalf("", "Close had not returned after %s", 5*time.Second+e.Slack())
+	}
+	wait()
+	for _, h := range holds {
+		if !h.Lost() {
+			e.Failf(h.Key, "the context of a lease was alive after the Close of its Locker")
+		} else if cause := h.Cause(); !errors.Is(cause, lock.ErrClosed) && !errors.Is(cause, lock.ErrExpired) || errors.Is(cause, lock.ErrReleased) {
+			e.Failf(h.Key, "context.Cause of a lease whose Locker was closed is %s; expected ErrClosed", engine.Outcome(cause))
+		}
+		next := b.Wins(h.Key, e.Slack(), 20*time.Millisecond, "the Locker of its holder was closed, and its TTL was up to "+e.Long.String())
+		_ = next.Release(e.Ctx)
+		if err := h.Release(e.Ctx); err == nil {
+			e.Failf(h.Key, "Release after Close returned no error; expected ErrClosed or ErrNotHeld")
+		} else if !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(h.Key, err, "Release after Close returned %s; expected ErrClosed or ErrNotHeld", engine.Outcome(err))
+		}
+	}
+	other.MustLive("only another Locker was closed")
+	other.MustRelease()
+}
+
+func closeEndsWaits(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	h := b.MustTry(key)
+	var waiters []*engine.Acquiring
+	for range 5 {
+		waiters = append(waiters, a.Acquiring(key))
+	}
+	e.Settle()
+	h.MustLive("nobody has released it")
+	_ = a.Close()
+	for _, w := range waiters {
+		if !e.Within(e.Slack(), w.Done) {
+			e.OverdueFatalf(key, "a waiter had not returned %s after the Close of its Locker", e.Slack())
+		}
+		if w.Err == nil {
+			e.Fatalf(key, "a waiter was granted a key that was held")
+		}
+		e.Is(key, w.Err, "Acquire, while its Locker was closed,", lock.ErrClosed)
+	}
+	_, err := a.Try(key)
+	e.Is(key, err, "TryAcquire on a closed Locker", lock.ErrClosed)
+	_, err = a.Acquire(e.Ctx, e.Key("free"))
+	e.Is(e.Key("free"), err, "Acquire of a free key on a closed Locker", lock.ErrClosed)
+	h.MustLive("only another Locker was closed")
+	h.MustRelease()
+	b.Soon(key, "it was released, and those who waited for it were closed").MustRelease()
+}
+
+func closeTwice(e *engine.Env) {
+	a := e.Locker()
+	a.MustTry(e.Key("a"))
+	_ = a.Close()
+	if err := a.Close(); err != nil {
+		e.Unexpected("", err, "the second Close returned %s; expected no error", engine.Outcome(err))
+	}
+	b := e.Locker()
+	for round := range 3 {
+		c := e.Locker()
+		e.Each(8, func(i int) {
+			key := e.Key("%d-%d", round, i%3)
+			if i >= 6 {
+				e.Pause(e.Randomly(5 * time.Millisecond))
+				_ = c.Close()
+				return
+			}
+			for range 50 {
+				h, err := c.Acquire(e.Ctx, key)
+				switch {
+				case err == nil:
+					if err := h.Release(e.Ctx); err != nil && !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
+						e.Unexpected(key, err, "Release beside Close returned %s; expected no error, ErrClosed or ErrNotHeld", engine.Outcome(err))
+					}
+				case errors.Is(err, lock.ErrClosed):
+					return
+				default:
+					e.Unexpected(key, err, "Acquire beside Close returned %s; expected a lease or ErrClosed", engine.Outcome(err))
+					return
+				}
+			}
+		})
+		for i := range 3 {
+			key := e.Key("%d-%d", round, i)
+			b.Soon(key, "all its holders were closed").MustRelease()
+		}
+	}
+}
+
+// noLeak repeats a cycle of everything that a Locker does. What a cycle leaves
+// behind adds up; what a client library keeps for its caller's pool does not.
+func noLeak(e *engine.Env) {
+	cycles := e.Rounds(400*time.Millisecond, 8, 40)
+	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
+	noLeakCycle(e, 0) // what the process starts once is started here
+	e.Labelled(label, func() {
+		for i := range cycles {
+			noLeakCycle(e, i+1)
+		}
+	})
+	if n, stacks := e.Settles(label, cycles-1, e.Slack()+e.TTL); n >= cycles {
+		e.Failf("", "%d goroutines are left after %d Lockers were closed, at least one of each; for example\n%s", n, cycles, stacks)
+	}
+	noKeyLeft(e)
+}
+
+// noKeyLeft lists what is held of the keys of the case.
+func noKeyLeft(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	l, ok := backend.As[backend.Lister](e.Backend().Backend)
+	if !ok {
+		return
+	}
+	control := time.Now().Add(e.Slack())
+	for {
+		var left []backend.Record
+		err := l.List(e.Ctx, e.Stem, func(r backend.Record) bool { left = append(left, r); return true })
+		switch {
+		case err != nil:
+			e.UnexpectedFatal("", err, "List returned %s; expected no error", engine.Outcome(err))
+		case len(left) == 0:
+			return
+		case time.Now().After(control):
+			e.OverdueFatalf("", "%d keys are still held %s after all Lockers were closed, for example %s for another %s", len(left), e.Slack(), engine.QuoteKey(left[0].Key), left[0].Remaining)
+		}
+		e.Pause(20 * time.Millisecond)
+	}
+}
+
+func noLeakCycle(e *engine.Env, cycle int) {
+	c, other := e.Locker(), e.Locker()
+	held := e.Key("%d-held", cycle)
+	h := other.MustTry(held)
+	for i := range 5 {
+		key := e.Key("%d-%d", cycle, i)
+		c.MustTry(key).MustRelease()
+		c.MustAcquire(key, unrenewed(e)...).MustRelease()
+		c.MustRefuse(held, "another client holds it")
+		ctx, cancel := context.WithCancel(e.Ctx)
+		timer := time.AfterFunc(e.Randomly(3*time.Millisecond), cancel)
+		_, _ = c.Acquire(ctx, held)
+		timer.Stop()
+		cancel()
+		if got, err := c.Acquire(ctx, key); err == nil {
+			got.MustRelease()
+		}
+	}
+	for i := range 3 { // left to Close
+		c.MustTry(e.Key("%d-left-%d", cycle, i), unrenewed(e)...)
+	}
+	w := c.Acquiring(held)
+	e.Settle()
+	_ = c.Close()
+	w.Wait()
+	h.MustRelease()
+	_ = other.Close()
+}

@@ -1,0 +1,253 @@
+package rules
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var errorRules = []*engine.Rule{
+	{
+		Name:      "ErrorsAreTyped",
+		Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is, and none of them matches another.",
+		Run:       errorsAreTyped,
+	},
+	{
+		Name:      "NoSecretsInErrors",
+		Statement: "No error contains an owner, which is a secret: whoever knows it walks in.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       noSecretsInErrors,
+	},
+	{
+		Name:      "NoSecretsInLeases",
+		Statement: "A lease that is printed or logged, renewed meanwhile or not, shows no owner.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       noSecretsInLeases,
+	},
+	{
+		Name:      "LeaseConcurrent",
+		Statement: "The methods of a lease may be called from many goroutines at once.",
+		Run:       leaseConcurrent,
+	},
+}
+
+// errorKinds are the errors that mean different things to a caller.
+var errorKinds = []error{
+	lock.ErrHeld, lock.ErrNotHeld, lock.ErrOutcomeUnknown, lock.ErrUnavailable, lock.ErrPermanent,
+	lock.ErrInvalid, lock.ErrUnsupported, lock.ErrClosed, lock.ErrReleased, context.Canceled, context.DeadlineExceeded,
+}
+
+// only fails the case unless the error matches these kinds and no others.
+func only(e *engine.Env, key, what string, err error, kinds ...error) {
+	if err == nil {
+		e.Failf(key, "%s returned no error; expected one that matches %s", what, engine.ErrorName(kinds[0]))
+		return
+	}
+	e.Is(key, err, what, kinds...)
+	not(e, key, err, what, slices.DeleteFunc(slices.Clone(errorKinds), func(k error) bool { return slices.Contains(kinds, k) })...)
+}
+
+// not fails the case if the error matches one of these kinds.
+func not(e *engine.Env, key string, err error, what string, kinds ...error) {
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			e.Unexpected(key, err, "%s returned %s; it must not match %s", what, engine.Outcome(err), engine.ErrorName(k))
+		}
+	}
+}
+
+func errorsAreTyped(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	h := a.MustTry(key)
+	_, err := b.Try(key)
+	only(e, key, "TryAcquire on a held key", err, lock.ErrHeld)
+	for what, cancelled := range map[string]bool{"Acquire whose context ran out": false, "Acquire whose context was cancelled": true} {
+		ctxErr, err := b.GivesUp(key, cancelled, new(engine.Lateness))
+		e.Is(key, err, what, ctxErr, lock.ErrHeld)
+		// A request that was under way when the context ended may add that its
+		// outcome is unknown.
+		not(e, key, err, what, lock.ErrNotHeld, lock.ErrPermanent, lock.ErrInvalid, lock.ErrUnsupported, lock.ErrClosed)
+	}
+	_, err = b.Try("")
+	only(e, "", "TryAcquire of the empty key", err, lock.ErrInvalid)
+	h.MustRelease()
+	err = h.Release(e.Ctx)
+	if !errors.Is(err, lock.ErrNotHeld) {
+		e.Unexpected(key, err, "Release of a released lease returned %s; expected ErrNotHeld", engine.Outcome(err))
+	}
+	if errors.Is(err, lock.ErrLost) {
+		e.Unexpected(key, err, "Release of a released lease returned %s; a lease that was released was not lost", engine.Outcome(err))
+	}
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+			e.Unexpected(key, err, "Renew of a released lease returned %s; expected ErrNotHeld, and no loss", engine.Outcome(err))
+		}
+	}
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	_, err = b.TryFor(ended, key, e.Long)
+	only(e, key, "TryAcquire with a cancelled context", err, context.Canceled)
+	_ = b.Close()
+	_, err = b.Try(key)
+	only(e, key, "TryAcquire on a closed Locker", err, lock.ErrClosed)
+}
+
+func noSecretsInErrors(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	secret := "p4ssw0rd-" + e.Owner("A")
+	owner := lock.WithOwner(secret)
+	key := e.Key("a")
+	check := func(what string, err error) {
+		// All ways in which an error may be printed.
+		if err != nil && strings.Contains(fmt.Sprintf("%v %+v %#v %q", err, err, err, err), secret) {
+			e.Failf(key, "the error of %s contains the owner", what)
+		}
+	}
+	h := a.MustTry(key, owner)
+	_, err := b.Try(key)
+	check("TryAcquire on a key that the owner holds", err)
+	_, err = b.Try(key, lock.WithOwner("another owner"))
+	check("TryAcquire by another owner", err)
+	ctx, cancel := context.WithTimeout(e.Ctx, 30*time.Millisecond)
+	_, err = b.Acquire(ctx, key)
+	cancel()
+	check("Acquire whose context ran out", err)
+	_, err = a.Try(key, owner, lock.WithTTL(-1))
+	check("TryAcquire with a bad TTL", err)
+	h.MustRelease()
+	check("Release of a released lease", h.Release(e.Ctx))
+	check("Renew of a released lease", h.Renew())
+	check("context.Cause", h.Cause())
+	other := b.Soon(key, "its owner has released it")
+	_, err = a.Try(key, owner)
+	check("TryAcquire by the owner on a held key", err)
+	ctx, cancel = context.WithTimeout(e.Ctx, 30*time.Millisecond)
+	_, err = a.Acquire(ctx, key, owner)
+	cancel()
+	check("Acquire by the owner whose context ran out", err)
+	other.MustRelease()
+	_ = a.Close()
+	_, err = a.Try(key, owner)
+	check("TryAcquire on a closed Locker", err)
+}
+
+// noSecretsInLeases prints a lease in every way, also while it is renewed if it says how
+// it is printed: with the race detector on, a look at what a renewal writes is found too.
+func noSecretsInLeases(e *engine.Env) {
+	a := e.Locker()
+	secret := "p4ssw0rd-" + e.Owner("A")
+	key := e.Key("a")
+	h := a.MustTry(key, lock.WithOwner(secret))
+	var printed sync.Map
+	check := func() {
+		for i, what := range []any{h.Lease, h.Lease.Context()} {
+			var out bytes.Buffer
+			verbs := []string{"%v", "%+v", "%s", "%q", "%x", "%#v", "%d"}
+			if i == 1 {
+				verbs = verbs[:5] // the others read what the contexts of the standard library write
+			}
+			for _, verb := range verbs {
+				fmt.Fprintf(&out, verb, what)
+			}
+			slog.New(slog.NewTextHandler(&out, nil)).Info("", "lease", what)
+			slog.New(slog.NewJSONHandler(&out, nil)).Info("", "lease", what)
+			if text, err := json.Marshal(what); err == nil {
+				out.Write(text)
+			}
+			shown := strings.Contains(out.String(), secret) || strings.Contains(out.String(), fmt.Sprintf("%x", secret))
+			if _, before := printed.LoadOrStore(shown, true); shown && !before {
+				e.Failf(key, "a lease or its context that is printed shows its owner")
+			}
+		}
+	}
+	// Without a Format of its own a lease is printed field by field, and what it guards by
+	// a mutex or changes atomically is read as it is.
+	if _, formats := h.Lease.(fmt.Formatter); formats {
+		e.Each(4, func(i int) {
+			for range 50 {
+				if i == 0 && e.Claimed.ManualRenewal {
+					_ = h.Renew()
+				}
+				check()
+			}
+		})
+	}
+	check()
+	h.MustRelease()
+	check()
+	_ = a.Close()
+	check()
+}
+
+func leaseConcurrent(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	for round := range e.Rounds(200*time.Millisecond, 3, 30) {
+		key := e.Key("%d", round)
+		h := a.MustTry(key)
+		if e.Claimed.ManualRenewal {
+			before := h.Until()
+			e.Each(16, func(int) {
+				switch err := h.Renew(); {
+				case err == nil:
+				case time.Now().After(before):
+					e.TooSlowf(key, "the lease ran out between renewals")
+				default:
+					e.Unexpected(key, err, "Renew beside other renewals of the lease returned %s; expected no error", engine.Outcome(err))
+				}
+			})
+		}
+		var released atomic.Int64
+		e.Each(16, func(i int) {
+			for n := range 20 {
+				switch (i + n) % 6 {
+				case 0:
+					if h.Lease.Key() != key {
+						e.Failf(key, "Lease.Key is %q; expected %q", h.Lease.Key(), key)
+					}
+				case 1:
+					if h.Lease.Token() != h.Token {
+						e.Failf(key, "the token changed from %d to %d", h.Token, h.Lease.Token())
+					}
+				case 2:
+					h.Lease.Deadline()
+				case 3:
+					_ = context.Cause(h.Lease.Context())
+					_, _ = h.Lease.Context().Deadline()
+				case 4:
+					err := h.Renew()
+					if err != nil && e.Claimed.ManualRenewal && !errors.Is(err, lock.ErrNotHeld) {
+						e.Unexpected(key, err, "Renew beside other calls returned %s; expected no error, or ErrNotHeld once the lease was released", engine.Outcome(err))
+					}
+				case 5:
+					if n < 15 {
+						continue
+					}
+					if err := h.Release(e.Ctx); err == nil {
+						released.Add(1)
+					} else if !errors.Is(err, lock.ErrNotHeld) {
+						e.Unexpected(key, err, "Release beside other calls returned %s; expected no error, or ErrNotHeld for all but one", engine.Outcome(err))
+					}
+				}
+			}
+		})
+		if released.Load() == 0 {
+			e.Latef(key, "none of many simultaneous releases succeeded")
+		}
+		if !h.Lost() {
+			e.Failf(key, "the lease's context is alive after its release")
+		}
+		b.MustTry(key).MustRelease()
+	}
+}

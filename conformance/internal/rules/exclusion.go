@@ -1,0 +1,326 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var exclusionRules = []*engine.Rule{
+	{
+		Name:      "HandsOut",
+		Statement: "A free key is granted at once, by TryAcquire and by Acquire, with a lease that names the key, is alive, and can be released.",
+		Run:       handsOut,
+	},
+	{
+		Name:      "Exclusive",
+		Statement: "At no instant are two leases of different owners valid for one key, whatever the contention.",
+		Run:       exclusive,
+	},
+	{
+		Name:      "ExclusiveAcrossTakeover",
+		Statement: "When a lease runs out while many clients ask for the key, exactly one of them gets it.",
+		LimitTTLs: 60,
+		Run:       exclusiveAcrossTakeover,
+	},
+	{
+		Name:      "ExclusiveWithinLocker",
+		Statement: "Two acquisitions through one Locker exclude each other, unless both name the same owner.",
+		Run:       exclusiveWithinLocker,
+	},
+	{
+		Name:      "IndependentKeys",
+		Statement: "Every byte of a key counts: keys that differ in case, accents, spaces or a suffix are different keys, and holding one never blocks another.",
+		Run:       independentKeys,
+	},
+	{
+		Name:      "TryIsImmediate",
+		Statement: "TryAcquire on a held key is refused without waiting for the holder, and leaves nothing behind.",
+		Run:       tryIsImmediate,
+	},
+	{
+		Name:      "Progress",
+		Statement: "Under contention every client gets the key again and again.",
+		Run:       progress,
+	},
+	{
+		Name:      "HeldDetails",
+		Statement: "A refusal names the key, the holder's label and the remaining time of its lease.",
+		Claims:    []engine.Claim{engine.ClaimDetails},
+		Run:       heldDetails,
+	},
+	{
+		Name:      "Linearizable",
+		Statement: "All answers to callers about a key, whatever they asked, fit into one order of single steps in which every answer is right.",
+		LimitTTLs: 40,
+		Run:       linearizable,
+	},
+}
+
+func handsOut(e *engine.Env) {
+	c := e.Locker()
+	for _, op := range []string{"TryAcquire", "Acquire"} {
+		key := e.Key("%s", op)
+		var h *engine.Hold
+		if op == "TryAcquire" {
+			h = c.MustTry(key)
+		} else {
+			ctx, cancel := context.WithTimeout(e.Ctx, 20*time.Second)
+			var err error
+			h, err = c.Acquire(ctx, key)
+			cancel()
+			if err != nil {
+				e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
+			}
+		}
+		if h.Lease.Key() != key {
+			e.Failf(key, "Lease.Key is %q; expected %q", h.Lease.Key(), key)
+		}
+		if h.Lease.Context() == nil {
+			e.Fatalf(key, "Lease.Context is nil")
+		}
+		h.MustLive("it was granted a moment ago")
+		if d, ok := h.Lease.Deadline(); ok && !d.After(time.Now()) {
+			e.Latef(key, "the deadline of a lease that was granted a moment ago has passed (%s)", engine.Seconds(e.Log.At(d)))
+		} else if !ok && e.Claimed.Deadline {
+			e.Failf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+		}
+		h.MustRelease()
+	}
+}
+
+func exclusive(e *engine.Env) {
+	const contenders, lockers = 16, 4
+	key := e.Key("contended")
+	clients := e.Lockers(lockers)
+	end := time.Now().Add(e.Window())
+	var work engine.Updates
+	var grants atomic.Int64
+	done := func() bool {
+		n := grants.Load()
+		return n >= 4_000 || n >= 2*contenders && time.Now().After(end)
+	}
+	waiting, enough := context.WithCancel(e.Ctx)
+	defer enough()
+	e.Each(contenders, func(i int) {
+		c := clients[i%lockers]
+		for !done() {
+			h, err := c.Acquire(waiting, key)
+			if err != nil {
+				if waiting.Err() != nil && e.Ctx.Err() == nil {
+					return
+				}
+				e.UnexpectedFatal(key, err, "Acquire under contention returned %s; expected a lease", engine.Outcome(err))
+			}
+			grants.Add(1)
+			good := work.Work(h)
+			if err := h.Release(e.Ctx); err != nil && good {
+				e.Unexpected(key, err, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
+			}
+			if i%2 == 0 { // the others go on at once, as busy callers do
+				time.Sleep(e.Randomly(2 * time.Millisecond))
+			}
+			if e.Failed() {
+				enough()
+			}
+		}
+		enough()
+	})
+	work.Check(e, key)
+	e.Notef("%d grants to %d contenders", grants.Load(), contenders)
+}
+
+func exclusiveAcrossTakeover(e *engine.Env) {
+	const pollers, keys = 6, 3
+	rounds := e.Rounds(e.TTL*3/2, 2, 100)
+	e.EachKind(func(k engine.PartyKind) {
+		parties := []engine.Party{k.Open(), k.Open(), k.Open()}
+		e.Each(keys, func(n int) {
+			e.Pause(e.Randomly(e.TTL))
+			for round := range rounds {
+				key := e.Key("%s-%d-%d", k.Name, n, round)
+				abandoned := e.MustTake(parties[round%len(parties)], key, e.TTL)
+				abandoned.Lapses()
+				e.Pause(time.Until(abandoned.Until()) - e.TTL/10)
+				race := &takeoverRace{e: e, key: key, control: time.Now().Add(e.TakeoverLimit(e.TTL))}
+				e.Each(pollers, func(i int) { race.run(parties[i%len(parties)]) })
+				if g := race.winner.Load(); g != nil {
+					_ = (*g).Release(e.Ctx)
+				}
+			}
+		})
+	})
+	e.Notef("%d takeovers with %d clients each", rounds*keys*len(e.Kinds()), pollers)
+}
+
+// takeoverRace is one expiry that several clients notice.
+type takeoverRace struct {
+	e       *engine.Env
+	key     string
+	control time.Time
+	winner  atomic.Pointer[engine.Grip]
+}
+
+// run tries until somebody has won, and three times more.
+func (r *takeoverRace) run(p engine.Party) {
+	e := r.e
+	for after := 0; after < 3; {
+		g, err := p.Take(r.key, e.Long)
+		if err == nil {
+			if r.winner.CompareAndSwap(nil, &g) {
+				return
+			}
+			if first := *r.winner.Load(); time.Now().After(first.Until()) {
+				e.TooSlowf(r.key, "the lease of the first who took the key over had run out")
+			}
+			e.Fatalf(r.key, "two clients took the key over after one lease had run out; expected exactly one")
+		}
+		e.JudgeRefusal(r.key, "a try", "somebody else held it", nil, err)
+		switch {
+		case e.Failed():
+			panic(engine.Abort{})
+		case r.winner.Load() != nil:
+			after++
+		case time.Now().After(r.control):
+			e.OverdueFatalf(r.key, "nobody could take the key over within %s of the end of the abandoned lease; its TTL was %s%s", e.TakeoverLimit(e.TTL), e.TTL, e.NotStated(e.TakeoverLimit(e.TTL)))
+		}
+		time.Sleep(time.Millisecond + e.Randomly(2*time.Millisecond))
+	}
+}
+
+func exclusiveWithinLocker(e *engine.Env) {
+	c := e.Locker()
+	key := e.Key("a")
+	h := c.MustTry(key)
+	c.MustRefuse(key, "the same Locker holds it and no owner was named")
+	ctx, cancel := context.WithTimeout(e.Ctx, 100*time.Millisecond)
+	defer cancel()
+	if again, err := c.Acquire(ctx, key); err == nil {
+		_ = again.Release(e.Ctx)
+		e.Fatalf(key, "Acquire was granted a key that the same Locker holds, without an owner being named")
+	}
+	h.MustLive("it was not released")
+	h.MustRelease()
+	for round := range 20 {
+		key := e.Key("race-%d", round)
+		var granted atomic.Int64
+		holds := make([]*engine.Hold, 8)
+		e.Each(len(holds), func(i int) {
+			h, err := c.Try(key)
+			switch {
+			case err == nil:
+				granted.Add(1)
+				holds[i] = h
+			case !errors.Is(err, lock.ErrHeld):
+				e.Unexpected(key, err, "TryAcquire in a race returned %s; expected a lease or ErrHeld", engine.Outcome(err))
+			}
+		})
+		ended := slices.ContainsFunc(holds, func(h *engine.Hold) bool { return h != nil && h.Lost() })
+		if n := granted.Load(); n > 1 && ended {
+			e.TooSlowf(key, "a lease had run out before all tries were made")
+		} else if n != 1 {
+			e.Failf(key, "%d of %d simultaneous tries of one Locker were granted; expected exactly one", n, len(holds))
+		}
+		for _, h := range holds {
+			if h != nil {
+				h.MustRelease()
+			}
+		}
+		if e.Failed() {
+			return
+		}
+	}
+}
+
+func tryIsImmediate(e *engine.Env) {
+	key := e.Key("a")
+	clients := e.Lockers(3)
+	h := clients[0].MustTry(key)
+	// The fastest of several is what the lock needs, and not what the machine adds.
+	granted, refused := time.Hour, time.Hour
+	for i := range 10 {
+		c := clients[1+i%2]
+		begun := time.Now()
+		c.MustRefuse(key, "somebody else holds it")
+		d := time.Since(begun)
+		if d > e.Slack() {
+			e.OverdueFatalf(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
+		}
+		refused = min(refused, d)
+		begun = time.Now()
+		free := c.MustTry(e.Key("free"))
+		granted = min(granted, time.Since(begun))
+		free.MustRelease()
+	}
+	if limit := granted + 50*time.Millisecond; refused > limit {
+		e.Latef(key, "the fastest of ten refusals by TryAcquire took %s, and the fastest grant of a free key %s; expected at most %s, since a try asks once and does not wait", refused.Round(time.Millisecond), granted.Round(time.Millisecond), limit.Round(time.Millisecond))
+	}
+	h.MustRelease()
+	clients[2].MustTry(key).MustRelease()
+	clients[0].MustTry(key).MustRelease()
+}
+
+func progress(e *engine.Env) {
+	const contenders, lockers, each = 8, 4, 4
+	key := e.Key("contended")
+	clients := e.Lockers(lockers)
+	begun := time.Now()
+	e.Each(contenders, func(i int) {
+		for n := range each {
+			h, err := clients[i%lockers].Acquire(e.Ctx, key)
+			if err != nil {
+				e.UnexpectedFatal(key, err, "contender %d of %d got the key %d times, then Acquire returned %s", i+1, contenders, n, engine.Outcome(err))
+			}
+			time.Sleep(time.Millisecond)
+			h.MustRelease()
+		}
+	})
+	const grants = contenders * each
+	if took := time.Since(begun); took > grants*e.WakeBound() {
+		e.Latef(key, "%d grants of a contended key took %s; expected at most %s for each", grants, took.Round(time.Millisecond), e.WakeBound())
+	}
+}
+
+func heldDetails(e *engine.Env) {
+	key := e.Key("a")
+	a, b := e.Locker(), e.Locker()
+	label := "nightly report"
+	ttl := e.Fit(20 * e.TTL)
+	h, err := a.TryFor(e.Ctx, key, ttl, lock.WithLabel(label))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "TryAcquire with a label returned %s; expected a lease", engine.Outcome(err))
+	}
+	check := func(op string, until time.Time, err error) {
+		var held *lock.HeldError
+		// The holder relies on it until then, so the server keeps it for no less.
+		least := time.Until(until) - max(e.Claimed.TTLGrain, time.Millisecond) - ttl/20
+		switch known := errors.As(err, &held); {
+		case !known && op == "TryAcquire":
+			e.Unexpected(key, err, "%s on a held key returned %s; expected a *lock.HeldError in it", op, engine.Outcome(err))
+		case !known: // a waiter in a queue was not refused, so it need not know
+		case held.Key != key:
+			e.Failf(key, "the refusal names the key %q; expected %q", held.Key, key)
+		case held.Holder.Label != label:
+			e.Failf(key, "the refusal names the holder %q; expected its label %q", held.Holder.Label, label)
+		case held.Remaining <= 0 || held.Remaining > ttl+max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)+time.Millisecond:
+			e.Failf(key, "the refusal says that the lease lasts for another %s; expected more than 0 and at most its TTL of %s", held.Remaining, ttl)
+		case held.Remaining < least:
+			e.Failf(key, "the refusal says that the lease lasts for another %s; expected at least the %s for which its holder relies on it",
+				held.Remaining, least)
+		}
+	}
+	until := h.Until()
+	_, err = b.Try(key)
+	check("TryAcquire", until, err)
+	ctx, cancel := context.WithTimeout(e.Ctx, 200*time.Millisecond)
+	defer cancel()
+	_, err = b.Acquire(ctx, key)
+	check("Acquire whose context ended", until, err)
+	h.MustLive("its TTL is long")
+	h.MustRelease()
+}

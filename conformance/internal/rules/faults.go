@@ -1,0 +1,298 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var faultRules = []*engine.Rule{
+	{
+		Name:      "LostWhenCutOff",
+		Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal},
+		Seam:      true,
+		LimitTTLs: 40,
+		Run:       lostWhenCutOff,
+	},
+	{
+		Name:      "RenewTransient",
+		Statement: "Renewals that fail for a while and recover before the deadline are no loss.",
+		Seam:      true,
+		LimitTTLs: 30,
+		Run:       engine.AtFaultSites(renewTransient),
+	},
+	{
+		Name:      "RenewUnknown",
+		Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimWithoutRenewal, engine.ClaimDeadline},
+		Seam:      true,
+		Run:       engine.AtFaultSites(renewUnknown),
+	},
+	{
+		Name:      "OwnGrantRecognised",
+		Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(ownGrantRecognised),
+	},
+	{
+		Name:      "GrantWithinValidity",
+		Statement: "A grant whose answer comes too late to be of use is given back and not returned.",
+		Seam:      true,
+		LimitTTLs: 30,
+		Run:       engine.AtFaultSites(grantWithinValidity),
+	},
+	{
+		Name:      "LateGrant",
+		Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.",
+		Seam:      true,
+		LimitTTLs: 30,
+		Run:       engine.AtFaultSites(lateGrant),
+	},
+	{
+		Name:      "ReleaseUnknown",
+		Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(releaseUnknown),
+	},
+	{
+		Name:      "ReleaseDelayed",
+		Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(releaseDelayed),
+	},
+	{
+		Name:      "HandOverUnknown",
+		Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(handOverUnknown),
+	},
+	{
+		Name:      "CancelMidRequest",
+		Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others.",
+		Seam:      true,
+		Run:       cancelMidRequest,
+	},
+	{
+		Name:      "UnavailableIsTold",
+		Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and the server's words. Acquire goes on, and gets the key when the server is back.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(unavailableIsTold),
+	},
+	{
+		Name:      "SilenceIsNotHeld",
+		Statement: "A server that has not answered has refused nobody: who gives up then is told of an unknown outcome or an unavailable server, not of another holder.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(silenceIsNotHeld),
+	},
+	{
+		Name:      "PermanentStops",
+		Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said.",
+		Seam:      true,
+		Run:       permanentStops,
+	},
+	{
+		Name:      "CallsAreBounded",
+		Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(callsAreBounded),
+	},
+	{
+		Name:      "ReentrantFault",
+		Statement: "However many requests and answers are lost, an owner holds the key until the last of its leases has ended, and no longer.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Seam:      true,
+		Run:       reentrantFault,
+	},
+	{
+		Name:      "ProgressUnderFaults",
+		Statement: "While requests and answers are lost now and then, every client gets the key again and again.",
+		Seam:      true,
+		Run:       progressUnderFaults,
+	},
+	{
+		Name:      "HungKeyHoldsUpNoOther",
+		Statement: "Requests for some keys that hang hold up no try, wait, renewal or release of another key of the same client.",
+		Seam:      true,
+		LimitTTLs: 30,
+		Run:       engine.AtFaultSites(hungKeyHoldsUpNoOther),
+	},
+	{
+		Name:      "LinearizableUnderFaults",
+		Statement: "Such an order exists also while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.",
+		Seam:      true,
+		LimitTTLs: 40,
+		Run:       engine.AtFaultSites(linearizableUnderFaults),
+	},
+}
+
+func ownGrantRecognised(e *engine.Env, via engine.FaultSite) {
+	b := e.Locker()
+	freed := func(key, why string) {
+		next := b.Wins(key, e.WaitBound(), 20*time.Millisecond, why)
+		_ = next.Release(e.Ctx)
+	}
+	a, c := e.FaultyAt(via, nil)
+	for i := range 5 {
+		key := e.Key("%s-acquire-%d", via.Name, i)
+		c.Next(1+i%3, faultlock.FailAfter(), faultlock.OpTry, faultlock.OpEnqueue, faultlock.OpWait)
+		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
+		h, err := a.Acquire(ctx, key)
+		cancel()
+		c.Heal()
+		switch {
+		case err == nil:
+			h.MustRelease()
+			freed(key, "it was acquired once and released once, whatever happened to the replies")
+		case errors.Is(err, lock.ErrOutcomeUnknown):
+			freed(key, "the caller was told an error, so that nothing may be left for the TTL of "+e.Long.String())
+		default:
+			e.Unexpected(key, err, "Acquire of a free key, with replies lost, returned %s; expected a lease, or ErrOutcomeUnknown", engine.Outcome(err))
+		}
+	}
+	for i := range 5 {
+		key := e.Key("%s-try-%d", via.Name, i)
+		c.Next(1, faultlock.FailAfter(), faultlock.OpTry)
+		h, err := a.Try(key)
+		c.Heal()
+		switch {
+		case err == nil:
+			h.MustRelease()
+		case errors.Is(err, lock.ErrHeld):
+			e.Unexpected(key, err, "TryAcquire of a free key, with the reply lost, was refused because of itself: %s", engine.Outcome(err))
+		default:
+			e.Is(key, err, "TryAcquire whose reply was lost", lock.ErrOutcomeUnknown)
+		}
+		freed(key, "the caller was told an error, so that nothing may be left for the TTL of "+e.Long.String())
+	}
+}
+
+func grantWithinValidity(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b := e.Locker()
+	for i, delay := range []time.Duration{e.TTL * 4 / 5, e.TTL * 3 / 2} {
+		key := e.Key("%s-%d", via.Name, i)
+		c.Next(1, faultlock.DelayAfter(delay).IgnoringContext(), faultlock.OpTry)
+		h, err := a.TryFor(e.Ctx, key, e.TTL, unrenewed(e)...)
+		if err == nil {
+			if time.Now().After(h.Until()) || h.Lost() {
+				e.Failf(key, "TryAcquire returned a lease that was over already: its answer took %s and its TTL is %s", delay, e.TTL)
+			} else {
+				e.Failf(key, "TryAcquire returned a lease after %s, with %s of its TTL of %s left; expected an error below a third", delay, time.Until(h.Until()), e.TTL)
+			}
+			_ = h.Release(e.Ctx)
+		} else if errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrInvalid) {
+			e.Unexpected(key, err, "TryAcquire of a free key, with the answer delayed, returned %s; expected an error that says that the server was slow", engine.Outcome(err))
+		}
+		givenBack(e, c, key, delay)
+		next := b.Wins(key, e.TakeoverLimit(e.TTL), 20*time.Millisecond, "the late grant must be given back")
+		_ = next.Release(e.Ctx)
+	}
+}
+
+// givenBack requires that a release is sent for a grant that came too late. To wait
+// for the end of its TTL is not enough: only the server knows when that began.
+func givenBack(e *engine.Env, c *faultlock.Faults, key string, delay time.Duration) {
+	for control := time.Now().Add(e.Slack()); engine.Requests(c, key, engine.OpsToEnd...) == 0; e.Pause(2 * time.Millisecond) {
+		if time.Now().After(control) {
+			e.Overduef(key, "no release had been sent %s after TryAcquire returned; expected one, because the server granted the key, with an answer that took %s", e.Slack(), delay)
+			return
+		}
+	}
+}
+
+func releaseUnknown(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b, d := e.Locker(), e.Locker()
+	for i := range 4 {
+		key := e.Key("%s-%d", via.Name, i)
+		h := a.MustTry(key)
+		c.Next(1+i%2, faultlock.FailAfter(), faultlock.OpRelease)
+		err := h.Release(e.Ctx)
+		if err != nil {
+			e.Is(key, err, "Release whose reply was lost", lock.ErrOutcomeUnknown)
+		}
+		next, nextErr := b.Try(key)
+		if nextErr != nil {
+			e.UnexpectedFatal(key, nextErr, "a try returned %s, although the server had applied the release", engine.Outcome(nextErr))
+		}
+		again := h.Release(e.Ctx)
+		if again != nil && !errors.Is(again, lock.ErrNotHeld) && !errors.Is(again, lock.ErrOutcomeUnknown) {
+			e.Failf(key, "the second Release, after one of unknown outcome, returned %s; expected no error, ErrNotHeld or ErrOutcomeUnknown", engine.Outcome(again))
+		}
+		e.Pause(e.TTL / 4) // repeats in the background
+		c.Heal()
+		d.MustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
+		next.MustRelease()
+	}
+}
+
+func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b := e.Locker()
+	key := e.Key("%s", via.Name)
+	c.All(faultlock.FailBefore(), engine.OpsToGet...)
+	begun := time.Now()
+	_, err := a.Try(key)
+	only(e, key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
+	e.Is(key, err, "TryAcquire, with the server refusing connections,", faultlock.ErrInjected)
+	if d := time.Since(begun); d > e.Slack() {
+		e.Latef(key, "TryAcquire took %s to report a server that refuses connections", d.Round(time.Millisecond))
+	}
+	ctx, cancel := context.WithTimeout(e.Ctx, 200*time.Millisecond)
+	_, err = a.Acquire(ctx, key)
+	cancel()
+	if err == nil {
+		e.Fatalf(key, "Acquire was granted a key, though the server cannot be reached")
+	}
+	e.Is(key, err, "Acquire whose context ran out, with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable, faultlock.ErrInjected)
+	w := a.Acquiring(key)
+	e.Settle()
+	c.Heal()
+	w.MustGet(e, key, e.WaitBound(), "the server can be reached again").MustRelease()
+	b.MustTry(key).MustRelease()
+}
+
+func callsAreBounded(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	defer c.Heal()
+	key := e.Key("%s", via.Name)
+	h := a.MustTry(key)
+	c.All(faultlock.HangBefore())
+	bounded := func(what string, limit time.Duration, f func()) {
+		done := make(chan struct{})
+		wait := e.Start(func() { f(); close(done) })
+		if !e.Within(limit+e.Slack(), done) {
+			e.OverdueFatalf(key, "%s had not returned after %s, with the server hanging", what, limit+e.Slack())
+		}
+		wait()
+	}
+	short := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(e.Ctx, 100*time.Millisecond)
+	}
+	for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+		bounded(op, 100*time.Millisecond, func() {
+			ctx, cancel := short()
+			defer cancel()
+			if _, err := a.Get(op, get, ctx, e.Key("%s-%s", via.Name, op), e.Opts(e.Long)); err != nil {
+				e.Is(e.Key("%s-%s", via.Name, op), err, op+" whose context ran out, with the server hanging,", context.DeadlineExceeded)
+			} else {
+				e.Failf(key, "%s was granted a key, with the server hanging", op)
+			}
+		})
+	}
+	bounded("Release", 5*time.Second, func() {
+		ctx, cancel := short()
+		defer cancel()
+		if err := h.Release(ctx); err != nil {
+			e.Is(key, err, "Release, with the server hanging,", lock.ErrOutcomeUnknown)
+		} else {
+			e.Failf(key, "Release returned no error, with the server hanging; expected ErrOutcomeUnknown")
+		}
+	})
+	bounded("Close", 5*time.Second, func() { _ = a.Close() })
+}

@@ -1,0 +1,170 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func lostWhenCutOff(e *engine.Env) {
+	rounds := e.Rounds(3*e.TTL, 1, 10)
+	e.EachFaultSite(func(via engine.FaultSite) {
+		e.Together(
+			func() { cutOff(e, via, "hanging", faultlock.HangBefore(), rounds) },
+			func() { cutOff(e, via, "refused", faultlock.FailBefore(), rounds) },
+		)
+	})
+}
+
+func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault, rounds int) {
+	a, c := e.FaultyAt(via, nil)
+	defer c.Heal()
+	b := e.Locker()
+	for round := range rounds {
+		key := e.Key("%s-%s-%d", via.Name, name, round)
+		h := a.MustTryFor(key, e.TTL)
+		e.Pause(e.Randomly(e.TTL))
+		h.MustLive("it is renewed automatically")
+		c.All(f, slices.Concat(engine.OpsToKeep, engine.OpsToEnd)...)
+		e.Log.Note("suite", key, "cut the requests of "+a.Who)
+		e.Pause(time.Until(h.Until()) - e.TTL/16)
+		next := b.Wins(key, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its holder cannot reach the server")
+		if !h.Lost() {
+			e.Latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
+		} else {
+			e.Is(key, h.Cause(), "context.Cause of a lease whose holder was cut off", lock.ErrLost)
+		}
+		c.Heal()
+		_ = next.Release(e.Ctx)
+	}
+}
+
+func renewTransient(e *engine.Env, via engine.FaultSite) {
+	e.Together(
+		func() { disturbRenewals(e, via, "refused", faultlock.FailBefore()) },
+		func() { disturbRenewals(e, via, "lost", faultlock.FailAfter()) },
+	)
+}
+
+// disturbRenewals takes several leases at a time, whose renewals may share requests.
+func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault) {
+	a, c := e.FaultyAt(via, nil)
+	b := e.Locker()
+	holds := make([]*engine.Hold, 3)
+	for i := range holds {
+		holds[i] = a.MustTryFor(e.Key("%s-%s-%d", via.Name, name, i), e.TTL)
+	}
+	mustLive := func(why string) {
+		for _, h := range holds {
+			h.MustLive(why)
+		}
+	}
+	for range 3 {
+		// The deadline is two thirds of the TTL away or more, or less where the lock can
+		// prove its holds for a part of the TTL only.
+		trouble := e.TTL * 2 / 5
+		for _, h := range holds {
+			trouble = min(trouble, time.Until(h.Until())*3/5)
+		}
+		c.All(f, engine.OpsToKeep...)
+		e.Pause(trouble)
+		c.Heal()
+		mustLive("its renewals failed for less than the time to its deadline")
+		e.Pause(e.TTL / 2)
+		mustLive("its renewals succeed again")
+		for _, h := range holds {
+			b.MustRefuse(h.Key, "its holder has renewed it again")
+		}
+	}
+	if len(c.Injected()) == 0 {
+		e.Latef(holds[0].Key, "no renewal was sent while renewals were disturbed")
+	}
+	for _, h := range holds {
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(h.Key, "Release returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+}
+
+func renewUnknown(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b := e.Locker()
+	for i, f := range []faultlock.Fault{faultlock.FailAfter(), faultlock.Drop(), faultlock.FailAfter()} {
+		key := e.Key("%s-%d", via.Name, i)
+		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		granted := h.Until()
+		e.Pause(e.TTL / 5)
+		c.Next(1, f, engine.OpsToKeep...)
+		err := h.Renew()
+		if err == nil || errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew whose answer was lost returned %s; expected ErrOutcomeUnknown", engine.Outcome(err))
+		} else {
+			e.Is(key, err, "Renew whose answer was lost", lock.ErrOutcomeUnknown)
+		}
+		h.MustLive("the answer to one renewal was lost")
+		// The deadline is read as a time of day, which is exact to a little.
+		moved := func() time.Duration { return h.Until().Sub(granted) }
+		if m := moved(); m > e.TTL/10 || m < -e.TTL/10 {
+			e.Failf(key, "a renewal whose answer was lost moved the deadline by %s; expected it to stay, since nobody confirmed another", m)
+		}
+		b.MustRefuse(key, "it is held, whatever became of a renewal")
+		if err := h.Renew(); err != nil {
+			e.Latef(key, "the next Renew returned %s; expected no error", engine.Outcome(err))
+		} else if m := moved(); m < e.TTL/10 {
+			e.Latef(key, "a renewal that was confirmed %s after the grant moved the deadline by %s only", e.TTL/5, m)
+		}
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+}
+
+func permanentStops(e *engine.Env) {
+	refusal := faultlock.FailBefore().WithError(fmt.Errorf("%w: a made-up schema is missing", lock.ErrPermanent))
+	e.EachFaultSite(func(via engine.FaultSite) {
+		a, c := e.FaultyAt(via, nil)
+		b := e.Locker()
+		c.All(refusal, engine.OpsToGet...)
+		for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+			key := e.Key("%s-%s", via.Name, op)
+			done := make(chan struct{})
+			wait := e.Start(func() {
+				defer close(done)
+				if h, err := a.Get(op, get, e.Ctx, key, e.Opts(e.Long)); err == nil {
+					_ = h.Release(e.Ctx)
+					e.Failf(key, "%s was granted, although the server refuses every request", op)
+				} else {
+					only(e, key, op+", with the server refusing for good,", err, lock.ErrPermanent)
+					e.Is(key, err, op+", with the server refusing for good,", faultlock.ErrInjected)
+				}
+			})
+			if !e.Within(e.Slack(), done) {
+				e.OverdueFatalf(key, "%s had not returned after %s, although the server refuses for good; expected it to end at once, with ErrPermanent", op, e.Slack())
+			}
+			wait()
+		}
+		c.Heal()
+		// One that waits is told as soon as it asks again.
+		key := e.Key("%s-waiting", via.Name)
+		h := b.MustTry(key)
+		w := a.Acquiring(key)
+		e.Settle()
+		c.All(refusal, append([]faultlock.Op{faultlock.OpWait}, engine.OpsToGet...)...)
+		h.MustRelease()
+		if !e.Within(e.WaitBound(), w.Done) {
+			e.OverdueFatalf(key, "a waiter had not returned %s after the key was released, although the server refuses for good", e.WaitBound())
+		}
+		if w.Err == nil { // its place in a queue had been granted
+			w.Hold.MustRelease()
+		} else {
+			e.Is(key, w.Err, "Acquire, with the server refusing for good,", lock.ErrPermanent)
+		}
+		c.Heal()
+		b.Soon(key, "nobody was granted it").MustRelease()
+	})
+}

@@ -1,0 +1,45 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func silenceIsNotHeld(e *engine.Env, via engine.FaultSite) {
+	for what, silent := range map[string][]faultlock.Op{
+		"to everything":         nil,
+		"once a place is taken": {faultlock.OpTry, faultlock.OpWait},
+	} {
+		a, c := e.FaultyAt(via, nil)
+		c.All(faultlock.HangBefore(), silent...)
+		told := func(who, key string, get engine.Getter) {
+			ctx, cancel := context.WithTimeout(e.Ctx, 150*time.Millisecond)
+			defer cancel()
+			_, err := a.Get(who, get, ctx, key, e.Opts(e.Long))
+			who += " of a key that nobody holds, with the server silent " + what + ","
+			if err == nil {
+				e.Failf(key, "%s was granted it", who)
+				return
+			}
+			e.Is(key, err, who, context.DeadlineExceeded)
+			if !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrUnavailable) {
+				// Who was called when its time was up knows nothing of the server.
+				standstill := engine.Excuse{From: 50 * time.Millisecond, By: engine.ThisProcess}
+				e.Fail(standstill, key, "%s returned %s; expected an error that matches ErrOutcomeUnknown or ErrUnavailable", who, engine.Outcome(err))
+			}
+			if errors.Is(err, lock.ErrHeld) {
+				e.Failf(key, "%s returned %s; it must not match ErrHeld: nobody has said so", who, engine.Outcome(err))
+			}
+		}
+		told("TryAcquire", e.Key("%s-%s-try", via.Name, what), a.Locker.TryAcquire)
+		key := e.Key("%s-%s-acquire", via.Name, what)
+		// Those behind the first of a Locker know no more than the first.
+		e.Each(3, func(int) { told("Acquire", key, a.Locker.Acquire) })
+		c.Heal()
+	}
+}

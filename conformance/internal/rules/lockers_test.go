@@ -1,0 +1,513 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// lockerMutant is a healthy Locker with methods replaced.
+type lockerMutant struct {
+	lock.Locker
+	try, acquire engine.Getter
+	close        func() error
+	lease        func(ctx context.Context, m *leaseMutant)
+	says         func(backend.Guarantees) backend.Guarantees
+}
+
+type leaseMutant struct {
+	lock.Lease
+	set      lock.Settings
+	ctx      context.Context
+	release  func(context.Context) error
+	renew    func(context.Context) error
+	deadline func() (time.Time, bool)
+	chatty   bool // printed, it shows its owner
+}
+
+// Format keeps the fields of the lease from being read while they change.
+func (l *leaseMutant) Format(s fmt.State, verb rune) {
+	if l.chatty {
+		fmt.Fprint(s, l.set.Owner)
+		return
+	}
+	fmt.Fprintf(s, fmt.FormatString(s, verb), l.Lease)
+}
+
+func (m *lockerMutant) Guarantees() backend.Guarantees {
+	g, _ := lock.GuaranteesOf(m.Locker)
+	if m.says != nil {
+		g = m.says(g)
+	}
+	return g
+}
+
+func (m *lockerMutant) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return m.change(ctx, opts)(m.try(ctx, key, opts...))
+}
+
+func (m *lockerMutant) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return m.change(ctx, opts)(m.acquire(ctx, key, opts...))
+}
+
+func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {
+	return func(l lock.Lease, err error) (lock.Lease, error) {
+		if err != nil || m.lease == nil {
+			return l, err
+		}
+		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline}
+		lm.set, _ = lock.ResolveOptions(opts...)
+		m.lease(ctx, lm)
+		return lm, nil
+	}
+}
+
+func (m *lockerMutant) Close() error { return m.close() }
+
+func (l *leaseMutant) Context() context.Context { return l.ctx }
+
+func (l *leaseMutant) Release(ctx context.Context) error { return l.release(ctx) }
+
+func (l *leaseMutant) Renew(ctx context.Context) error { return l.renew(ctx) }
+
+func (l *leaseMutant) Deadline() (time.Time, bool) { return l.deadline() }
+
+// both replaces TryAcquire and Acquire alike.
+func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
+	m.try, m.acquire = f(m.Locker.TryAcquire), f(m.Locker.Acquire)
+}
+
+// rewritten gives options that amount to the settings.
+func rewritten(opts []lock.Option, change func(*lock.Settings)) []lock.Option {
+	return append(append([]lock.Option(nil), opts...), change)
+}
+
+// asksAgain waits by asking again after a pause, which grows by the factor.
+func asksAgain(pause time.Duration, factor int) func(*lockerMutant) {
+	return func(m *lockerMutant) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			for wait := pause; ; wait *= time.Duration(factor) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if !errors.Is(err, lock.ErrHeld) {
+					return l, err
+				}
+				select {
+				case <-ctx.Done():
+					return nil, errors.Join(err, ctx.Err())
+				case <-time.After(wait):
+				}
+			}
+		}
+	}
+}
+
+func TestMutantLockers(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *lockerMutant)
+	}{
+		"none": {"", func(*lockerMutant) {}},
+		"any TTL will do": {"TTLGrain", func(m *lockerMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.TTLGrain = time.Millisecond; return g }
+		}},
+		"a refusal without limits": {"TTLGrain", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrInvalid) {
+					err = fmt.Errorf("%w: bad TTL", lock.ErrInvalid)
+				}
+				return l, err
+			}
+		}},
+		"a deadline of whole seconds": {"TTLGrain", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) {
+					d, ok := l.Lease.Deadline()
+					return d.Add(-(l.set.TTL % time.Second)), ok
+				}
+			}
+		}},
+		"a try that tries for a while": {"TryIsImmediate", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for n := 0; ; n++ {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil || n == 3 {
+						return l, err
+					}
+					time.Sleep(40 * time.Millisecond)
+				}
+			}
+		}},
+		"a renewal that meets the release is a loss": {"ReleaseBesideRenewal", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, lose := context.WithCancelCause(context.Background())
+				l.ctx = ctx
+				l.renew = func(ctx context.Context) error {
+					err := l.Lease.Renew(ctx)
+					if errors.Is(err, lock.ErrNotHeld) {
+						lose(lock.ErrLost)
+					}
+					return err
+				}
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					time.Sleep(100 * time.Microsecond)
+					lose(lock.ErrReleased)
+					return err
+				}
+			}
+		}},
+		"what is not promised is done all the same": {"UnsupportedIsRefused", func(m *lockerMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.Reentrancy = backend.ReentrancyNone; return g }
+		}},
+		"a waiter asks a few times only": {"TryBesideWaiters ManyWaiters", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for n := 0; ; n++ {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil || n == 3 {
+						return l, err
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}},
+		"a wait has a limit of its own": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				limited, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+				defer cancel()
+				return m.Locker.Acquire(limited, key, opts...)
+			}
+		}},
+		"a lease that is busy": {"LeaseConcurrent", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var mu sync.Mutex
+				l.renew = func(ctx context.Context) error {
+					if !mu.TryLock() {
+						return errors.New("the lease is busy")
+					}
+					defer mu.Unlock()
+					time.Sleep(time.Millisecond)
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
+		"the hold ends with the acquire context": {"HoldOutlivesAcquireCtx", func(m *lockerMutant) {
+			m.lease = func(ctx context.Context, l *leaseMutant) {
+				context.AfterFunc(ctx, func() { _ = l.Lease.Release(context.Background()) })
+			}
+		}},
+		"release obeys its context": {"ReleaseDetached", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					return l.Lease.Release(ctx)
+				}
+			}
+		}},
+		"release hides its errors": {"ReleaseReportsLoss ReleaseTwice ReleaseOwnOnly LossEndsUse ErrorsAreTyped LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error { _ = l.Lease.Release(ctx); return nil }
+			}
+		}},
+		"the context never ends": {"LostByDeadline LostBeforeTakeover LostOnRemoval ReleaseIsNoLoss LossEndsUse CauseIsStable CloseEndsHolds MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.ctx = context.Background() }
+		}},
+		"release looks like loss": {"ReleaseIsNoLoss CauseIsStable", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				l.ctx = ctx
+				context.AfterFunc(l.Lease.Context(), func() { cancel(lock.ErrLost) })
+				l.release = func(ctx context.Context) error { cancel(lock.ErrLost); return l.Lease.Release(ctx) }
+			}
+		}},
+		"the lease's context carries values": {"CauseIsStable", func(m *lockerMutant) {
+			m.lease = func(ctx context.Context, l *leaseMutant) { l.ctx = valued{l.ctx, ctx} }
+		}},
+		"loss is told late": {"LostBeforeTakeover", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				l.ctx = ctx
+				context.AfterFunc(l.Lease.Context(), func() {
+					time.Sleep(150 * time.Millisecond)
+					cancel(context.Cause(l.Lease.Context()))
+				})
+			}
+		}},
+		"MaxHold is ignored": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.MaxHold = 0 })...)
+				}
+			})
+		}},
+		"always renews": {"WithoutRenewalEnds ReleaseReportsLoss ExpiryIsPerHold ReentrantAfterLoss", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = false })...)
+				}
+			})
+		}},
+		"never renews": {"RenewKeeps HoldOutlivesAcquireCtx", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
+				}
+			})
+		}},
+		"returns late": {"GrantIsUsable", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(ctx, key, opts...)
+					set, _ := lock.ResolveOptions(opts...)
+					time.Sleep(set.TTL * 4 / 5)
+					return l, err
+				}
+			})
+		}},
+		"the deadline is too late": {"DeadlineFromSend ServerOutlivesD", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) {
+					d, ok := l.Lease.Deadline()
+					return d.Add(40 * time.Millisecond), ok
+				}
+			}
+		}},
+		"a wait's error says too little": {"WaiterGivesUp ErrorsAreTyped", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.Acquire(ctx, key, opts...)
+				if ctx.Err() != nil && err != nil {
+					err = ctx.Err()
+				}
+				return l, err
+			}
+		}},
+		"a cancelled wait goes on": {"CancelDuring WaiterGivesUp", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.Acquire(ctx, key, opts...)
+				if err != nil && ctx.Err() != nil {
+					go func() { _, _ = m.Locker.Acquire(context.Background(), key, opts...) }()
+				}
+				return l, err
+			}
+		}},
+		"a cancelled wait does not end": {"WaiterGivesUp", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				later, cancel := context.WithCancel(context.Background())
+				stop := context.AfterFunc(ctx, func() { time.AfterFunc(4*time.Second, cancel) })
+				defer stop()
+				return m.Locker.Acquire(later, key, opts...)
+			}
+		}},
+		"ended contexts are not looked at": {"CancelBeforeSend", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return m.Locker.TryAcquire(context.WithoutCancel(ctx), key, opts...)
+			}
+		}},
+		"waits in no order": {"WaiterOrderLocal", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if !errors.Is(err, lock.ErrHeld) {
+						return l, err
+					}
+					time.Sleep(time.Duration(rand.IntN(int(5 * time.Millisecond))))
+				}
+			}
+		}},
+		"sleeps through the release": {"WaiterWakes", asksAgain(20*time.Second, 1)},
+		"polls every two seconds":    {"WaiterWakes", asksAgain(2*time.Second, 1)},
+		"a cancelled wait ends a second later": {"WaiterGivesUp CancelDuring", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.Acquire(ctx, key, opts...)
+				if err != nil && ctx.Err() != nil {
+					time.Sleep(time.Second)
+				}
+				return l, err
+			}
+		}},
+		"gives up by itself": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+				defer cancel()
+				return m.Locker.Acquire(ctx, key, opts...)
+			}
+		}},
+		"asks less and less often": {"WaitOutlastsTTL", asksAgain(50*time.Millisecond, 2)},
+		"a try is slow beside waiters": {"TryBesideWaiters", func(m *lockerMutant) {
+			var waiting atomic.Int64
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				waiting.Add(1)
+				defer waiting.Add(-1)
+				return m.Locker.Acquire(ctx, key, opts...)
+			}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if waiting.Load() > 0 {
+					time.Sleep(time.Second)
+				}
+				return m.Locker.TryAcquire(ctx, key, opts...)
+			}
+		}},
+		"tries of one key end together": {"CancelHarmsNobody", func(m *lockerMutant) {
+			var mu sync.Mutex
+			first := map[string]context.Context{}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				mu.Lock()
+				of, joined := first[key]
+				if !joined {
+					of = ctx
+					first[key] = ctx
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond) // the way to the server
+				if !joined {
+					mu.Lock()
+					delete(first, key)
+					mu.Unlock()
+				}
+				if err := of.Err(); err != nil {
+					return nil, err
+				}
+				return m.Locker.TryAcquire(ctx, key, opts...)
+			}
+		}},
+		"the loss is told late": {"LostByDeadline", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				inner := l.Lease.Context()
+				context.AfterFunc(inner, func() {
+					if errors.Is(context.Cause(inner), lock.ErrLost) {
+						time.Sleep(300 * time.Millisecond)
+					}
+					cancel(context.Cause(inner))
+				})
+				l.ctx = ctx
+			}
+		}},
+		"a try waits": {"TryIsImmediate", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if err != nil {
+					time.Sleep(3 * time.Second)
+				}
+				return l, err
+			}
+		}},
+		"a try waits with the waiters of its Locker": {"TryBesideWaiters", func(m *lockerMutant) {
+			turn := make(chan struct{}, 1)
+			inTurn := func(get func(context.Context, string, ...lock.Option) (lock.Lease, error)) func(context.Context, string, ...lock.Option) (lock.Lease, error) {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					select {
+					case turn <- struct{}{}:
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					defer func() { <-turn }()
+					return get(ctx, key, opts...)
+				}
+			}
+			m.acquire, m.try = inTurn(m.Locker.Acquire), inTurn(m.Locker.TryAcquire)
+		}},
+		"anything is a key": {"KeysRefused", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					if lock.ValidateKey(key) != nil {
+						key = fmt.Sprintf("%x", key)
+						key = "escaped" + key[:min(len(key), 400)]
+					}
+					return get(ctx, key, opts...)
+				}
+			})
+		}},
+		"keys come back changed": {"HandsOut KeysAccepted", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.Lease = renamed{l.Lease} }
+		}},
+		"options are ignored": {"TTLRange OwnerRefused LabelRefused ReentrantCount", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, _ ...lock.Option) (lock.Lease, error) { return get(ctx, key) }
+			})
+		}},
+		"a lease beside an error": {"TryIsImmediate", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if err != nil {
+					l = &leaseMutant{}
+				}
+				return l, err
+			}
+		}},
+		"neither lease nor error": {"TryIsImmediate Progress", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					if l, err := m.Locker.TryAcquire(ctx, key, opts...); err == nil {
+						return l, nil
+					}
+					return nil, nil
+				}
+			})
+		}},
+		"close does nothing": {"CloseEndsHolds CloseEndsWaits ErrorsAreTyped", func(m *lockerMutant) {
+			m.close = func() error {
+				time.AfterFunc(time.Minute, func() { _ = m.Locker.Close() }) // so that its bubble ends
+				return nil
+			}
+		}},
+		"close twice is an error": {"CloseTwice", func(m *lockerMutant) {
+			var closed atomic.Bool
+			m.close = func() error {
+				if closed.Swap(true) {
+					return lock.ErrClosed
+				}
+				return m.Locker.Close()
+			}
+		}},
+		"leases print what they hold": {"NoSecretsInLeases", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.chatty = true }
+		}},
+		"leaks": {"NoLeak", func(m *lockerMutant) {
+			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store := memlock.NewStore(nil)
+			cfg := memory()
+			cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+				l, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: cfg.TTL}})
+				if err != nil {
+					return nil, err
+				}
+				m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+				c.change(m)
+				return m, nil
+			}
+			cfg.OpenBackend = nil
+			cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
+
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (v valued) Value(key any) any { return v.values.Value(key) }
+
+type renamed struct{ lock.Lease }
+
+func (r renamed) Key() string { return r.Lease.Key() + " " }

@@ -1,0 +1,263 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var lossRules = []*engine.Rule{
+	{
+		Name:      "LostByDeadline",
+		Statement: "A lease that is not renewed ends its context by its deadline, with a cause that matches ErrLost.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
+		Run:       lostByDeadline,
+	},
+	{
+		Name:      "LostBeforeTakeover",
+		Statement: "When another client is granted the key after a lease ran out, that lease already says that it is lost.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
+		LimitTTLs: 80,
+		Run:       lostBeforeTakeover,
+	},
+	{
+		Name:      "LostOnRemoval",
+		Statement: "A holder whose record is removed by force is told so within one renewal period, also when somebody else has the key by then.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal},
+		Run:       lostOnRemoval,
+	},
+	{
+		Name:      "ReleaseIsNoLoss",
+		Statement: "Release ends the lease's context before it returns, with the cause ErrReleased, which is no loss and never becomes one.",
+		Run:       releaseIsNoLoss,
+	},
+	{
+		Name:      "LossEndsUse",
+		Statement: "A lost lease stays lost: renewing and releasing it fail, and the same Locker can acquire the key anew.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
+		Run:       lossEndsUse,
+	},
+	{
+		Name:      "HoldOutlivesAcquireCtx",
+		Statement: "The end of the context that was given to Acquire ends neither the hold nor its renewal.",
+		Run:       holdOutlivesAcquireCtx,
+	},
+	{
+		Name:      "CauseIsStable",
+		Statement: "The context of a lease carries no values, is alive while held, and keeps its first cause.",
+		Run:       causeIsStable,
+	},
+	{
+		Name:      "NextSessionHolds",
+		Statement: "When the session of a Locker has ended, its holds are lost, and what it acquires from then on is not.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal},
+		Run:       nextSessionHolds,
+	},
+	{
+		Name:      "LeaseIsLocal",
+		Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: key, token, deadline, context.",
+		Seam:      true,
+		Run:       leaseIsLocal,
+	},
+}
+
+func lostByDeadline(e *engine.Env) {
+	a := e.Locker()
+	late := engine.Lateness{By: engine.ThisProcess}
+	defer func() {
+		late.Judge(e, "", 100*time.Millisecond, "leases were not renewed, and their contexts ended")
+	}()
+	e.Each(4, func(i int) {
+		key := e.Key("%d", i)
+		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		h.Lapses()
+		deadline := h.Until()
+		if !e.Within(time.Until(deadline)+e.Slack(), h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.Slack())
+		}
+		late.Add(time.Since(deadline))
+		if now := time.Now(); now.Before(deadline.Add(-e.TTL / 3)) {
+			e.Failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), engine.Outcome(h.Cause()))
+		}
+		e.Is(key, h.Cause(), "context.Cause of a lease that ran out", lock.ErrLost, lock.ErrNotHeld)
+		if errors.Is(h.Cause(), lock.ErrReleased) || errors.Is(h.Cause(), lock.ErrClosed) {
+			e.Failf(key, "context.Cause of a lease that ran out is %s; expected a loss only", engine.Outcome(h.Cause()))
+		}
+	})
+}
+
+func lostBeforeTakeover(e *engine.Env) {
+	const keys = 4
+	rounds := e.Rounds(e.TTL*3/2, 2, 50)
+	a, b := e.Locker(), e.Locker()
+	e.Each(keys, func(n int) {
+		e.Pause(e.Randomly(e.TTL))
+		for round := range rounds {
+			key := e.Key("%d-%d", n, round)
+			h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+			h.Lapses()
+			e.Pause(time.Until(h.Until()) - e.TTL/16)
+			next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "the holder's lease was not renewed")
+			if !h.Lost() {
+				e.Latef(key, "another client was granted the key, and the earlier holder's context had not ended")
+			}
+			_ = next.Release(e.Ctx)
+		}
+	})
+	e.Notef("%d takeovers", keys*rounds)
+}
+
+func lostOnRemoval(e *engine.Env) {
+	a, b, c := e.Locker(), e.Locker(), e.Locker()
+	e.Each(4, func(i int) {
+		key, replaced := e.Key("%d", i), i%2 == 1
+		h := a.MustTryFor(key, e.TTL)
+		e.Pause(e.Randomly(e.TTL))
+		h.MustLive("it is renewed automatically")
+		e.RemoveByForce(key)
+		var next *engine.Hold
+		if replaced {
+			next = b.Soon(key, "the record of its holder was removed by force")
+		}
+		bound := e.TTL/3 + e.Slack()
+		if !e.Within(bound, h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.TTL)
+		}
+		e.Is(key, h.Cause(), "context.Cause of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
+		if err := h.Release(e.Ctx); err == nil {
+			e.Failf(key, "Release of a lease whose record was removed returned no error; expected ErrLost")
+		} else {
+			e.Is(key, err, "Release of a lease whose record was removed", lock.ErrNotHeld)
+		}
+		if replaced {
+			c.MustRefuse(key, "it was granted after the record of an earlier holder had been removed, and what that holder does must not end the new hold")
+			next.MustLive("only the record of an earlier holder was removed")
+			next.MustRelease()
+		}
+		b.MustTry(key).MustRelease()
+	})
+}
+
+func releaseIsNoLoss(e *engine.Env) {
+	a := e.Locker()
+	const least, most = 20, 400
+	end := time.Now().Add(e.Budget / 10)
+	short := e.TTL
+	e.Each(4, func(i int) {
+		key := e.Key("%d", i)
+		for round := 0; round < most && (round < least || time.Now().Before(end)); round++ {
+			h := a.MustTryFor(key, short)
+			if round%10 == 9 && round < 20*least {
+				e.Pause(e.Randomly(e.TTL / 20))
+			}
+			if err := h.Release(e.Ctx); err != nil {
+				e.Latef(key, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
+				return
+			}
+			if h.Lease.Context().Err() == nil {
+				e.Failf(key, "the context of a lease was alive after its Release had returned")
+				return
+			}
+			if cause := h.Cause(); !errors.Is(cause, lock.ErrReleased) || errors.Is(cause, lock.ErrLost) {
+				e.Failf(key, "context.Cause after Release is %s; expected ErrReleased and no loss", engine.Outcome(cause))
+				return
+			}
+		}
+	})
+}
+
+func lossEndsUse(e *engine.Env) {
+	a := e.Locker()
+	key := e.Key("a")
+	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	awaitLapse(e, h)
+	again := a.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the same Locker had run out")
+	if e.Claimed.ManualRenewal {
+		e.Is(key, h.Renew(), "Renew of a lost lease", lock.ErrNotHeld)
+	}
+	e.Is(key, h.Release(e.Ctx), "Release of a lost lease", lock.ErrNotHeld)
+	if h.Lease.Context().Err() == nil {
+		e.Failf(key, "the context of a lost lease came back to life")
+	}
+	if d, ok := h.Lease.Deadline(); ok && d.After(time.Now()) {
+		e.Failf(key, "the deadline of a lost lease is in the future")
+	}
+	again.MustLive("only an earlier lease of the same Locker was lost")
+	again.MustRelease()
+}
+
+func holdOutlivesAcquireCtx(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	e.Together(
+		func() { outlives(e, a, b, e.Key("cancel"), true, context.WithCancel) },
+		func() { outlives(e, a, b, e.Key("try"), false, context.WithCancel) },
+		func() {
+			outlives(e, a, b, e.Key("timeout"), true, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, e.TTL)
+			})
+		},
+	)
+}
+
+func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with func(context.Context) (context.Context, context.CancelFunc)) {
+	ctx, cancel := with(e.Ctx)
+	defer cancel()
+	get := a.TryFor
+	if wait {
+		get = a.AcquireFor
+	}
+	h, err := get(ctx, key, e.TTL)
+	if err != nil {
+		if ctx.Err() != nil {
+			e.LateFatalf(key, "a free key was not granted before the context of the call ended after %s: %s", e.TTL, engine.Outcome(err))
+		}
+		e.UnexpectedFatal(key, err, "a call for a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	if _, timed := ctx.Deadline(); !timed {
+		cancel()
+	}
+	end := time.Now().Add(3 * e.TTL)
+	for time.Now().Before(end) {
+		h.MustLive("only the context that was given to the acquiring call has ended")
+		b.MustRefuse(key, "only the context of the holder's acquiring call has ended")
+		e.Pause(e.TTL / 4)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
+	}
+}
+
+type contextKey struct{}
+
+func causeIsStable(e *engine.Env) {
+	a := e.Locker()
+	key := e.Key("a")
+	h, err := a.Acquire(context.WithValue(e.Ctx, contextKey{}, "value"), key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	ctx := h.Lease.Context()
+	if ctx.Value(contextKey{}) != nil {
+		e.Failf(key, "the lease's context carries a value of the context given to Acquire")
+	}
+	if ctx.Err() != nil || context.Cause(ctx) != nil {
+		e.Latef(key, "the context of a lease that is held has ended: %s", engine.Outcome(context.Cause(ctx)))
+	}
+	child, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h.MustRelease()
+	if !e.Within(e.Slack(), child.Done()) {
+		e.Overduef(key, "a context derived from the lease's had not ended %s after Release", e.Slack())
+	} else if cause := context.Cause(child); !errors.Is(cause, lock.ErrReleased) {
+		e.Failf(key, "the cause of a context derived from the lease's is %s; expected ErrReleased", engine.Outcome(cause))
+	}
+	first := h.Cause()
+	_ = h.Release(e.Ctx)
+	_ = a.Close()
+	if now := h.Cause(); now != first {
+		e.Failf(key, "the cause of the lease changed from %s to %s", engine.Outcome(first), engine.Outcome(now))
+	}
+}

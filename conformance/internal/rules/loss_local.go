@@ -1,0 +1,37 @@
+package rules
+
+import (
+	"context"
+
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func leaseIsLocal(e *engine.Env) {
+	a, f := e.Disturbed()
+	key := e.Key("a")
+	h := a.MustTry(key)
+	before := engine.Requests(f, key, sending...)
+	f.All(faultlock.HangBefore())
+	for range 2 { // beside a server that hangs, and one that answers
+		read := make(chan struct{})
+		wait := e.Start(func() {
+			defer close(read)
+			for range 1000 {
+				_, _ = h.Lease.Key(), h.Lease.Token()
+				_, _ = h.Lease.Deadline()
+				_, _ = h.Lease.Context().Deadline()
+				_ = context.Cause(h.Lease.Context())
+			}
+		})
+		if !e.Within(e.Slack(), read) {
+			e.Overduef(key, "reading a lease a thousand times had not ended after %s; expected it to wait for nothing", e.Slack())
+		}
+		f.Heal()
+		wait()
+	}
+	if n := engine.Requests(f, key, sending...) - before; n > 10 { // it may have been renewed
+		e.Failf(key, "reading a lease two thousand times sent %d requests for its key; expected none, so that a holder can look at it as often as it likes", n)
+	}
+	h.MustRelease()
+}

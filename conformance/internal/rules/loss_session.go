@@ -1,0 +1,71 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// nextSessionHolds ends the session of a Locker that holds a key, and has it acquire
+// another one before it was told.
+func nextSessionHolds(e *engine.Env) {
+	if e.EndSession == nil {
+		e.Skipf("needs Config.EndSession")
+	}
+	other := e.Locker()
+	ways := []func(a *engine.Client, key string) *engine.Hold{
+		func(a *engine.Client, key string) *engine.Hold { return trySession(e, a, key) },
+		func(a *engine.Client, key string) *engine.Hold { return a.MustAcquire(key) },
+		func(a *engine.Client, key string) *engine.Hold {
+			stands := other.MustTry(key)
+			var h *engine.Hold
+			e.Together(
+				func() { h = a.MustAcquire(key) },
+				func() { e.Settle(); stands.MustRelease() })
+			return h
+		},
+	}
+	e.Each(len(ways), func(i int) {
+		a := e.Locker()
+		first, next := e.Key("%d-first", i), e.Key("%d-next", i)
+		ended := a.MustTry(first)
+		endSession(e, first)
+		h := ways[i](a, next)
+		bound := e.Long/3 + e.Slack()
+		if !e.Within(bound, ended.Lease.Context().Done()) {
+			e.OverdueFatalf(first, "the holder had not been told %s after its session had ended", bound)
+		}
+		e.Is(first, ended.Cause(), "context.Cause of a lease whose session has ended", lock.ErrLost)
+		e.Settle()
+		h.MustLive("it was acquired after the session of an earlier lease had ended")
+		if err := h.Release(context.WithoutCancel(e.Ctx)); err != nil {
+			e.Latef(next, "Release of a lease that was acquired after the session of an earlier one had ended returned %s; expected no error", engine.Outcome(err))
+		}
+	})
+}
+
+// trySession tries a free key, which may be refused while another session begins.
+func trySession(e *engine.Env, a *engine.Client, key string) *engine.Hold {
+	for end := time.Now().Add(e.WaitBound()); ; e.Pause(20 * time.Millisecond) {
+		h, err := a.Try(key)
+		switch {
+		case err == nil:
+			return h
+		case !errors.Is(err, lock.ErrUnavailable) || time.Now().After(end):
+			e.UnexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", engine.Outcome(err))
+		}
+	}
+}
+
+// endSession ends the session of the last in the queue of the key, or of its holder.
+func endSession(e *engine.Env, key string) {
+	ev := e.Log.Begin("suite", "EndSession", key)
+	err := e.EndSession(e.Ctx, key)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Config.EndSession returned %s; expected no error", engine.Outcome(err))
+	}
+}

@@ -1,0 +1,126 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// sessionClient has a session that all its holds live on, as on an etcd lease. That it
+// has ended is found out by its next request, which tells of the holds and goes on in the
+// next session.
+type sessionClient struct {
+	backend.Backend
+	backend.Queuer
+	hasty bool // it also tells of what the request asks for, which the next session grants
+
+	mu    sync.Mutex
+	held  map[backend.ID]backend.Hold
+	ended bool
+	lost  func(id backend.ID, cause error)
+}
+
+func (c *sessionClient) NotifyLoss(lost func(id backend.ID, cause error)) { c.lost = lost }
+
+func (c *sessionClient) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	c.findOut(req)
+	g, err := c.Backend.Try(ctx, req)
+	if err == nil {
+		c.holds(req)
+	}
+	return g, err
+}
+
+func (c *sessionClient) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	c.findOut(req)
+	t, err := c.Queuer.Enqueue(ctx, req)
+	if err == nil {
+		c.holds(req)
+	}
+	return t, err
+}
+
+func (c *sessionClient) holds(req backend.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held[req.ID] = backend.HoldOf(req)
+}
+
+func (c *sessionClient) findOut(req backend.Request) {
+	c.mu.Lock()
+	ended, held := c.ended, c.held
+	if ended {
+		c.ended, c.held = false, map[backend.ID]backend.Hold{}
+	}
+	c.mu.Unlock()
+	if !ended {
+		return
+	}
+	for id := range held {
+		c.lost(id, backend.ErrSessionLost)
+	}
+	if c.hasty {
+		c.lost(req.ID, backend.ErrSessionLost)
+	}
+}
+
+// end ends the session of whoever holds the key.
+func (c *sessionClient) end(ctx context.Context, key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		if h.Key != key {
+			continue
+		}
+		c.ended = true
+		for _, h := range c.held {
+			_ = c.Release(ctx, h)
+		}
+		return true
+	}
+	return false
+}
+
+func lossSessionConfig(hasty bool) conformance.Config {
+	store := memlock.NewStore(nil)
+	var mu sync.Mutex
+	var clients []*sessionClient
+	cfg := memory()
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		c := &sessionClient{Backend: b, Queuer: b.(backend.Queuer), hasty: hasty, held: map[backend.ID]backend.Hold{}}
+		clients = append(clients, c)
+		return c, nil
+	}
+	cfg.EndSession = func(ctx context.Context, key string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range clients {
+			if c.end(ctx, key) {
+				return nil
+			}
+		}
+		return errors.New("nobody holds the key")
+	}
+	cfg.Only = []string{"NextSessionHolds"}
+	return cfg
+}
+
+func TestMutantNextSession(t *testing.T) {
+	t.Parallel()
+	mustFail(t, lossSessionConfig(true), "NextSessionHolds")
+	rep, err := conformance.Check(t.Context(), lossSessionConfig(false))
+	if res := rep.Results[0]; err != nil || res.Verdict != conformance.Pass {
+		t.Errorf("that tells of its holds alone: %s (%s, %v)", res.Verdict, res.Evidence, err)
+	}
+}

@@ -1,0 +1,167 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// Mutants of the policy over a backend, which Config.Wrap puts between the suite and
+// its faults.
+func TestMutantPolicies(t *testing.T) {
+	t.Parallel()
+	// again asks until the key is granted, with a pause between the requests.
+	again := func(m *lockerMutant, pause func(ctx context.Context, key string)) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			for {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if err == nil || ctx.Err() != nil || !errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) {
+					return l, err
+				}
+				pause(ctx, key)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *lockerMutant, b backend.Backend)
+	}{
+		"asks without a pause": {"WaitIsCalm", func(m *lockerMutant, _ backend.Backend) {
+			again(m, func(context.Context, string) { time.Sleep(50 * time.Microsecond) })
+		}},
+		"doubles its pauses, and adds nothing to them": {"NoLockstep", func(m *lockerMutant, _ backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for pause := 25 * time.Millisecond; ; pause = min(2*pause, time.Second/4) {
+					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					if err == nil || ctx.Err() != nil {
+						return l, err
+					}
+					time.Sleep(pause)
+				}
+			}
+		}},
+		"wakes when the lease that it saw can have ended": {"NoLockstep", func(m *lockerMutant, _ backend.Backend) {
+			again(m, func(ctx context.Context, key string) {
+				pause := 100*time.Millisecond + rand.N(100*time.Millisecond)
+				var held *lock.HeldError
+				if _, err := m.Locker.TryAcquire(ctx, key); errors.As(err, &held) && held.Remaining > 0 {
+					pause = held.Remaining + time.Millisecond
+				}
+				time.Sleep(pause)
+			})
+		}},
+		"counts from the answer": {"DeadlineFromSend", func(m *lockerMutant, _ backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				until := time.Now().Add(backend.ValidFor(l.set.TTL))
+				l.deadline = func() (time.Time, bool) { return until, true }
+			}
+		}},
+		"asks the server for the deadline": {"LeaseIsLocal", func(m *lockerMutant, b backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				_, hold, _ := lock.HoldOf(l.Lease)
+				l.deadline = func() (time.Time, bool) {
+					if _, err := b.Renew(l.ctx, hold); err != nil {
+						return time.Time{}, false
+					}
+					return l.Lease.Deadline()
+				}
+			}
+		}},
+		"sends, and looks at the context afterwards": {"CancelBeforeSend", func(m *lockerMutant, _ backend.Backend) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(context.WithoutCancel(ctx), key, opts...)
+					if err == nil && ctx.Err() != nil {
+						_ = l.Release(ctx)
+						return nil, ctx.Err()
+					}
+					return l, err
+				}
+			})
+		}},
+		"lets the server judge the TTL": {"TTLGrain", func(m *lockerMutant, b backend.Backend) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrInvalid) {
+					_ = b.Release(ctx, backend.Hold{Key: key, ID: backend.NewID()})
+				}
+				return l, err
+			}
+		}},
+		"believes in signals": {"WaiterPolls", func(m *lockerMutant, b backend.Backend) {
+			w, ok := b.(backend.Watcher)
+			if !ok {
+				return
+			}
+			again(m, func(ctx context.Context, key string) {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				if hints, err := w.Watch(ctx, key); err == nil {
+					select {
+					case <-hints:
+					case <-ctx.Done():
+					}
+				}
+			})
+		}},
+		"goes on renewing": {"ReleaseEndsRequests", func(m *lockerMutant, b backend.Backend) {
+			closed := make(chan struct{})
+			m.close = func() error { close(closed); return m.Locker.Close() }
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				_, hold, ok := lock.HoldOf(l.Lease)
+				if !ok {
+					return
+				}
+				go func() {
+					for {
+						select {
+						case <-closed:
+							return
+						case <-time.After(hold.TTL / 3):
+							_, _ = b.Renew(context.Background(), hold)
+						}
+					}
+				}()
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			cfg := memory()
+			cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+				l, err := lock.New(b, &lock.Options{TTL: ttl})
+				if err != nil {
+					return nil, err
+				}
+				m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+				c.change(m, b)
+				return m, nil
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
+
+func TestWrapIsChecked(t *testing.T) {
+	t.Parallel()
+	cfg := memory()
+	cfg.Wrap = func(backend.Backend, time.Duration) (lock.Locker, error) { return nil, nil }
+	cfg.Only = []string{"HandsOut"}
+	rep, err := conformance.Check(t.Context(), cfg)
+	assert.NoError(t, err)
+	assert.Contains(t, rep.Results[0].Evidence, "Config.Wrap returned neither a Locker nor an error")
+	cfg.Open, cfg.OpenBackend = func(ctx context.Context) (lock.Locker, error) { return nil, nil }, nil
+	_, err = conformance.Check(t.Context(), cfg)
+	assert.ErrorContains(t, err, "Config.Wrap needs OpenBackend")
+}

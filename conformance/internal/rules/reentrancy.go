@@ -1,0 +1,393 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var reentrancyRules = []*engine.Rule{
+	{
+		Name:      "ReentrantCount",
+		Statement: "An owner that acquired a key n times holds it until the last of its n leases has ended, in whatever order they are released.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantCount,
+	},
+	{
+		Name:      "ReentrantExplicit",
+		Statement: "Only the same explicit owner enters again: other owners, callers without an owner, and the same process do not.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantExplicit,
+	},
+	{
+		Name:      "ReentrantSameToken",
+		Statement: "All holds of an owner at a time have the same token, and the next outermost hold has a larger one.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimTokens},
+		Run:       reentrantSameToken,
+	},
+	{
+		Name:      "ReentrantExtends",
+		Statement: "Entering again with a shorter TTL never shortens the holds that exist.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		LimitTTLs: 30,
+		Run:       reentrantExtends,
+	},
+	{
+		Name:      "ReentrantOtherLocker",
+		Statement: "Another Locker with the same owner enters again where holds are counted on the server, and is refused where each client counts its own.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantOtherLocker,
+	},
+	{
+		Name:      "ReentrantAfterLoss",
+		Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, one release frees it, and not while somebody else holds the key.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimWithoutRenewal},
+		LimitTTLs: 30,
+		Run:       reentrantAfterLoss,
+	},
+	{
+		Name:      "ReentrantOverWaiters",
+		Statement: "Entering again never waits behind those who wait for the key.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantOverWaiters,
+	},
+	{
+		Name:      "ReentrantOwnLeases",
+		Statement: "Each lease of an owner has a context and a release of its own: ending one ends no other.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantOwnLeases,
+	},
+	{
+		Name:      "ReentrantLimit",
+		Statement: fmt.Sprintf("An owner has at most %d holds on a key at a time; the next is refused with ErrTooManyHolds and changes nothing.", backend.MaxHolds),
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantLimit,
+	},
+	{
+		Name:      "ReentrantModel",
+		Statement: "Through any order of acquisitions and releases by several owners, the key is held exactly by the owner that has unreleased leases.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantModel,
+	},
+}
+
+func reentrantCount(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	owner := lock.WithOwner(e.Owner("A"))
+	for n := 1; n <= 5; n++ {
+		key := e.Key("%d", n)
+		holds := make([]*engine.Hold, n)
+		for i := range holds {
+			if i%2 == 0 {
+				holds[i] = a.MustTry(key, owner)
+			} else {
+				holds[i] = a.MustAcquire(key, owner)
+			}
+		}
+		for left := n; left > 0; left-- {
+			b.MustRefuse(key, fmt.Sprintf("%d of %d leases of its owner are left", left, n))
+			i := int(e.Random(int64(left)))
+			holds[i].MustRelease()
+			e.Is(key, holds[i].Release(e.Ctx), "the second release of one lease among several", lock.ErrNotHeld)
+			holds = append(holds[:i], holds[i+1:]...)
+		}
+		h, err := b.Try(key)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "all %d leases of the owner were released, but a try returned %s; expected a lease", n, engine.Outcome(err))
+		}
+		h.MustRelease()
+	}
+}
+
+func reentrantExplicit(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	first, second := lock.WithOwner(e.Owner("A")), lock.WithOwner(e.Owner("B"))
+	h := a.MustTry(key, first)
+	for _, c := range []*engine.Client{a, b} {
+		c.MustRefuse(key, "another owner holds it", second)
+		c.MustRefuse(key, "an owner holds it, and this call names none")
+	}
+	h.MustRelease()
+	// A hold without an owner is entered by nobody.
+	h = a.MustTry(key)
+	for _, c := range []*engine.Client{a, b} {
+		c.MustRefuse(key, "it is held without an owner", first)
+	}
+	h.MustRelease()
+	// Owners are compared byte by byte.
+	name := e.Owner("C")
+	h = a.MustTry(key, lock.WithOwner(name+"a"))
+	for _, other := range []string{name + "A", name + "a ", name, name + "ab"} {
+		a.MustRefuse(key, "its owner differs, if only in case or length", lock.WithOwner(other))
+	}
+	h.MustRelease()
+}
+
+func reentrantSameToken(e *engine.Env) {
+	a := e.Locker()
+	key := e.Key("a")
+	owner := lock.WithOwner(e.Owner("A"))
+	var last uint64
+	for range 5 {
+		holds := []*engine.Hold{a.MustTry(key, owner), a.MustTry(key, owner), a.MustAcquire(key, owner)}
+		holds[0].MustRelease()
+		holds = append(holds, a.MustTry(key, owner))
+		if tokens := tokensOf(holds); len(tokens) != 1 {
+			e.Failf(key, "the holds of one owner have the tokens %d; expected one token for all", tokens)
+		}
+		if t := holds[0].Token; t <= last {
+			e.Failf(key, "the token of a new outermost hold is %d; expected more than the last, %d", t, last)
+		} else {
+			last = t
+		}
+		for _, h := range holds[1:] {
+			h.MustRelease()
+		}
+	}
+}
+
+func reentrantExtends(e *engine.Env) {
+	longer := e.Fit(4 * e.TTL)
+	if longer < 3*e.TTL {
+		e.Skipf("needs two TTLs, and only %s can be had", e.TTL)
+	}
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	owner := lock.WithOwner(e.Owner("A"))
+	outer := a.MustTryFor(key, longer, append(unrenewed(e), owner)...)
+	before := outer.Until()
+	inner := a.MustTryFor(key, e.TTL, append(unrenewed(e), owner)...)
+	inner.Lapses()
+	if after := outer.Until(); after.Before(before.Add(-10 * time.Millisecond)) {
+		e.Latef(key, "the deadline of the outer hold moved back from %s to %s when its owner entered again with a TTL of %s",
+			engine.Seconds(e.Log.At(before)), engine.Seconds(e.Log.At(after)), e.TTL)
+	}
+	for e.Log.Now() < inner.Gone(e) {
+		b.MustRefuse(key, fmt.Sprintf("its owner holds it with a TTL of %s, and entering again with %s must not shorten that", longer, e.TTL))
+		e.Pause(e.TTL / 10)
+	}
+	if err := outer.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release of the outer hold returned %s; expected no error", engine.Outcome(err))
+	}
+	_ = inner.Release(e.Ctx)
+	b.Soon(key, "both holds of its owner were released").MustRelease()
+}
+
+func reentrantOtherLocker(e *engine.Env) {
+	a, b, c := e.Locker(), e.Locker(), e.Locker()
+	key := e.Key("a")
+	owner := lock.WithOwner(e.Owner("A"))
+	h := a.MustTry(key, owner)
+	if !engine.ClaimServerHolds.Made(e.Settings) {
+		b.MustRefuse(key, "holds are counted by each client, so that another client is excluded even with the same owner", owner)
+		h.MustRelease()
+		b.MustTry(key, owner).MustRelease()
+		return
+	}
+	again, err := b.Try(key, owner)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "another client with the same owner got %s; expected a lease, since holds are counted on the server", engine.Outcome(err))
+	}
+	h.MustRelease()
+	c.MustRefuse(key, "another client of its owner still holds it")
+	again.MustLive("only the other client's lease was released")
+	again.MustRelease()
+	c.MustTry(key).MustRelease()
+	// Closing one client ends its own holds only.
+	h, again = a.MustTry(key, owner), b.MustTry(key, owner)
+	_ = a.Close()
+	c.MustRefuse(key, "only the other client of its owner was closed")
+	again.MustRelease()
+	c.MustTry(key).MustRelease()
+	_ = h
+}
+
+func reentrantAfterLoss(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	owner := lock.WithOwner(e.Owner("A"))
+	e.Together(func() {
+		key := e.Key("nobody")
+		outer := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
+		inner := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
+		awaitLapse(e, outer)
+		awaitLapse(e, inner)
+		e.Expire(outer, inner)
+		again := a.MustTry(key, owner)
+		if engine.ClaimTokens.Made(e.Settings) && again.Token <= outer.Token {
+			e.Failf(key, "the token after the loss is %d; expected more than that of the lost hold, %d", again.Token, outer.Token)
+		}
+		e.Is(key, inner.Release(e.Ctx), "Release of a lost hold", lock.ErrNotHeld)
+		e.Is(key, outer.Release(e.Ctx), "Release of a lost hold", lock.ErrNotHeld)
+		b.MustRefuse(key, "its owner has acquired it anew, and releasing lost holds must not end that")
+		again.MustRelease()
+		b.MustTry(key).MustRelease()
+	}, func() {
+		key := e.Key("somebody")
+		outer := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
+		awaitLapse(e, outer)
+		taken := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "the owner's lease had run out").(*engine.Hold)
+		a.MustRefuse(key, "somebody else has taken it since", owner)
+		e.Is(key, outer.Release(e.Ctx), "Release of a lost hold", lock.ErrNotHeld)
+		taken.MustRelease()
+		a.MustTry(key, owner).MustRelease()
+	})
+}
+
+func reentrantOverWaiters(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	owner, other := lock.WithOwner(e.Owner("A")), lock.WithOwner(e.Owner("B"))
+	h := a.MustTry(key, owner)
+	var got []chan struct{}
+	var waits []func()
+	for _, w := range []struct {
+		c    *engine.Client
+		more []lock.Option
+	}{{a, nil}, {b, nil}, {a, []lock.Option{other}}} {
+		done := make(chan struct{})
+		got = append(got, done)
+		waits = append(waits, e.Start(func() {
+			h := w.c.MustWait(e.Ctx, key, w.more...)
+			close(done)
+			h.MustRelease()
+		}))
+	}
+	e.Pause(50 * time.Millisecond) // the waiters take their places, or not: the rule holds in any case
+	for _, op := range []string{"TryAcquire", "Acquire"} {
+		entered := make(chan struct{})
+		var again *engine.Hold
+		wait := e.Start(func() {
+			if op == "Acquire" {
+				again = a.MustAcquire(key, owner)
+			} else {
+				again = a.MustTry(key, owner)
+			}
+			close(entered)
+		})
+		if !e.Within(e.Slack(), entered) {
+			e.OverdueFatalf(key, "%s by the owner of the key had not returned after %s, with others waiting; expected it to enter again at once", op, e.Slack())
+		}
+		wait()
+		again.MustRelease()
+	}
+	for _, done := range got {
+		select {
+		case <-done:
+			e.Failf(key, "a waiter was granted the key before its owner had released it")
+		default:
+		}
+	}
+	h.MustRelease()
+	for _, wait := range waits {
+		wait()
+	}
+}
+
+func reentrantOwnLeases(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	owner := lock.WithOwner(e.Owner("A"))
+	ctx, cancel := context.WithCancel(e.Ctx)
+	outer, err := a.Acquire(ctx, key, owner)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	inner := a.MustTry(key, owner)
+	cancel()
+	outer.MustRelease() // the outer one first
+	if !errors.Is(outer.Cause(), lock.ErrReleased) {
+		e.Failf(key, "context.Cause of the released lease is %s; expected ErrReleased", engine.Outcome(outer.Cause()))
+	}
+	inner.MustLive("only another lease of its owner was released")
+	if e.Claimed.ManualRenewal {
+		if err := inner.Renew(); err != nil {
+			e.Unexpected(key, err, "Renew of the remaining lease returned %s; expected no error", engine.Outcome(err))
+		}
+		e.Is(key, outer.Renew(), "Renew of the released lease", lock.ErrNotHeld)
+	}
+	b.MustRefuse(key, "one lease of its owner is left")
+	inner.MustRelease()
+	b.MustTry(key).MustRelease()
+}
+
+func reentrantLimit(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	owner := lock.WithOwner(e.Owner("A"))
+	var holds []*engine.Hold
+	for i := range backend.MaxHolds {
+		h, err := a.Try(key, owner)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "hold %d of %d was refused: %s", i+1, backend.MaxHolds, engine.Outcome(err))
+		}
+		holds = append(holds, h)
+	}
+	if h, err := a.Try(key, owner); err == nil {
+		_ = h.Release(e.Ctx)
+		for _, earlier := range holds {
+			earlier.MustLive("it is renewed automatically, and counts")
+		}
+		e.Failf(key, "hold %d was granted; expected a refusal", backend.MaxHolds+1)
+	} else {
+		e.Is(key, err, fmt.Sprintf("TryAcquire for hold %d of one owner", backend.MaxHolds+1), lock.ErrTooManyHolds)
+	}
+	holds[0].MustRelease()
+	holds[0] = a.MustTry(key, owner)
+	b.MustRefuse(key, "its owner holds it")
+	e.Each(len(holds), func(i int) { holds[i].MustRelease() })
+	b.MustTry(key).MustRelease()
+}
+
+func reentrantModel(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	clients := []*engine.Client{a, b}
+	if !engine.ClaimServerHolds.Made(e.Settings) {
+		clients = []*engine.Client{a, a}
+	}
+	owners := []string{e.Owner("A"), e.Owner("B"), ""}
+	runs := e.Rounds(200*time.Millisecond, 5, 60)
+	for run := range runs {
+		key := e.Key("%d", run)
+		var holds []*engine.Hold
+		holder := -1 // who holds the key in the model
+		for range 40 {
+			who := int(e.Random(int64(len(owners))))
+			if len(holds) > 0 && e.Random(5) < 2 {
+				i := int(e.Random(int64(len(holds))))
+				holds[i].MustRelease()
+				holds = append(holds[:i], holds[i+1:]...)
+				if len(holds) == 0 {
+					holder = -1
+				}
+				continue
+			}
+			var more []lock.Option
+			if owners[who] != "" {
+				more = append(more, lock.WithOwner(owners[who]))
+			}
+			c := clients[e.Random(2)]
+			if holder < 0 || holder == who && owners[who] != "" {
+				holds = append(holds, c.MustTry(key, more...))
+				holder = who
+				continue
+			}
+			c.MustRefuse(key, "another owner has unreleased leases", more...)
+		}
+		if engine.ClaimTokens.Made(e.Settings) && len(tokensOf(holds)) > 1 {
+			e.Failf(key, "the holds of one owner have the tokens %d; expected one", tokensOf(holds))
+		}
+		for _, h := range holds {
+			h.MustRelease()
+		}
+		if e.Failed() {
+			return
+		}
+		clients[run%2].MustTry(key).MustRelease() // all have been given back
+	}
+}

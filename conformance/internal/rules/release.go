@@ -1,0 +1,261 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var releaseRules = []*engine.Rule{
+	{
+		Name:      "ReleaseFrees",
+		Statement: "When Release has returned, the next try of any client is granted.",
+		Run:       releaseFrees,
+	},
+	{
+		Name:      "ReleaseOwnOnly",
+		Statement: "Releasing a lease that has run out does not end the hold of whoever has the key now, and returns ErrNotHeld.",
+		Run:       releaseOwnOnly,
+	},
+	{
+		Name:      "ReleaseOldLeaseSameClient",
+		Statement: "A delayed release of an earlier lease does not end a later lease of the same client.",
+		Run:       releaseOldLease,
+	},
+	{
+		Name:      "ReleaseTwice",
+		Statement: "A second release returns ErrNotHeld and frees nobody else; simultaneous releases are safe.",
+		Run:       releaseTwice,
+	},
+	{
+		Name:      "ReleaseDetached",
+		Statement: "Release works when its context has already ended: the key is free when it returns.",
+		Run:       releaseDetached,
+	},
+	{
+		Name:      "ReleaseReportsLoss",
+		Statement: "Releasing a lease that ran out returns an error that matches ErrLost, also when nobody else took the key.",
+		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
+		LimitTTLs: 30,
+		Run:       releaseReportsLoss,
+	},
+	{
+		Name:      "ReleaseStopsRenewal",
+		Statement: "Nothing renews a key on behalf of a lease that was released: the next holder's lease runs out in its own time.",
+		Run:       releaseStopsRenewal,
+	},
+	{
+		Name:      "ReleaseAtExpiry",
+		Statement: "A release that is under way while its lease runs out does not end the hold of whoever takes the key over.",
+		LimitTTLs: 80,
+		Run:       releaseAtExpiry,
+	},
+	{
+		Name:      "ReleaseBesideRenewal",
+		Statement: "A renewal that is under way neither prevents nor outlives a release, and is no loss: the key is free when both have returned.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		Run:       releaseBesideRenewal,
+	},
+	{
+		Name:      "ReleaseEndsRequests",
+		Statement: "When a lease has ended, by its release or its maximum hold, nothing renews it any more: not one request more is sent for it.",
+		Seam:      true,
+		Run:       releaseEndsRequests,
+	},
+}
+
+func releaseFrees(e *engine.Env) {
+	key := e.Key("a")
+	clients := e.Lockers(2)
+	n, end := 0, time.Now().Add(e.Window())
+	for i := 0; i < 10 || i < 500 && time.Now().Before(end); i++ {
+		n++
+		c := clients[i%2]
+		var h *engine.Hold
+		var err error
+		if i%3 == 2 {
+			h, err = c.Acquire(e.Ctx, key)
+		} else {
+			h, err = c.Try(key)
+		}
+		if err != nil {
+			e.UnexpectedFatal(key, err, "the key was released, but the next call for it returned %s; expected a lease", engine.Outcome(err))
+		}
+		h.MustRelease()
+	}
+	e.Notef("%d hand-overs", n)
+}
+
+// lapse takes the key for p, lets the lease run out, and has the key taken over
+// by next.
+func lapse(e *engine.Env, p, next engine.Party, key string) (old, taken engine.Grip) {
+	old = e.MustTake(p, key, e.TTL)
+	taken = e.TakeOver(next, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the earlier holder was not renewed")
+	return old, taken
+}
+
+func releaseOwnOnly(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a, b, c := k.Open(), k.Open(), k.Open()
+		old, taken := lapse(e, a, b, key)
+		for range 2 {
+			err := old.Release(e.Ctx)
+			if err == nil {
+				e.Failf(key, "Release of a lease that had run out returned no error, although somebody else holds the key; expected ErrNotHeld")
+			} else {
+				e.Is(key, err, "Release of a lease that had run out", lock.ErrNotHeld)
+			}
+			c.Refuses(key, "the release of a lease that had run out must not free the key for the next holder")
+		}
+		if e.Claimed.ManualRenewal {
+			if err := taken.Renew(); err != nil {
+				e.Unexpected(key, err, "the holder's renewal returned %s after somebody else had released an old lease; expected no error", engine.Outcome(err))
+			}
+			c.Refuses(key, "its holder has just renewed it")
+		}
+		e.MustGiveBack(taken, key, ", since only an old lease of somebody else had been released")
+	})
+}
+
+func releaseOldLease(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a, c := k.Open(), k.Open()
+		old, taken := lapse(e, a, a, key)
+		if err := old.Release(e.Ctx); err == nil {
+			e.Failf(key, "Release of an earlier lease of the same client returned no error, although it had run out; expected ErrNotHeld")
+		} else {
+			e.Is(key, err, "Release of an earlier lease of the same client", lock.ErrNotHeld)
+		}
+		c.Refuses(key, "only an earlier lease of its holder was released")
+		e.MustGiveBack(taken, key, ", since only an earlier lease of the same client had been released")
+		// The same again with a lease that was released, not lost.
+		first := e.MustTake(a, key, e.Long)
+		e.MustGiveBack(first, key, "")
+		second := e.MustTake(a, key, e.Long)
+		if err := first.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "the second release of an earlier lease returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+		c.Refuses(key, "only an earlier lease of its holder was released, for the second time")
+		e.MustGiveBack(second, key, ", since only an earlier lease of the same client had been released")
+	})
+}
+
+func releaseTwice(e *engine.Env) {
+	key := e.Key("a")
+	a, b, c := e.Locker(), e.Locker(), e.Locker()
+	h := a.MustTry(key)
+	h.MustRelease()
+	e.Is(key, h.Release(e.Ctx), "the second Release", lock.ErrNotHeld)
+	other := b.MustTry(key)
+	e.Is(key, h.Release(e.Ctx), "the third Release, while somebody else holds the key,", lock.ErrNotHeld)
+	c.MustRefuse(key, "a repeated release of an earlier lease must not free it")
+	other.MustLive("a repeated release of an earlier lease must not end it")
+	other.MustRelease()
+
+	for round := range 20 {
+		key := e.Key("race-%d", round)
+		h := a.MustTry(key)
+		var released atomic.Int64
+		e.Each(6, func(int) {
+			switch err := h.Release(e.Ctx); {
+			case err == nil:
+				released.Add(1)
+			case !errors.Is(err, lock.ErrNotHeld):
+				e.Unexpected(key, err, "one of several simultaneous releases returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
+			}
+		})
+		if released.Load() == 0 {
+			e.Failf(key, "none of several simultaneous releases succeeded; expected one to")
+		}
+		c.MustTry(key).MustRelease()
+	}
+}
+
+func releaseDetached(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	past, cancelPast := context.WithDeadline(e.Ctx, time.Now().Add(-time.Second))
+	defer cancelPast()
+	for name, ctx := range map[string]context.Context{"a cancelled context": ended, "a context whose deadline has passed": past} {
+		key := e.Key("%s", name)
+		h := a.MustTry(key)
+		if err := h.Release(ctx); err != nil {
+			e.Unexpected(key, err, "Release with %s returned %s; expected no error", name, engine.Outcome(err))
+		}
+		again, err := b.Try(key)
+		if err != nil {
+			e.Unexpected(key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, engine.Outcome(err))
+			continue
+		}
+		again.MustRelease()
+	}
+	// The usual shape: acquire with the context of the work, which ends first.
+	key := e.Key("work")
+	work, stop := context.WithCancel(e.Ctx)
+	h, err := a.Acquire(work, key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	stop()
+	if err := h.Release(work); err != nil {
+		e.Unexpected(key, err, "Release with the context of the Acquire, which has ended, returned %s; expected no error", engine.Outcome(err))
+	}
+	b.MustTry(key).MustRelease()
+}
+
+func releaseReportsLoss(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	awaitLapse(e, h)
+	err := h.Release(e.Ctx)
+	if err == nil {
+		e.Failf(key, "Release of a lease that had run out returned no error; expected ErrLost, since exclusion was not kept for the whole time")
+		return
+	}
+	targets := []error{lock.ErrNotHeld}
+	if e.Claimed.LossSignal {
+		targets = append(targets, lock.ErrLost)
+	}
+	e.Is(key, err, "Release of a lease that had run out", targets...)
+	next := b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease had run out")
+	_ = next.Release(e.Ctx)
+}
+
+// awaitLapse waits until a lease that is not renewed has ended by its own
+// account, or where it does not tell, until its time is over on a control timer.
+func awaitLapse(e *engine.Env, h *engine.Hold) {
+	h.Lapses()
+	if e.Claimed.LossSignal {
+		if !e.Within(e.TakeoverLimit(h.EffectiveTTL()), h.Lease.Context().Done()) {
+			e.OverdueFatalf(h.Key, "the context of a lease that is not renewed had not ended after %s; its TTL is %s", e.TakeoverLimit(h.EffectiveTTL()), h.EffectiveTTL())
+		}
+		return
+	}
+	e.Pause(h.EffectiveTTL() + e.Claimed.TakeoverLag + e.TTL/2)
+}
+
+func releaseStopsRenewal(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a := e.Locker()
+		h := a.MustTryFor(key, e.TTL)
+		first := h.Until()
+		e.Pause(e.TTL / 2)
+		for e.Claimed.Deadline && !h.Until().After(first) && time.Until(first) > e.TTL/4 {
+			e.Pause(e.TTL / 20) // until a renewal has happened, if the lock renews by itself
+		}
+		h.MustRelease()
+		b, c := k.Open(), k.Open()
+		e.MustTake(b, key, e.TTL)
+		next := e.TakeOver(c, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/10, "its holder does not renew it, and the leases of others were released")
+		_ = next.Release(e.Ctx)
+	})
+}

@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// sending are the operations that send something for a key.
+var sending = []faultlock.Op{
+	faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease, faultlock.OpEnqueue, faultlock.OpWait, faultlock.OpWithdraw,
+	faultlock.OpWatch, faultlock.OpHandOver, faultlock.OpInspect, faultlock.OpForceRelease,
+}
+
+func releaseEndsRequests(e *engine.Env) {
+	e.Each(2, func(i int) {
+		a, c := e.Faulty()
+		key, what, ops := e.Key("released"), "release", sending
+		if i == 1 {
+			// A hold that ended by itself is cleaned up, and may still send releases.
+			key, what, ops = e.Key("max-hold"), "maximum hold", []faultlock.Op{faultlock.OpRenew, faultlock.OpTry}
+		}
+		var more []lock.Option
+		if i == 1 {
+			more = append(more, lock.WithMaxHold(e.TTL/2))
+		}
+		h, err := a.TryFor(e.Ctx, key, e.TTL, more...)
+		switch {
+		case i == 1 && errors.Is(err, lock.ErrUnsupported):
+			return
+		case err != nil:
+			e.UnexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", engine.Outcome(err))
+		}
+		if i == 1 {
+			if !e.Within(e.TTL/2+e.Slack(), h.Lease.Context().Done()) {
+				e.OverdueFatalf(key, "the lease had not ended %s after its maximum hold", e.Slack())
+			}
+		} else {
+			e.Pause(e.TTL * 3 / 4) // for two renewals
+			h.MustRelease()
+		}
+		e.Pause(e.TTL / 10) // what was under way
+		before := engine.Requests(c, key, ops...)
+		e.Log.Note("suite", key, fmt.Sprintf("from here on no request for the key is expected; there were %d", before))
+		e.Pause(e.TTL + e.TTL/4)
+		late := engine.Requests(c, key, ops...) - before
+		report := e.Failf
+		if late <= 2 {
+			report = e.Latef // a slow machine may have kept a request, or its two parts, for so long
+		}
+		if late > 0 {
+			report(key, "requests for the key that were sent between %s and %s after the end of its lease by its %s: %d; expected none. Its TTL was %s",
+				e.TTL/10, e.TTL+e.TTL/4+e.TTL/10, what, late, e.TTL)
+		}
+	})
+}

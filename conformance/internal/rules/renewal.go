@@ -1,0 +1,354 @@
+package rules
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var renewalRules = []*engine.Rule{
+	{
+		Name:      "RenewKeeps",
+		Statement: "A lease renews itself: held for many TTLs it is not lost, and nobody else gets in.",
+		LimitTTLs: 80,
+		Run:       renewKeeps,
+	},
+	{
+		Name:      "RenewByHand",
+		Statement: "Calling Renew in time keeps a lease for many TTLs, and moves its deadline.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		LimitTTLs: 40,
+		Run:       renewByHand,
+	},
+	{
+		Name:      "RenewNeverResurrects",
+		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody else took the key.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		Run:       renewNeverResurrects,
+	},
+	{
+		Name:      "RenewNotOthers",
+		Statement: "Renewing a lease that ran out does not lengthen the hold of whoever has the key now.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		LimitTTLs: 30,
+		Run:       renewNotOthers,
+	},
+	{
+		Name:      "RenewBounded",
+		Statement: "A renewal extends to one TTL from now: many quick renewals don't add up.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		LimitTTLs: 30,
+		Run:       renewBounded,
+	},
+	{
+		Name:      "RenewIdempotentCount",
+		Statement: "A hundred renewals within one tick of the server's clock all succeed, and never shorten the lease.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		Run:       renewQuickly,
+	},
+	{
+		Name:      "RenewAfterRelease",
+		Statement: "Renewing a released lease returns ErrNotHeld and does not take the key again.",
+		Claims:    []engine.Claim{engine.ClaimManualRenewal},
+		Run:       renewAfterRelease,
+	},
+	{
+		Name:      "WithoutRenewalEnds",
+		Statement: "A lease taken with WithoutRenewal is not renewed: others get the key within the TTL and the takeover lag, though its Locker lives.",
+		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
+		Run:       withoutRenewalEnds,
+	},
+	{
+		Name:      "MaxHoldEnds",
+		Statement: "WithMaxHold ends a hold however well renewal works, with the cause ErrMaxHold, and frees the key.",
+		Run:       maxHoldEnds,
+	},
+	{
+		Name:      "UnsupportedIsRefused",
+		Statement: "An option or a call that the lock cannot honour is refused with ErrUnsupported, never ignored.",
+		Run:       unsupportedIsRefused,
+	},
+}
+
+func renewKeeps(e *engine.Env) {
+	n := e.Rounds(e.TTL, 3, 20)
+	a, b := e.Locker(), e.Locker()
+	e.Each(2, func(i int) {
+		key := e.Key("%d", i)
+		h := a.MustTryFor(key, e.TTL)
+		first, known := h.Lease.Deadline()
+		end := time.Now().Add(time.Duration(n) * e.TTL)
+		for time.Now().Before(end) {
+			b.MustRefuse(key, "its holder keeps it by automatic renewal")
+			h.MustLive("it is renewed automatically")
+			e.Pause(e.TTL / 8)
+		}
+		if last, ok := h.Lease.Deadline(); known && ok && !last.After(first.Add(e.TTL)) {
+			e.Latef(key, "the deadline has moved from %s to %s only, after %d TTLs of renewals", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
+		}
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release after %d TTLs of automatic renewal returned %s; expected no error", n, engine.Outcome(err))
+		}
+		b.MustTry(key).MustRelease()
+	})
+	e.Notef("held for %d TTLs", n)
+}
+
+func renewByHand(e *engine.Env) {
+	n := e.Rounds(e.TTL, 2, 10)
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a, b := k.Open(), k.Open()
+		g := e.MustTake(a, key, e.TTL)
+		first := g.Until()
+		for range 4 * n {
+			e.Pause(e.TTL / 4)
+			if err := g.Renew(); err != nil {
+				e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+			}
+			b.Refuses(key, "its holder renews it in time")
+		}
+		// A lock without a deadline has none to move; that it was kept has been seen.
+		if last := g.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
+			e.Failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
+		}
+		if err := g.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
+		}
+	})
+}
+
+// renewsJustLate renews leases shortly after they ran out: the server granted each
+// before its grant arrived, so that it has ended a TTL later at the latest.
+func renewsJustLate(e *engine.Env, k engine.PartyKind) {
+	late := []time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
+	a := k.Open()
+	e.Each(len(late), func(i int) {
+		key := e.Key("%s-%s", k.Name, late[i])
+		g := e.MustTake(a, key, e.TTL)
+		g.Lapses()
+		e.Pause(e.TTL + e.Claimed.TTLGrain + late[i])
+		if err := g.Renew(); err == nil {
+			e.Latef(key, "Renew of a lease that had run out %s ago returned no error, although nobody else had taken the key; expected ErrNotHeld", late[i])
+		}
+	})
+}
+
+func renewNeverResurrects(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		if e.Claimed.TakeoverLag == 0 {
+			renewsJustLate(e, k)
+		}
+		key := e.Key("%s", k.Name)
+		a, b := k.Open(), k.Open()
+		g := e.MustTake(a, key, e.TTL)
+		e.Expire(g)
+		for range 3 {
+			if err := g.Renew(); err == nil {
+				e.Failf(key, "Renew of a lease that ran out returned no error, although nobody else had taken the key; expected ErrNotHeld")
+			} else {
+				e.Is(key, err, "Renew of a lease that ran out", lock.ErrNotHeld)
+			}
+		}
+		next, err := b.Take(key, e.Long)
+		if err != nil {
+			e.Unexpected(key, err, "a try returned %s after a lease that ran out was renewed; expected a grant, since the renewal must create nothing", engine.Outcome(err))
+			return
+		}
+		if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew by the earlier holder returned %s; expected ErrNotHeld, since somebody else holds the key", engine.Outcome(err))
+		}
+		e.MustGiveBack(next, key, ", since only a lease that ran out was renewed")
+		// Taken and released by somebody else in between: still not ours.
+		if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew of a lease that ran out returned %s after somebody else had taken and released the key; expected ErrNotHeld", engine.Outcome(err))
+		}
+		again, err := b.Take(key, e.Long)
+		if err != nil {
+			e.Unexpected(key, err, "a try returned %s after a lease that ran out was renewed; expected a grant", engine.Outcome(err))
+			return
+		}
+		_ = again.Release(e.Ctx)
+	})
+}
+
+func renewNotOthers(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a, b, c := k.Open(), k.Open(), k.Open()
+		old := e.MustTake(a, key, e.TTL)
+		taken := e.TakeOver(b, key, e.TTL, e.TakeoverLimit(e.TTL), e.TTL/20, "the earlier holder did not renew")
+		fence, deadline := taken.Fence(), taken.Until()
+		next := e.Poll(key, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder did not renew it, and the renewals of an earlier holder must not count", func() (engine.Grip, error) {
+			if err := old.Renew(); err == nil {
+				e.Fatalf(key, "Renew by a holder whose lease had run out returned no error, although somebody else holds the key; expected ErrNotHeld")
+			} else if !errors.Is(err, lock.ErrNotHeld) {
+				e.Unexpected(key, err, "Renew by a holder whose lease had run out returned %s; expected ErrNotHeld", engine.Outcome(err))
+			}
+			return c.Take(key, e.Long)
+		})
+		if now := time.Now(); now.Before(deadline) {
+			e.Failf(key, "the key was granted %s before the deadline of its holder, while an earlier holder tried to renew it; expected nobody to get it before", engine.Short(deadline.Sub(now)))
+		}
+		if taken.Fence() != fence {
+			e.Failf(key, "the token of the holder changed from %d to %d while an earlier holder tried to renew", fence, taken.Fence())
+		}
+		_ = next.Release(e.Ctx)
+	})
+}
+
+func renewBounded(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		a, b := k.Open(), k.Open()
+		var late engine.Lateness
+		e.Each(3, func(i int) {
+			key := e.Key("%s-%d", k.Name, i)
+			g := e.MustTake(a, key, e.TTL)
+			for range 50 / (1 + 4*i) { // the first piles them up
+				if err := g.Renew(); err != nil {
+					e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+				}
+			}
+			expiry := e.Log.Now() + e.TTL
+			if latest := time.Now().Add(e.TTL); g.Until().After(latest) {
+				e.Failf(key, "after many renewals the deadline is %s; expected at most one TTL from now, %s", engine.Seconds(e.Log.At(g.Until())), engine.Seconds(e.Log.At(latest)))
+			}
+			next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder stopped renewing, and many renewals are worth one TTL")
+			late.Add(e.Log.Now() - expiry)
+			_ = next.Release(e.Ctx)
+		})
+		judgeExpiry(e, &late, "a holder stopped renewing")
+	})
+}
+
+func renewQuickly(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		g := e.MustTake(k.Open(), key, e.Fit(10*e.TTL))
+		for i := range 100 {
+			before := g.Until()
+			if err := g.Renew(); err != nil {
+				if time.Now().After(before) {
+					e.TooSlowf(key, "the lease ran out between two renewals")
+				}
+				e.UnexpectedFatal(key, err, "renewal %d of a lease that was held returned %s; expected no error", i+1, engine.Outcome(err))
+			}
+			if after := g.Until(); after.Before(before.Add(-5 * time.Millisecond)) {
+				e.Latef(key, "renewal %d moved the deadline back, from %s to %s", i+1, engine.Seconds(e.Log.At(before)), engine.Seconds(e.Log.At(after)))
+			}
+		}
+		e.MustGiveBack(g, key, " after 100 renewals")
+	})
+}
+
+func renewAfterRelease(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		key := e.Key("%s", k.Name)
+		a, b := k.Open(), k.Open()
+		g := e.MustTake(a, key, e.Long)
+		e.MustGiveBack(g, key, "")
+		for range 2 {
+			if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+				e.Unexpected(key, err, "Renew after Release returned %s; expected ErrNotHeld", engine.Outcome(err))
+			}
+		}
+		other, err := b.Take(key, e.Long)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "a try returned %s after a released lease was renewed; expected a grant", engine.Outcome(err))
+		}
+		if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+		e.MustGiveBack(other, key, ", since only a lease that was released before was renewed")
+	})
+}
+
+func withoutRenewalEnds(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	var late engine.Lateness
+	e.Each(3, func(i int) {
+		key := e.Key("%d", i)
+		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		expiry := e.Log.Now() + e.TTL
+		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal")
+		late.Add(e.Log.Now() - expiry)
+		if e.Claimed.LossSignal && !h.Lost() {
+			e.Latef(key, "the lease still says that it is held, although another client was granted the key")
+		}
+		_ = next.Release(e.Ctx)
+	})
+	judgeExpiry(e, &late, "a holder did not renew its lease")
+}
+
+func maxHoldEnds(e *engine.Env) {
+	key := e.Key("a")
+	a, b := e.Locker(), e.Locker()
+	limit := e.TTL * 3 / 2
+	h, err := a.TryFor(e.Ctx, key, e.Long, lock.WithMaxHold(limit))
+	if errors.Is(err, lock.ErrUnsupported) {
+		e.Skipf("WithMaxHold is refused as unsupported")
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", engine.Outcome(err))
+	}
+	b.MustRefuse(key, "the maximum hold has not been reached")
+	if !e.Within(limit+e.Slack(), h.Lease.Context().Done()) {
+		e.OverdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.Slack(), limit)
+	}
+	if held := e.Log.Now() - h.Invoked; held < limit-limit/50 {
+		e.Unexpected(key, h.Cause(), "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, engine.Outcome(h.Cause()), limit, h.EffectiveTTL())
+	}
+	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
+	next := b.Wins(key, e.Slack(), e.TTL/50, "the maximum hold of its holder was reached, and the key must be given back then")
+	_ = next.Release(e.Ctx)
+	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+		e.Unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", engine.Outcome(err))
+	}
+	for _, bad := range []time.Duration{0, -time.Second} {
+		if _, err := b.Try(key, lock.WithMaxHold(bad)); err == nil || !errors.Is(err, lock.ErrInvalid) {
+			e.Unexpected(key, err, "a maximum hold of %s returned %s; expected ErrInvalid", bad, engine.Outcome(err))
+		}
+	}
+}
+
+func unsupportedIsRefused(e *engine.Env) {
+	c := e.Locker()
+	tested := false
+	refused := func(what string, option lock.Option) {
+		tested = true
+		key := e.Key("%s", what)
+		h, err := c.Try(key, option)
+		if err == nil {
+			_ = h.Release(e.Ctx)
+			e.Failf(key, "%s was accepted, although the guarantees say that it does not work; expected ErrUnsupported", what)
+			return
+		}
+		e.Is(key, err, "TryAcquire "+what, lock.ErrUnsupported)
+	}
+	// A lock that says nothing about itself is not contradicted here.
+	if stated := e.Says || e.Guarantees != nil; !stated {
+		e.Skipf("the lock does not state its guarantees")
+	}
+	if !e.Claimed.WithoutRenewal {
+		refused("without renewal", lock.WithoutRenewal())
+	}
+	if !engine.ClaimReentrancy.Made(e.Settings) {
+		refused("with an owner", lock.WithOwner(e.Owner("A")))
+	}
+	if !e.Claimed.ManualRenewal {
+		tested = true
+		key := e.Key("renew")
+		h := c.MustTry(key)
+		if err := h.Renew(); err == nil {
+			e.Notef("Renew returned no error, although it is not claimed to work")
+		} else {
+			e.Is(key, err, "Renew", lock.ErrUnsupported)
+		}
+		h.MustRelease()
+	}
+	if !tested {
+		e.Skipf("the guarantees exclude nothing that could be asked for")
+	}
+}

@@ -1,0 +1,163 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// mostTurnsMissed is how many turns of another client half of all waiters may miss. One
+// is what it takes to hear of a release; the others are for a machine that is busy.
+const mostTurnsMissed = 5
+
+func leavesATurn(e *engine.Env) {
+	if !e.Claimed.Fair && !knowsWatchers(e) {
+		e.Skipf("the backend is not fair, and a release does not know of watchers")
+	}
+	leavesATurnAfter(e, "its release", func(release func()) { release() })
+	// Its next Acquire begins before the release is through, so that each release finds a
+	// waiter of its own client.
+	var releases sync.WaitGroup
+	leavesATurnAfter(e, "a release in another goroutine", releases.Go)
+	releases.Wait()
+}
+
+func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("%s", way)
+	var turns atomic.Int64
+	ctx, stop := context.WithCancel(e.Ctx)
+	defer stop()
+	done := make(chan struct{})
+	begun := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			h, err := a.Acquire(ctx, key)
+			if err != nil {
+				if ctx.Err() == nil {
+					e.Unexpected(key, err, "Acquire of the client that takes the key again and again returned %s", engine.Outcome(err))
+				}
+				return
+			}
+			if turns.Add(1) == 3 {
+				close(begun)
+			}
+			time.Sleep(2 * time.Millisecond)
+			start(func() {
+				if err := h.Release(e.Ctx); err != nil {
+					e.Unexpected(key, err, "Release returned %s; expected no error", engine.Outcome(err))
+				}
+			})
+		}
+	}()
+	select {
+	case <-begun:
+	case <-done:
+		return
+	}
+	var missed []int64
+	for range e.Rounds(50*time.Millisecond, 7, 21) {
+		before := turns.Load()
+		waited, cancel := context.WithTimeout(e.Ctx, 100*e.WakeBound())
+		h, err := b.Acquire(waited, key)
+		cancel()
+		missed = append(missed, turns.Load()-before)
+		if err != nil {
+			e.Latef(key, "a waiter did not get the key that another client took %d times meanwhile: Acquire returned %s", missed[len(missed)-1], engine.Outcome(err))
+			break
+		}
+		h.MustRelease()
+		// From here on the other one does not know of a waiter, until the next comes.
+		for at := turns.Load(); turns.Load() < at+2 && ctx.Err() == nil; {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	stop()
+	<-done
+	slices.Sort(missed)
+	if median := missed[len(missed)/2]; median > mostTurnsMissed {
+		e.Latef(key, "after %s, waiters saw another client take the key %v times before their turn came; expected at most %d for half of them", way, missed, mostTurnsMissed)
+	}
+}
+
+// knowsWatchers asks the backend whether a release knows of those who watch.
+func knowsWatchers(e *engine.Env) bool {
+	if e.OpenBackend == nil {
+		return false
+	}
+	a, b := e.Backend(), e.Backend()
+	t, ok := backend.As[backend.ReleaseTeller](a.Backend)
+	w, watches := backend.As[backend.Watcher](b.Backend)
+	if !ok || !watches {
+		return false
+	}
+	key := e.Key("probe")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	if _, err := w.Watch(ctx, key); err != nil {
+		return false
+	}
+	others, err := t.ReleaseTelling(e.Ctx, h.Hold)
+	return err == nil && others >= 0
+}
+
+func releaseTells(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	t := optional[backend.ReleaseTeller](a, "ReleaseTeller")
+	own, theirs := optional[backend.Watcher](a, "Watcher"), optional[backend.Watcher](b, "Watcher")
+	for _, c := range []struct {
+		name        string
+		own, theirs bool
+		owner       string
+		least, most int
+	}{
+		{name: "nobody watches"},
+		{name: "its own client watches", own: true},
+		{name: "another client watches", theirs: true, least: 1, most: 1},
+		{name: "both watch", own: true, theirs: true, least: 1, most: 1},
+		{name: "another client watches, and one hold is left", theirs: true, owner: "A"},
+	} {
+		key := e.Key("%s", c.name)
+		if c.owner != "" && e.Claimed.Reentrancy != backend.ReentrancyServer {
+			continue
+		}
+		h := a.MustTry(e.Request(key, c.owner, e.Long))
+		if c.owner != "" {
+			a.MustTry(e.Request(key, c.owner, e.Long))
+		}
+		ctx, cancel := context.WithCancel(e.Ctx)
+		var watchers []backend.Watcher
+		if c.own {
+			watchers = append(watchers, own)
+		}
+		if c.theirs {
+			watchers = append(watchers, theirs)
+		}
+		for _, w := range watchers {
+			if _, err := w.Watch(ctx, key); err != nil {
+				cancel()
+				e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
+			}
+		}
+		others, err := t.ReleaseTelling(e.Ctx, h.Hold)
+		cancel()
+		switch {
+		case err != nil:
+			e.Unexpected(key, err, "ReleaseTelling returned %s; expected no error", engine.Outcome(err))
+		case others < 0: // it can't say
+		case others < c.least || others > c.most:
+			e.Failf(key, "%s: the release tells of %d other clients; expected %d", c.name, others, c.least)
+		}
+		if _, err := t.ReleaseTelling(e.Ctx, h.Hold); !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "a second ReleaseTelling returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+	}
+}

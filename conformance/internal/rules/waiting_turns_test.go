@@ -1,0 +1,108 @@
+package rules_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// tellingMutant says something else about who watches.
+type tellingMutant struct {
+	backend.Backend
+	backend.Watcher
+	backend.ReleaseTeller
+	says func(others int) int
+	late bool // signals of a release
+}
+
+func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
+
+func (m tellingMutant) ReleaseTelling(ctx context.Context, h backend.Hold) (int, error) {
+	n, err := m.ReleaseTeller.ReleaseTelling(ctx, h)
+	return m.says(n), err
+}
+
+// Watch signals after a while, so that who holds the key has taken it again by then.
+func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	hints, err := m.Watcher.Watch(ctx, key)
+	if err != nil || !m.late {
+		return hints, err
+	}
+	later := make(chan backend.Hint, 1)
+	go func() {
+		defer close(later)
+		for {
+			select {
+			case hint, ok := <-hints:
+				if !ok {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+				select {
+				case later <- hint:
+				default:
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return later, nil
+}
+
+func TestMutantTurns(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules string
+		says  func(int) int
+		late  bool
+	}{
+		"a release tells of nobody":   {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true},
+		"a release counts its client": {"ReleaseTells", func(n int) int { return n + 1 }, false},
+		"healthy":                     {"", func(n int) int { return n }, false},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			cfg := memory()
+			healthy := cfg.OpenBackend
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := healthy(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late}, nil
+			}
+			cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+				b, err := cfg.OpenBackend(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return lock.New(b, &lock.Options{TTL: cfg.TTL})
+			}
+			if c.rules == "" {
+				rep, err := conformance.Check(t.Context(), withOnly(cfg, "ReleaseTells", "LeavesATurn"))
+				if err != nil || len(rep.Results) == 0 {
+					t.Fatal(err)
+				}
+				for _, r := range rep.Results {
+					if r.Verdict != conformance.Pass {
+						t.Errorf("%s: %s %s", r.Rule, r.Verdict, r.Evidence)
+					}
+				}
+				return
+			}
+			mustFail(t, cfg, c.rules)
+		})
+	}
+	all.Wait()
+}
+
+func withOnly(cfg conformance.Config, rules ...string) conformance.Config {
+	cfg.Only = rules
+	return cfg
+}

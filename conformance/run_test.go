@@ -1,0 +1,178 @@
+package conformance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+func TestBadConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("connection refused")
+	for want, change := range map[string]func(*conformance.Config){
+		"needs Open or OpenBackend":    func(c *conformance.Config) { c.OpenBackend = nil },
+		"must not be negative":         func(c *conformance.Config) { c.TTL = -1 },
+		"neither a rule nor a subject": func(c *conformance.Config) { c.Only = []string{"Exclusive", "Exlusive"} },
+		"connection refused": func(c *conformance.Config) {
+			c.OpenBackend = func(context.Context) (backend.Backend, error) { return nil, broken }
+		},
+		"neither a backend nor an error": func(c *conformance.Config) {
+			c.OpenBackend = func(context.Context) (backend.Backend, error) { return nil, nil }
+		},
+		"neither a Locker nor an error": func(c *conformance.Config) { c.Open = func(context.Context) (lock.Locker, error) { return nil, nil } },
+		"panicked: no":                  func(c *conformance.Config) { c.Open = func(context.Context) (lock.Locker, error) { panic("no") } },
+		"does not fit the guarantees": func(c *conformance.Config) {
+			c.Guarantees = &backend.Guarantees{MinTTL: time.Second}
+			c.TTL = 500 * time.Millisecond
+		},
+		"too short to test with": func(c *conformance.Config) { c.TTL = time.Millisecond },
+		"contradict": func(c *conformance.Config) {
+			c.Guarantees = &backend.Guarantees{MinTTL: time.Minute, MaxTTL: time.Second}
+		},
+		"at most 64":        func(c *conformance.Config) { c.KeyPrefix = strings.Repeat("x", 65) },
+		"control character": func(c *conformance.Config) { c.KeyPrefix = "a\n" },
+		"Config.Kill is needed": func(c *conformance.Config) {
+			c.Open = func(ctx context.Context) (lock.Locker, error) { return memlock.New(ctx, nil) }
+			c.OpenBackend, c.Guarantees = nil, &backend.Guarantees{}
+		},
+	} {
+		cfg := memoryConfig(false, 5*time.Second)
+		change(&cfg)
+		_, err := conformance.Check(t.Context(), cfg)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestCheckReports(t *testing.T) {
+	t.Parallel()
+	cfg := memoryConfig(false, 5*time.Second)
+	cfg.Only = []string{"keys", "HandsOut", "PoolClean"}
+	var progress []string
+	cfg.Progress = func(r conformance.Result) { progress = append(progress, r.Rule) }
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.True(t, rep.OK(), rep)
+	assert.Equal(t, "memory", rep.Name)
+	assert.Len(t, progress, 6)
+	assert.Equal(t, conformance.Counts{Pass: 5, Skipped: 1}, rep.Counts())
+	assert.Equal(t, "HandsOut", rep.Results[0].Rule, "in the order of Rules")
+	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 0 inconclusive, 1 skipped")
+	res, ok := rep.Result("PoolClean")
+	assert.True(t, ok)
+	assert.Contains(t, res.Evidence, "needs Config.Pool")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = conformance.Check(ctx, cfg)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.False(t, conformance.Report{}.OK(), "nothing tested is not a pass")
+	assert.False(t, conformance.Report{Results: []conformance.Result{{Verdict: conformance.Pass}, {Verdict: conformance.Inconclusive}}}.OK(), "neither kept nor broken")
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	cfg.Progress = func(conformance.Result) { cancel() }
+	rep, err = conformance.Check(ctx, cfg)
+	require.NoError(t, err)
+	assert.Equal(t, "the run was cancelled: context canceled", rep.Incomplete)
+	assert.False(t, rep.OK(), "a run that was ended early is no pass")
+	assert.True(t, strings.HasPrefix(rep.String(), "Incomplete: the run was cancelled"), rep.String())
+}
+
+// fakeT records what Run makes of the results.
+type fakeT struct {
+	mu    *sync.Mutex
+	lines map[string]string
+	name  string
+	only  string
+}
+
+func (t *fakeT) Helper() {}
+
+func (t *fakeT) Logf(string, ...any) {}
+
+func (t *fakeT) Errorf(f string, a ...any) {
+	t.set("FAIL " + fmt.Sprintf(f, a...))
+}
+
+func (t *fakeT) Skipf(f string, a ...any) {
+	t.set("SKIP " + fmt.Sprintf(f, a...))
+	runtime.Goexit()
+}
+
+func (t *fakeT) set(line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lines[t.name] = line
+}
+
+func (t *fakeT) Run(name string, f func(*fakeT)) bool {
+	if t.only != "" && t.only != name {
+		return true
+	}
+	sub := &fakeT{mu: t.mu, lines: t.lines, name: name}
+	sub.set("PASS")
+	done := make(chan struct{})
+	go func() { defer close(done); f(sub) }()
+	<-done
+	return true
+}
+
+func TestRunMakesSubtests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		runMakesSubtests(t)
+		time.Sleep(time.Hour) // for what still waits
+	})
+}
+
+func runMakesSubtests(t *testing.T) {
+	cfg := memoryConfig(false, 5*time.Second)
+	cfg.Only = []string{"HandsOut", "PoolClean", "KeysRefused", "FairOrder"}
+	ft := &fakeT{mu: new(sync.Mutex), lines: map[string]string{}}
+	conformance.Run(ft, cfg)
+	assert.Len(t, ft.lines, 4)
+	assert.Equal(t, "PASS", ft.lines["HandsOut"])
+	assert.Contains(t, ft.lines["PoolClean"], "SKIP skipped: needs Config.Pool")
+
+	ft = &fakeT{mu: new(sync.Mutex), lines: map[string]string{}, only: "KeysRefused"}
+	conformance.Run(ft, cfg)
+	assert.Equal(t, map[string]string{"KeysRefused": "PASS"}, ft.lines, "as with go test -run")
+
+	cfg.OpenBackend = nil
+	ft = &fakeT{mu: new(sync.Mutex), lines: map[string]string{}}
+	conformance.Run(ft, cfg)
+	assert.Contains(t, ft.lines[""], "FAIL conformance: Config needs")
+}
+
+func TestRulesAreComplete(t *testing.T) {
+	t.Parallel()
+	rules := conformance.Rules()
+	assert.Greater(t, len(rules), 90)
+	for _, r := range rules {
+		assert.Regexp(t, `^[A-Z][A-Za-z]+$`, r.Name)
+		assert.True(t, strings.HasSuffix(r.Statement, "."), r.Statement)
+		assert.Positive(t, r.Limit)
+	}
+	for _, name := range []string{"exclusion", "release", "expiry", "renewal"} {
+		for _, r := range rules {
+			if r.Subject == name && r.Claim == "" {
+				name = ""
+			}
+		}
+		assert.Empty(t, name, "a subject that cannot be unclaimed has rules without a claim")
+	}
+}
