@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func init() {
@@ -110,7 +108,7 @@ type redisBackend struct {
 	guarantees backend.Guarantees
 	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
 	hub        *hub
-	holders    holderTexts
+	holders    wire.HolderTexts
 }
 
 var (
@@ -140,8 +138,8 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	if prefix == "" {
 		prefix = defaultPrefix
 	}
-	if len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
-		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
+	if err := wire.CheckPrefix(prefix); err != nil {
+		return nil, fmt.Errorf("redislock: %w", err)
 	}
 	if emptyTag(prefix) {
 		return nil, fmt.Errorf("redislock: %w: the prefix begins its first hash tag with {}, so that a Cluster would keep what belongs together in different slots; put a name between the braces", backend.ErrInvalid)
