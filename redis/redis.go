@@ -3,12 +3,12 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -51,20 +51,11 @@ type Options struct {
 // Set ContextTimeoutEnabled in the client's options, or a ReadTimeout below a
 // third of the TTL: go-redis otherwise lets a command outlive its context.
 func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	b, err := NewBackend(ctx, client, opts)
-	if err != nil {
-		return nil, err
-	}
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the
@@ -78,15 +69,11 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	if err != nil {
 		return nil, err
 	}
-	logger := opts.Lock.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
 	ttl := opts.Lock.TTL
 	if ttl <= 0 {
 		ttl = lock.DefaultTTL
 	}
-	if err := b.checkSettings(ctx, logger, ttl); err != nil {
+	if err := b.checkSettings(ctx, construct.Logger(opts.Lock.Logger), ttl); err != nil {
 		_ = b.Close()
 		return nil, err
 	}

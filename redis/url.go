@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"time"
 
@@ -41,10 +40,6 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	if err != nil {
 		return nil, fmt.Errorf("redislock: %w", err)
 	}
-	logger := cfg.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
 	client := goredis.NewUniversalClient(opts)
 	b, err := newBackend(client, prefix)
 	if err != nil {
@@ -52,7 +47,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, err
 	}
 	b.closesIt = true
-	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
+	if err := b.checkSettings(ctx, cfg.Logger, cfg.TTL); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("%w%s (%s)", err,
 			wire.HintAboutTLS(err, u.Scheme == "rediss", "write rediss:// in place of redis://", "write redis:// in place of rediss://"), u)

@@ -3,7 +3,6 @@ package redlock
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -91,20 +91,11 @@ type Options struct {
 // node that refuses for good (password, replica) is ErrPermanent. Nodes that can't be
 // reached are logged while a majority can, and ErrUnavailable otherwise.
 func New(ctx context.Context, clients []goredis.UniversalClient, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	b, err := NewBackend(ctx, clients, opts)
-	if err != nil {
-		return nil, err
-	}
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker
@@ -283,11 +274,4 @@ func (b *majority) Close() error {
 	b.end()
 	closeAll(b.owned)
 	return nil
-}
-
-func warner(opts Options) *slog.Logger {
-	if opts.Lock.Logger != nil {
-		return opts.Lock.Logger
-	}
-	return slog.New(slog.DiscardHandler)
 }

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -24,7 +25,7 @@ type nodeState struct {
 // checkNodes asks all nodes at the same time, refuses what cannot work, and warns of
 // what may lose locks.
 func (b *majority) checkNodes(ctx context.Context, clients []*goredis.Client, opts Options) error {
-	logger := warner(opts)
+	logger := construct.Logger(opts.Lock.Logger)
 	for i, n := range b.nodes {
 		for _, other := range b.nodes[:i] {
 			if n.name == other.name {
