@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/redis/internal/redistest"
-	"github.com/stretchr/testify/require"
 )
 
 // maxToken is the last number below 2^53.

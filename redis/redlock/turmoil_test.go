@@ -4,11 +4,12 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
-	goredis "github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
 )
 
 func TestTurmoil(t *testing.T) {

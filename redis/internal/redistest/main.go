@@ -1,15 +1,15 @@
 package redistest
 
 import (
-	goredis "github.com/redis/go-redis/v9"
-
 	"context"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
-	"go.uber.org/goleak"
 )
 
 // Main runs the tests of a package. childConformance makes the Configs of the suite in the

@@ -1,8 +1,6 @@
 package redistest
 
 import (
-	goredis "github.com/redis/go-redis/v9"
-
 	"context"
 	"fmt"
 	"slices"
@@ -11,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/stretchr/testify/require"
 )
 
 // TTL is that of the requests.

@@ -4,8 +4,9 @@ import (
 	"net"
 	"testing"
 
-	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // SpeakTLS makes a server serve at another port too, with a certificate for 127.0.0.1 and

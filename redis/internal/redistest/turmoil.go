@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // Turmoil has the Lockers compete for one key for some seconds, and until it has changed

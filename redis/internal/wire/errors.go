@@ -99,6 +99,12 @@ func Code(text string) string {
 	return code
 }
 
+// ServerRefused reports that an error is the server's answer.
+func ServerRefused(err error) bool {
+	var refusal goredis.Error
+	return errors.As(err, &refusal)
+}
+
 // DialFailed reports that there was no connection to send anything on.
 func DialFailed(err error) bool {
 	var op *net.OpError
@@ -132,14 +138,6 @@ func IsTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// Unmarked hides the sentinels that promise that nothing was changed, and keeps the
-// text and the rest.
-func Unmarked(err error) error { return unmarked{err} }
-
-type unmarked struct{ err error }
-
-func (u unmarked) Error() string { return u.err.Error() }
-
 var nothingChanged = []error{
 	backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld, backend.ErrTooManyHolds, backend.ErrUnsupported,
 	backend.ErrNotSent,
@@ -149,6 +147,14 @@ var nothingChanged = []error{
 func ChangedNothing(err error) bool {
 	return slices.ContainsFunc(nothingChanged, func(promise error) bool { return errors.Is(err, promise) })
 }
+
+// Unmarked hides the sentinels that promise that nothing was changed, and keeps the
+// text and the rest.
+func Unmarked(err error) error { return unmarked{err} }
+
+type unmarked struct{ err error }
+
+func (u unmarked) Error() string { return u.err.Error() }
 
 func (u unmarked) Is(target error) bool {
 	return !slices.Contains(nothingChanged, target) && errors.Is(u.err, target)
@@ -214,12 +220,6 @@ func Sanitized(err error) error {
 		return err
 	}
 	return shortened{err, text}
-}
-
-// ServerRefused reports that an error is the server's answer.
-func ServerRefused(err error) bool {
-	var refusal goredis.Error
-	return errors.As(err, &refusal)
 }
 
 type shortened struct {
