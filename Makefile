@@ -14,7 +14,7 @@ TESTRUN = $(GO) run ./internal/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 3 -parallel 4
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql ./cmd/lockctl ./zookeeper ./etcd ./redis ./conformance/flawed
+LONGEST = ./mysql/... ./cmd/lockctl ./zookeeper ./etcd ./redis/... ./conformance/flawed
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
@@ -41,7 +41,7 @@ test: ## Run every test with the race detector, on real servers
 	@$(GOTEST) -timeout 20m $(LONGEST) ./...
 
 test-redis: ## The tests on Redis
-	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis ./conformance/flawed ./conformance/flawed/redlockflawed
+	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed
 
 test-mysql: ## The tests on MySQL and MariaDB
 	@$(GOTEST) -timeout 20m ./mysql ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed

@@ -100,7 +100,7 @@ func sources(t *testing.T) []sourceFile {
 
 // forTests are the packages that only tests may import, as they may import the test
 // libraries.
-var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear"}
+var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear", "redis/internal/redistest"}
 
 func isTestLibrary(imported string) bool {
 	return slices.ContainsFunc(testLibraries, func(lib string) bool {
@@ -168,7 +168,9 @@ func TestImportsPointInward(t *testing.T) {
 			case f.dir == ".":
 				assert.True(t, isStandard(imported) || dir == "backend", "%s imports %s: the root imports the standard library and backend only", f.name, imported)
 			case slices.Contains(backends, f.dir) && own:
-				allowed := dir == "." || dir == "backend" || dir == f.dir || strings.HasPrefix(dir, f.dir+"/") || strings.HasPrefix(dir, "internal/")
+				above, _, internal := strings.Cut(dir+"/", "internal/")
+				allowed := dir == "." || dir == "backend" || internal && strings.HasPrefix(f.dir+"/", above) ||
+					strings.HasPrefix(dir, f.dir+"/") && !slices.Contains(backends, dir)
 				assert.True(t, allowed, "%s imports %s: a backend imports the root, backend and its client library, never another backend", f.name, imported)
 			}
 		}

@@ -102,7 +102,7 @@ var importOf = map[string]string{
 	"file":    "github.com/mortiselock/lock/backend/file",
 	"redis":   "github.com/mortiselock/lock/redis",
 	"rediss":  "github.com/mortiselock/lock/redis",
-	"redlock": "github.com/mortiselock/lock/redis",
+	"redlock": "github.com/mortiselock/lock/redis/redlock",
 	"mysql":   "github.com/mortiselock/lock/mysql",
 	"etcd":    "github.com/mortiselock/lock/etcd",
 	"etcds":   "github.com/mortiselock/lock/etcd",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 func init() {
@@ -54,20 +54,11 @@ type Options struct {
 // zap.NewNop(). Set DialKeepAliveTime, so that a member that stands still is noticed
 // when no request waits for it.
 func New(ctx context.Context, client *clientv3.Client, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	b, err := NewBackend(ctx, client, opts)
-	if err != nil {
-		return nil, err
-	}
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the
@@ -80,18 +71,11 @@ func NewBackend(ctx context.Context, client *clientv3.Client, opts *Options) (ba
 	if err != nil {
 		return nil, err
 	}
-	if err := b.checkServers(ctx, loggerOr(opts.Lock.Logger)); err != nil {
+	if err := b.checkServers(ctx, construct.Logger(opts.Lock.Logger)); err != nil {
 		_ = b.Close()
 		return nil, err
 	}
 	return b, nil
-}
-
-func loggerOr(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return l
 }
 
 // etcdBackend implements backend.Backend, Queuer, LossNotifier, BatchRenewer,

@@ -2,10 +2,7 @@ package etcdlock
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -49,7 +46,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, err
 	}
 	b.closesIt, b.tls = true, conf.TLS
-	if err := b.checkServers(ctx, loggerOr(cfg.Logger)); err != nil {
+	if err := b.checkServers(ctx, cfg.Logger); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("%w (%s)", err, u)
 	}
@@ -114,7 +111,7 @@ func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err erro
 	scheme := "http://"
 	if u.Scheme == "etcds" {
 		scheme = "https://"
-		conf.TLS, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
+		conf.TLS, err = backend.TLSConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
 	if invalid := q.Done(); invalid != nil {
 		if q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" && u.Scheme == "etcd" {
@@ -123,7 +120,7 @@ func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err erro
 		return conf, "", fmt.Errorf("etcdlock: %w", invalid)
 	}
 	if err != nil {
-		return conf, "", err
+		return conf, "", fmt.Errorf("etcdlock: %w", err)
 	}
 	for _, host := range u.HostsWithPort("2379") {
 		conf.Endpoints = append(conf.Endpoints, scheme+host)
@@ -143,30 +140,4 @@ func clientConfig(u *backend.URL) (conf clientv3.Config, prefix string, err erro
 
 func invalidURL(text string) error {
 	return fmt.Errorf("etcdlock: %w: URL: %s", backend.ErrInvalid, text)
-}
-
-// tlsConfig trusts the given authority, or the system's where none is given.
-func tlsConfig(ca, cert, key string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("etcdlock: %w: parameter \"ca\": %w", backend.ErrInvalid, err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("etcdlock: %w: parameter \"ca\": %s has no PEM certificate", backend.ErrInvalid, ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, invalidURL("cert and key are given together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("etcdlock: %w: parameters \"cert\" and \"key\": %w", backend.ErrInvalid, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }

@@ -6,6 +6,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // maxBatch bounds a pipeline, so that one batch neither fills the connection's
@@ -24,15 +25,15 @@ func (b *redisBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []b
 }
 
 func (b *redisBackend) renewChunk(ctx context.Context, holds []backend.Hold, out []backend.Renewal) {
-	cmds := make([]single, len(holds))
+	cmds := make([]wire.Command, len(holds))
 	for i, hold := range holds {
 		cmds[i] = renewScript.command(ctx, b.buckets.namesOf(hold.Key), hold.ID.Hex(), hold.TTL.Milliseconds())
 	}
 	sent := b.exec(ctx, cmds)
 	var again []int
-	var texts []single
+	var texts []wire.Command
 	for i, cmd := range cmds {
-		if unknownScript(cmd.Err()) {
+		if wire.UnknownScript(cmd.Err()) {
 			again = append(again, i)
 			texts = append(texts, renewScript.asText(ctx, cmd))
 			continue
@@ -50,7 +51,7 @@ func (b *redisBackend) renewChunk(ctx context.Context, holds []backend.Hold, out
 
 // exec sends the commands in one pipeline, to a server that takes writes, and returns
 // the instant before.
-func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.Instant) {
+func (b *redisBackend) exec(ctx context.Context, cmds []wire.Command) (sent backend.Instant) {
 	refusal := func() error {
 		for _, cmd := range cmds {
 			if goredis.IsReadOnlyError(cmd.Err()) {
@@ -69,7 +70,7 @@ func (b *redisBackend) exec(ctx context.Context, cmds []single) (sent backend.In
 	return sent
 }
 
-func (b *redisBackend) pipeline(ctx context.Context, cmds []single) (sent backend.Instant) {
+func (b *redisBackend) pipeline(ctx context.Context, cmds []wire.Command) (sent backend.Instant) {
 	pipe := b.client.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
@@ -85,7 +86,7 @@ func (b *redisBackend) pipeline(ctx context.Context, cmds []single) (sent backen
 	return sent
 }
 
-func (b *redisBackend) renewalOf(ctx context.Context, hold backend.Hold, cmd single, sent backend.Instant) backend.Renewal {
+func (b *redisBackend) renewalOf(ctx context.Context, hold backend.Hold, cmd wire.Command, sent backend.Instant) backend.Renewal {
 	n := b.buckets.namesOf(hold.Key)
 	if err := cmd.Err(); err != nil {
 		return backend.Renewal{Err: renewalError(keyError(ctx, n, b.refusal(err), false))}

@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func clusterLocker(t *testing.T, addrs []string, ttl time.Duration, parameters string) lock.Locker {
@@ -37,7 +38,7 @@ func slotOf(t *testing.T, c *goredis.Client, key string) int {
 func keyOn(t *testing.T, c *goredis.Client, member, members int) string {
 	t.Helper()
 	for {
-		key := uniqueKey(t)
+		key := redistest.UniqueKey(t)
 		if slot := slotOf(t, c, key); slot >= member*16384/members && slot < (member+1)*16384/members {
 			return key
 		}
@@ -57,7 +58,7 @@ func TestClusterMemberDown(t *testing.T) {
 			addrs, servers := clusterOf(t, 3)
 			const ttl = 6 * time.Second
 			l, other := clusterLocker(t, addrs, ttl, ""), clusterLocker(t, addrs, ttl, "")
-			c := clientOf(t, servers[0])
+			c := redistest.Client(t, servers[0])
 			leases := make([]lock.Lease, 3)
 			for i := range leases {
 				var err error
@@ -65,7 +66,7 @@ func TestClusterMemberDown(t *testing.T) {
 				require.NoError(t, err)
 			}
 			free := []string{keyOn(t, c, 0, 3), keyOn(t, c, 1, 3), keyOn(t, c, 2, 3)}
-			ended := expiry(t, leases[2])
+			ended := redistest.Expiry(t, leases[2])
 			fault(servers[2], t)
 			began := time.Now()
 			for _, key := range []string{leases[2].Key(), free[2]} {
@@ -77,7 +78,7 @@ func TestClusterMemberDown(t *testing.T) {
 				require.NotErrorIs(t, err, lock.ErrPermanent)
 			}
 			for _, key := range free[:2] {
-				lease, err := other.Acquire(short(t, time.Minute), key)
+				lease, err := other.Acquire(redistest.Short(t, time.Minute), key)
 				require.NoError(t, err)
 				require.NoError(t, lease.Release(t.Context()))
 			}
@@ -110,7 +111,7 @@ func TestClusterOpensWithoutAMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addrs, servers := clusterOf(t, 3)
-			c := clientOf(t, servers[0])
+			c := redistest.Client(t, servers[0])
 			fault(servers[2], t)
 			var log bytes.Buffer
 			l, err := lock.Open(t.Context(), "redis://"+strings.Join(addrs, ",")+"?cluster=true", lock.WithDefaultTTL(4*time.Second),
@@ -144,7 +145,7 @@ func TestClusterFrozenMemberCostsNoOtherLease(t *testing.T) {
 		l := clusterLocker(t, addrs, 6*time.Second, parameters)
 		b := l.(interface{ Backend() backend.Backend }).Backend().(backend.Partitioner)
 		for range 750 {
-			lease, err := l.TryAcquire(t.Context(), uniqueKey(t))
+			lease, err := l.TryAcquire(t.Context(), redistest.UniqueKey(t))
 			require.NoError(t, err)
 			member := b.Partition(lease.Key())
 			leases[member] = append(leases[member], lease)
@@ -172,7 +173,7 @@ func TestClusterFrozenMemberCostsNoOtherLease(t *testing.T) {
 // halfway when the keys have gone and the slot has not.
 func move(t *testing.T, from, to *servertest.Server, key string, halfway func()) {
 	t.Helper()
-	src, dst := clientOf(t, from), clientOf(t, to)
+	src, dst := redistest.Client(t, from), redistest.Client(t, to)
 	slot := slotOf(t, src, key)
 	id := func(c *goredis.Client) string {
 		id, err := c.ClusterMyID(t.Context()).Result()
@@ -202,7 +203,7 @@ func TestClusterSlotMoves(t *testing.T) {
 			t.Parallel()
 			addrs, servers := clusterOf(t, 3)
 			l, other := clusterLocker(t, addrs, ttl, parameters), clusterLocker(t, addrs, ttl, parameters)
-			key := keyOn(t, clientOf(t, servers[0]), 0, 3)
+			key := keyOn(t, redistest.Client(t, servers[0]), 0, 3)
 			lease, err := l.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			next := make(chan lock.Lease, 1)
@@ -213,7 +214,7 @@ func TestClusterSlotMoves(t *testing.T) {
 				}
 			}()
 			move(t, servers[0], servers[2], key, func() {
-				eventually(t, "renewed where it is now", func() bool { return lease.Renew(t.Context()) == nil })
+				redistest.Eventually(t, "renewed where it is now", func() bool { return lease.Renew(t.Context()) == nil })
 				_, err := l.TryAcquire(t.Context(), key)
 				require.ErrorIs(t, err, lock.ErrHeld)
 			})
@@ -226,7 +227,7 @@ func TestClusterSlotMoves(t *testing.T) {
 			require.NotNil(t, got)
 			require.Greater(t, got.Token(), lease.Token(), "the counter went along")
 			require.NoError(t, got.Release(t.Context()))
-			c := clientOf(t, servers[2])
+			c := redistest.Client(t, servers[2])
 			n, err := c.Exists(t.Context(), namesOf(defaultPrefix, key).counter()).Result()
 			require.NoError(t, err)
 			require.EqualValues(t, 1, n)
@@ -242,9 +243,9 @@ func TestClusterUnsettledSlot(t *testing.T) {
 	b, err := backend.DefaultMux.Open(t.Context(), "redis://"+strings.Join(addrs, ",")+"?cluster=true", backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	src, dst := clientOf(t, servers[0]), clientOf(t, servers[2])
+	src, dst := redistest.Client(t, servers[0]), redistest.Client(t, servers[2])
 	key := keyOn(t, src, 0, 3)
-	hold, _ := granted(t, b, request(key))
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 	// The one has given the slot away, and the other has not heard of it.
 	id, err := dst.ClusterMyID(t.Context()).Result()
 	require.NoError(t, err)
@@ -254,7 +255,7 @@ func TestClusterUnsettledSlot(t *testing.T) {
 	kept := src.Dump(t.Context(), n.record()).Val()
 	require.NoError(t, src.Del(t.Context(), n.record(), n.counter()).Err())
 	for what, err := range map[string]error{
-		"Try":        func() error { _, err := b.Try(t.Context(), request(key)); return err }(),
+		"Try":        func() error { _, err := b.Try(t.Context(), redistest.Request(key)); return err }(),
 		"Renew":      func() error { _, err := b.Renew(t.Context(), hold); return err }(),
 		"RenewBatch": b.(backend.BatchRenewer).RenewBatch(t.Context(), []backend.Hold{hold})[0].Err,
 		"Release":    b.Release(t.Context(), hold),
@@ -271,7 +272,7 @@ func TestClusterUnsettledSlot(t *testing.T) {
 
 // A queue is on one member, and its channels are everywhere.
 func testClusterFair(t *testing.T, addrs []string, servers []*servertest.Server) {
-	c := clientOf(t, servers[0])
+	c := redistest.Client(t, servers[0])
 	const waiters = 6
 	lockers := make([]lock.Locker, waiters+1)
 	for i := range lockers {
@@ -281,7 +282,7 @@ func testClusterFair(t *testing.T, addrs []string, servers []*servertest.Server)
 		key := keyOn(t, c, member, 3)
 		lease, err := lockers[waiters].Acquire(t.Context(), key)
 		require.NoError(t, err)
-		on := clientOf(t, servers[member])
+		on := redistest.Client(t, servers[member])
 		var all sync.WaitGroup
 		var order []int // guarded by the lock
 		for i, l := range lockers[:waiters] {
@@ -292,7 +293,7 @@ func testClusterFair(t *testing.T, addrs []string, servers []*servertest.Server)
 					assert.NoError(t, got.Release(t.Context()))
 				}
 			})
-			eventually(t, "the place is taken", func() bool {
+			redistest.Eventually(t, "the place is taken", func() bool {
 				return on.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == int64(i+1)
 			})
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestConformance(t *testing.T) {
@@ -27,7 +28,9 @@ func TestConformance(t *testing.T) {
 			Open: func(ctx context.Context) (backend.Backend, error) {
 				return backend.DefaultMux.Open(ctx, server.URL()+"?prefix="+prefix, backend.OpenConfig{TTL: time.Second})
 			},
-			Contents: func(ctx context.Context) (string, error) { return keysOf(ctx, t, []*servertest.Server{server}, prefix) },
+			Contents: func(ctx context.Context) (string, error) {
+				return redistest.Keys(ctx, t, []*servertest.Server{server}, prefix)
+			},
 		}, nil
 	}
 	conformance.Run(t, cfg)
@@ -105,14 +108,6 @@ func childConformance(child string) conformance.Config {
 	if url, ok := strings.CutPrefix(child, childOfClient); ok {
 		cfg, _ := conformanceOfClient(url)
 		return cfg
-	}
-	if rest, ok := strings.CutPrefix(child, childOfRedlock); ok {
-		ttl, url, _ := strings.Cut(rest, " ")
-		d, err := time.ParseDuration(ttl)
-		if err != nil {
-			panic(err)
-		}
-		return conformanceOfRedlock("", url, d)
 	}
 	return conformanceOfURL(child)
 }

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 const (
@@ -67,7 +68,7 @@ type flight struct {
 // message is a command that waits to be sent, or for its reply.
 type message struct {
 	ctx  context.Context
-	cmd  single
+	cmd  wire.Command
 	done chan struct{} // holds one, when the rest is set
 	sent backend.Instant
 	err  error
@@ -81,7 +82,7 @@ var messages = sync.Pool{New: func() any { return &message{done: make(chan struc
 // nobody else has it any more.
 func (q *message) answered() (sent backend.Instant, err error) {
 	sent, err = q.sent, q.err
-	q.ctx, q.cmd, q.err = nil, single{}, nil
+	q.ctx, q.cmd, q.err = nil, wire.Command{}, nil
 	messages.Put(q)
 	return sent, err
 }
@@ -101,7 +102,7 @@ func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
 // moment after the context's deadline and whether it was cancelled or not: whoever
 // cleans up after the call does so when process has returned, and that should come
 // after the command.
-func (d *dispatcher) process(ctx context.Context, cmd single) (sent backend.Instant, err error) {
+func (d *dispatcher) process(ctx context.Context, cmd wire.Command) (sent backend.Instant, err error) {
 	d.mu.Lock()
 	if d.closed || len(d.flights) < maxFlights {
 		f := d.depart(1)

@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // expiring is a context whose deadline passes when the test says so.
@@ -43,21 +44,21 @@ func TestEndedInFlightIsUnknownToItsCallerOnly(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	b, h, open := busy(t, p.Addr())
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	expired := expiring{t.Context(), make(chan struct{})}
 	withdrawn, withdraw := context.WithCancel(t.Context())
 	outs := map[string]<-chan outcome{
-		"expired":   trying(expired, t, b, request(prefix+"/expired")),
-		"cancelled": trying(withdrawn, t, b, request(prefix+"/cancelled")),
-		"patient":   trying(t.Context(), t, b, request(prefix+"/patient")),
+		"expired":   trying(expired, t, b, redistest.Request(prefix+"/expired")),
+		"cancelled": trying(withdrawn, t, b, redistest.Request(prefix+"/cancelled")),
+		"patient":   trying(t.Context(), t, b, redistest.Request(prefix+"/patient")),
 	}
 	met, send := h.holdUp(t, prefix)
 	open()
 	met(1)
 	p.Freeze(servertest.ToClient)
 	send()
-	direct := backendOn(t, clientOf(t, server))
-	eventually(t, "the commands were applied", func() bool {
+	direct := backendOn(t, redistest.Client(t, server))
+	redistest.Eventually(t, "the commands were applied", func() bool {
 		_, err := direct.Inspect(t.Context(), prefix+"/patient")
 		return err == nil
 	})
@@ -91,25 +92,25 @@ func TestCommandsPassAConnectionThatHangs(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	require.NoError(t, b.Release(t.Context(), hold))
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	p.StallReplies(maxFlights, prefix+"/stalled")
 	var stalled, others sync.WaitGroup
 	for i := range maxFlights {
 		stalled.Go(func() {
-			_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/stalled/%d", prefix, i)))
+			_, err := b.Try(t.Context(), redistest.Request(fmt.Sprintf("%s/stalled/%d", prefix, i)))
 			require.Error(t, err)
 		})
 	}
-	eventually(t, "the flights hang", func() bool { return p.Lost() == maxFlights })
+	redistest.Eventually(t, "the flights hang", func() bool { return p.Lost() == maxFlights })
 	var hung sync.WaitGroup
 	ended := make(chan struct{})
 	hung.Go(func() { stalled.Wait(); close(ended) })
 	for i := range 20 {
 		others.Go(func() {
 			for j := range 10 {
-				_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/%d/%d", prefix, i, j)))
+				_, err := b.Try(t.Context(), redistest.Request(fmt.Sprintf("%s/%d/%d", prefix, i, j)))
 				require.NoError(t, err)
 			}
 		})
@@ -129,12 +130,12 @@ func TestTogetherAfterTheServerForgotTheScript(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	b, _, open := busy(t, server.Addr())
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range leastTogether {
-		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
-	require.NoError(t, clientOf(t, server).ScriptFlush(t.Context()).Err())
+	require.NoError(t, redistest.Client(t, server).ScriptFlush(t.Context()).Err())
 	open()
 	for _, out := range outs {
 		require.NoError(t, (<-out).err)
@@ -147,15 +148,15 @@ func TestTogetherOnABrokenConnection(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	b, h, open := busy(t, p.Addr())
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	const callers = leastTogether - maxFlights // which are away with one command each
 	var outs []<-chan outcome
 	for i := range callers {
-		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
 	p.DropReplies(1, prefix)
 	open()
-	direct := backendOn(t, clientOf(t, server))
+	direct := backendOn(t, redistest.Client(t, server))
 	for _, out := range outs {
 		o := <-out
 		require.NoError(t, o.err)
@@ -182,7 +183,7 @@ func TestHookThatRefusesRequests(t *testing.T) {
 	h.mu.Unlock()
 	var outs []<-chan outcome
 	for range 3 {
-		outs = append(outs, trying(t.Context(), t, b, request(uniqueKey(t))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(redistest.UniqueKey(t))))
 	}
 	open()
 	for _, out := range outs {
@@ -193,8 +194,8 @@ func TestHookThatRefusesRequests(t *testing.T) {
 func TestCloseRefusesWhatWaits(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := uniqueKey(t)
-	out := trying(t.Context(), t, b, request(prefix))
+	prefix := redistest.UniqueKey(t)
+	out := trying(t.Context(), t, b, redistest.Request(prefix))
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, (<-out).err, backend.ErrClosed)
 	open()
@@ -210,7 +211,7 @@ func TestCancellationsBesideOthers(t *testing.T) {
 	for i := range 32 {
 		wg.Go(func() {
 			for range 40 {
-				req := request(uniqueKey(t))
+				req := redistest.Request(redistest.UniqueKey(t))
 				ctx, cancel := t.Context(), context.CancelFunc(func() {})
 				if i%2 == 0 {
 					ctx, cancel = context.WithTimeout(ctx, rand.N(2*time.Millisecond))
@@ -257,7 +258,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 			l, err := lock.New(b, &lock.Options{TTL: ttl})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
-			prefix := uniqueKey(t)
+			prefix := redistest.UniqueKey(t)
 			var held []lock.Lease
 			for i := range leases {
 				lease, err := l.Acquire(t.Context(), fmt.Sprintf("%s/held/%d", prefix, i))
@@ -270,7 +271,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 			for i := range 8 {
 				others.Go(func() {
 					for time.Now().Before(end) {
-						lease, err := l.TryAcquire(t.Context(), fmt.Sprintf("%s/other/%d/%s", prefix, i, uniqueKey(t)))
+						lease, err := l.TryAcquire(t.Context(), fmt.Sprintf("%s/other/%d/%s", prefix, i, redistest.UniqueKey(t)))
 						if err == nil {
 							err = lease.Release(t.Context())
 						}
@@ -285,7 +286,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 				// Often enough to meet some renewals, and seldom enough that what is sent
 				// when one got no answer is not met, too.
 				p.StallReplies(maxFlights, prefix+"/other")
-				eventually(t, "the flights hang", func() bool { return p.Lost() >= bursts*maxFlights })
+				redistest.Eventually(t, "the flights hang", func() bool { return p.Lost() >= bursts*maxFlights })
 				time.Sleep(2 * ttl / 5)
 				for _, lease := range held {
 					require.NoError(t, lease.Context().Err(), "a lease was lost: %v", context.Cause(lease.Context()))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // holdUp keeps requests that contain a text from being sent.
@@ -83,7 +84,7 @@ func (h *traffic) holdUp(t *testing.T, text string) (met func(n int), open func(
 	open = sync.OnceFunc(func() { close(hold.over) })
 	t.Cleanup(open)
 	return func(n int) {
-		eventually(t, "requests are held up", func() bool {
+		redistest.Eventually(t, "requests are held up", func() bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return hold.met == n
@@ -115,7 +116,7 @@ func busy(t *testing.T, addr string) (b *redisBackend, h *traffic, open func()) 
 	t.Cleanup(func() { _ = c.Close() })
 	b = backendOn(t, c)
 	for range 2 { // the server knows the scripts
-		hold, _ := granted(t, b, request(uniqueKey(t)))
+		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
 	// Pipelines have connections of their own.
@@ -129,7 +130,7 @@ func busy(t *testing.T, addr string) (b *redisBackend, h *traffic, open func()) 
 	met, release := h.holdUp(t, "held-up")
 	for i := range maxFlights {
 		wg.Go(func() {
-			req := request(fmt.Sprintf("held-up/%d/%s", i, uniqueKey(t)))
+			req := redistest.Request(fmt.Sprintf("held-up/%d/%s", i, redistest.UniqueKey(t)))
 			_, err := b.Try(context.WithoutCancel(t.Context()), req)
 			require.NoError(t, err)
 		})
@@ -160,7 +161,7 @@ func trying(ctx context.Context, t *testing.T, b *redisBackend, req backend.Requ
 		g, err := b.Try(ctx, req)
 		out <- outcome{req, g, err}
 	}()
-	eventually(t, "the command waits to be sent", func() bool { return queueLength(b) > before })
+	redistest.Eventually(t, "the command waits to be sent", func() bool { return queueLength(b) > before })
 	return out
 }
 
@@ -171,10 +172,10 @@ func TestLoneCallerSendsItself(t *testing.T) {
 	b, c := shared(t)
 	h := &traffic{}
 	c.AddHook(h)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), ctxKey{}, "mine"), time.Minute)
 	defer cancel()
-	_, err := b.Try(ctx, request(key))
+	_, err := b.Try(ctx, redistest.Request(key))
 	require.NoError(t, err)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,11 +189,11 @@ func TestConcurrentCommandsGoTogether(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
 	const callers = leastTogether - maxFlights // which are away with one command each
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	ctx := context.WithValue(t.Context(), ctxKey{}, "of the first")
 	var outs []<-chan outcome
 	for i := range callers {
-		outs = append(outs, trying(ctx, t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+		outs = append(outs, trying(ctx, t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
 		ctx = t.Context()
 	}
 	require.Empty(t, h.with(prefix), "nothing is sent while the flights are away")
@@ -221,10 +222,10 @@ func TestManyCommandsAreSharedAmongTheFlights(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
 	const callers = 100
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range callers {
-		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
 	open()
 	for _, out := range outs {
@@ -238,10 +239,10 @@ func TestManyCommandsAreSharedAmongTheFlights(t *testing.T) {
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range maxFlights*maxTogether + 5 {
-		outs = append(outs, trying(t.Context(), t, b, request(fmt.Sprintf("%s/%d", prefix, i))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
 	}
 	open()
 	for _, out := range outs {
@@ -303,23 +304,23 @@ func TestFirstComeFirstSent(t *testing.T) {
 func TestRequestsThatHangAreReplaced(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := uniqueKey(t)
+	prefix := redistest.UniqueKey(t)
 	const callers = 2*maxFlights*maxTogether + 5
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			_, err := b.Try(t.Context(), request(fmt.Sprintf("%s/%d", prefix, i)))
+			_, err := b.Try(t.Context(), redistest.Request(fmt.Sprintf("%s/%d", prefix, i)))
 			require.NoError(t, err)
 		})
 	}
-	eventually(t, "the commands wait", func() bool { return queueLength(b) == callers })
+	redistest.Eventually(t, "the commands wait", func() bool { return queueLength(b) == callers })
 	_, release := h.holdUp(t, prefix)
 	b.together.mu.Lock()
 	b.together.patience = 10 * time.Millisecond
 	b.together.timer.Reset(b.together.patience)
 	b.together.mu.Unlock()
 	open()
-	eventually(t, "all are under way although none is back", func() bool {
+	redistest.Eventually(t, "all are under way although none is back", func() bool {
 		sent := 0
 		for _, n := range h.with(prefix) {
 			sent += n
@@ -333,11 +334,11 @@ func TestRequestsThatHangAreReplaced(t *testing.T) {
 func TestCancelledInTheQueueIsNeverSent(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := uniqueKey(t)
-	first := trying(t.Context(), t, b, request(prefix+"/first"))
+	prefix := redistest.UniqueKey(t)
+	first := trying(t.Context(), t, b, redistest.Request(prefix+"/first"))
 	ctx, cancel := context.WithCancel(t.Context())
-	cancelled := trying(ctx, t, b, request(prefix+"/cancelled"))
-	last := trying(t.Context(), t, b, request(prefix+"/last"))
+	cancelled := trying(ctx, t, b, redistest.Request(prefix+"/cancelled"))
+	last := trying(t.Context(), t, b, redistest.Request(prefix+"/last"))
 	cancel()
 	o := <-cancelled
 	require.ErrorIs(t, o.err, context.Canceled)
@@ -355,15 +356,15 @@ func TestCancelledInTheQueueIsNeverSent(t *testing.T) {
 func TestRepliesArePerCommand(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	direct := clientOf(t, servertest.SharedRedis(t))
-	prefix := uniqueKey(t)
-	granted(t, backendOn(t, direct), request(prefix+"/held"))
+	direct := redistest.Client(t, servertest.SharedRedis(t))
+	prefix := redistest.UniqueKey(t)
+	redistest.Granted(t, backendOn(t, direct), redistest.Request(prefix+"/held"))
 	require.NoError(t, direct.Set(t.Context(), namesOf(defaultPrefix, prefix+"/foreign").record(), "x", time.Minute).Err())
 	require.NoError(t, direct.LPush(t.Context(), namesOf(defaultPrefix, prefix+"/type").record(), "x").Err())
 	want := map[string]error{"/type": backend.ErrPermanent, "/free": nil, "/held": backend.ErrHeld, "/foreign": backend.ErrPermanent, "/free too": nil}
 	outs := map[string]<-chan outcome{}
 	for name := range want {
-		outs[name] = trying(t.Context(), t, b, request(prefix+name))
+		outs[name] = trying(t.Context(), t, b, redistest.Request(prefix+name))
 	}
 	open()
 	for name, err := range want {

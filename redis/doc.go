@@ -1,7 +1,7 @@
-// Package redislock keeps locks in Redis: a single server, one behind Sentinel,
-// a Cluster, or a majority of independent servers ([NewRedlock]). It registers the
-// URL schemes redis, rediss and redlock. [New] takes any client of go-redis v9 except
-// a Ring; the rest of this comment is about it.
+// Package redislock keeps locks in Redis: a single server, one behind Sentinel, or
+// a Cluster. It registers the URL schemes redis and rediss. [New] takes any client of
+// go-redis v9 except a Ring. A majority of independent servers is the package redlock
+// in the folder below, which registers a scheme of its own.
 //
 //	import _ "github.com/mortiselock/lock/redis"
 //

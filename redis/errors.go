@@ -2,242 +2,34 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"slices"
-	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
-
-// transientCodes are the first words of refusals that time can cure. The script
-// was not run, or was stopped before its first write.
-var transientCodes = []string{
-	"READONLY", "OOM", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS",
-}
-
-// permanentCodes are the first words of refusals that waiting does not cure.
-var permanentCodes = []string{
-	"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "MOVED", "ASK", "CROSSSLOT", "DENIED",
-}
-
-// permanentTexts are refusals without a code of their own.
-var permanentTexts = []string{
-	"ERR unknown command", "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH",
-	"ERR DB index", "ERR invalid DB index", "ERR SELECT is not allowed in cluster mode",
-	"ERR This instance has cluster support disabled", "ERR Error compiling script",
-}
-
-// sentinelFor returns ErrUnavailable or ErrPermanent for an error that promises
-// that nothing was changed, and nil for every other.
-func sentinelFor(err error) error {
-	var refusal goredis.Error
-	if errors.As(err, &refusal) {
-		code := codeOf(refusal.Error())
-		for _, c := range transientCodes {
-			if code == c {
-				return backend.ErrUnavailable
-			}
-		}
-		for _, c := range permanentCodes {
-			if code == c {
-				return backend.ErrPermanent
-			}
-		}
-		if goredis.IsMaxClientsError(err) {
-			return backend.ErrUnavailable
-		}
-		for _, text := range permanentTexts {
-			if strings.HasPrefix(refusal.Error(), text) {
-				return backend.ErrPermanent
-			}
-		}
-		return nil
-	}
-	var moving redirected
-	switch {
-	case errors.As(err, &moving):
-		return backend.ErrUnavailable
-	case errors.Is(err, goredis.ErrClosed), badCertificate(err):
-		return backend.ErrPermanent
-	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), dialFailed(err):
-		return backend.ErrUnavailable
-	}
-	return nil
-}
-
-// redirected is a refusal of a member of a Cluster that sends the client elsewhere,
-// after the client has followed several of them: a slot is on its way from one
-// member to another, and time will cure that. It is no goredis.Error.
-type redirected struct{ error }
 
 // refusal marks what only a member of a Cluster may say without a wrong setting
 // behind it.
 func (b *redisBackend) refusal(err error) error {
 	if b.cluster && (goredis.HasErrorPrefix(err, "MOVED ") || goredis.HasErrorPrefix(err, "ASK ")) {
-		return redirected{err}
+		return wire.Redirected(err)
 	}
 	return err
-}
-
-// codeOf is the first word of a server's error. Servers before Redis 7 wrap the
-// errors of a script's commands, as in "ERR Error running script (call to f_..):
-// @user_script: 3: -READONLY You can't write against a read only replica."
-func codeOf(text string) string {
-	if strings.HasPrefix(text, "ERR Error running script") {
-		for _, word := range strings.Fields(text) {
-			word = strings.TrimPrefix(word, "-")
-			for _, codes := range [][]string{transientCodes, permanentCodes} {
-				for _, c := range codes {
-					if word == c {
-						return c
-					}
-				}
-			}
-		}
-	}
-	code, _, _ := strings.Cut(text, " ")
-	return code
-}
-
-// dialFailed reports that there was no connection to send anything on.
-func dialFailed(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
-}
-
-// badCertificate reports that one side did not accept the certificate of the other, so
-// that nothing was carried out on the connection. A server may also just end it.
-func badCertificate(err error) bool {
-	var op *net.OpError
-	return errors.As(err, new(*tls.CertificateVerificationError)) ||
-		errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
-}
-
-// connectionBroke reports that the connection ended before the reply: the
-// command may have been applied, and the same command can be sent again.
-func connectionBroke(err error) bool {
-	if isTimeout(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Op == "read" || op.Op == "write"
-	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
-}
-
-func isTimeout(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
 }
 
 // keyError is the error of an operation on a key. lost says that an earlier
 // attempt may have been applied, which makes the outcome unknown whatever the
 // last one said.
 func keyError(ctx context.Context, n names, err error, lost bool) error {
-	err = describe(ctx, err)
+	err = wire.Describe(ctx, err)
 	if lost {
-		return fmt.Errorf("redislock: key %q: an attempt lost its reply, and after it: %w", n.key, unmarked{err})
+		return fmt.Errorf("redislock: key %q: an attempt lost its reply, and after it: %w", n.key, wire.Unmarked(err))
 	}
 	var refusal goredis.Error
-	if errors.As(err, &refusal) && codeOf(refusal.Error()) == "WRONGTYPE" {
+	if errors.As(err, &refusal) && wire.Code(refusal.Error()) == "WRONGTYPE" {
 		return fmt.Errorf("redislock: key %q: %w; look at the Redis keys %q and %q", n.key, err, n.record(), n.counter())
 	}
 	return fmt.Errorf("redislock: key %q: %w", n.key, err)
 }
-
-// unmarked hides the sentinels that promise that nothing was changed, and keeps
-// the text and the rest.
-type unmarked struct{ err error }
-
-func (u unmarked) Error() string { return u.err.Error() }
-
-var nothingChanged = []error{
-	backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld, backend.ErrTooManyHolds, backend.ErrUnsupported,
-	backend.ErrNotSent,
-}
-
-// promisesNothing reports that an error says that nothing was changed, nor will be.
-func promisesNothing(err error) bool {
-	return slices.ContainsFunc(nothingChanged, func(promise error) bool { return errors.Is(err, promise) })
-}
-
-func (u unmarked) Is(target error) bool {
-	return !slices.Contains(nothingChanged, target) && errors.Is(u.err, target)
-}
-
-// describe marks the error with its sentinel, adds what to do about it, and
-// makes a timeout match the context that caused it.
-func describe(ctx context.Context, err error) error {
-	shown := sanitized(err)
-	switch sentinel := sentinelFor(err); {
-	case sentinel != nil:
-		err = fmt.Errorf("%w: %w%s", sentinel, shown, hintFor(err))
-	case isTimeout(err) && !errors.Is(err, context.DeadlineExceeded) && deadlinePassed(ctx):
-		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, shown)
-	default:
-		err = shown
-	}
-	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
-}
-
-// deadlinePassed is true a moment before ctx.Err when the timer is late.
-func deadlinePassed(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !time.Now().Before(deadline)
-}
-
-func hintFor(err error) string {
-	var refusal goredis.Error
-	if errors.As(err, &refusal) {
-		switch codeOf(refusal.Error()) {
-		case "MOVED", "ASK":
-			return "; the server belongs to a Redis Cluster: add cluster=true to the URL, or use a ClusterClient"
-		case "NOPERM":
-			return "; see the permissions in the documentation of this backend"
-		case "NOAUTH", "WRONGPASS":
-			return "; check user and password"
-		}
-		if strings.Contains(refusal.Error(), "executing the script can't") {
-			return "; see the permissions in the documentation of this backend"
-		}
-		return ""
-	}
-	switch {
-	case errors.Is(err, goredis.ErrClosed):
-		return "; the client was closed before the Locker"
-	case badCertificate(err):
-		return "; check ca, cert and key, and the names in the server's certificate"
-	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted):
-		return "; all connections of the client's pool are busy: make the pool larger (pool_size)"
-	}
-	return ""
-}
-
-// sanitized cuts what the server repeats of a command that it does not know: it
-// could contain an acquisition id.
-func sanitized(err error) error {
-	text, _, cut := strings.Cut(err.Error(), ", with args beginning with")
-	if !cut {
-		return err
-	}
-	return shortened{err, text}
-}
-
-type shortened struct {
-	err  error
-	text string
-}
-
-func (s shortened) Error() string   { return s.text }
-func (s shortened) Is(t error) bool { return errors.Is(s.err, t) }

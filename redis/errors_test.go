@@ -13,6 +13,8 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func TestForeignDataIsNamedAndLeftAlone(t *testing.T) {
@@ -28,12 +30,12 @@ func TestForeignDataIsNamedAndLeftAlone(t *testing.T) {
 		"hash": func(k string) error { return c.HSet(t.Context(), k, "a", "b").Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := uniqueKey(t)
+			key := redistest.UniqueKey(t)
 			record := namesOf(defaultPrefix, key).record()
 			require.NoError(t, put(record))
 			before := c.Dump(t.Context(), record).Val()
-			hold := backend.HoldOf(request(key))
-			_, tryErr := b.Try(t.Context(), request(key))
+			hold := backend.HoldOf(redistest.Request(key))
+			_, tryErr := b.Try(t.Context(), redistest.Request(key))
 			_, renewErr := b.Renew(t.Context(), hold)
 			_, inspectErr := b.Inspect(t.Context(), key)
 			batchErr := b.RenewBatch(t.Context(), []backend.Hold{hold})[0].Err
@@ -50,14 +52,14 @@ func TestForeignDataIsNamedAndLeftAlone(t *testing.T) {
 
 func TestScriptsForgottenByTheServer(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	flush := func() { require.NoError(t, c.ScriptFlush(t.Context()).Err()) }
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	flush()
-	hold, g := granted(t, b, request(key))
+	hold, g := redistest.Granted(t, b, redistest.Request(key))
 	flush()
-	_, err := b.Try(t.Context(), request(key))
+	_, err := b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	flush()
 	_, err = b.Renew(t.Context(), hold)
@@ -85,13 +87,13 @@ func TestWrongPassword(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	// The password is changed under an open backend.
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	granted(t, b, request(uniqueKey(t)))
+	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	require.NoError(t, c.ConfigSet(t.Context(), "requirepass", "another-secret").Err())
 	killConnections(t, goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: "another-secret"}), "normal")
-	eventually(t, "the new password is asked for", func() bool {
-		_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	redistest.Eventually(t, "the new password is asked for", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 		return errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable)
 	})
 }
@@ -121,7 +123,7 @@ func documentedRules(t *testing.T) (rules []any) {
 func TestMissingPermission(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	admin := clientOf(t, server)
+	admin := redistest.Client(t, server)
 	user := func(name string, rules ...any) *redisBackend {
 		args := append([]any{"acl", "setuser", name, "on", ">pass"}, rules...)
 		require.NoError(t, admin.Do(t.Context(), args...).Err())
@@ -129,21 +131,21 @@ func TestMissingPermission(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return backendOn(t, c)
 	}
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 
 	t.Log("the rules of the documentation suffice")
 	b := user("documented", documentedRules(t)...)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
-	hold, _ := granted(t, b, ownedRequest(key, "a", ttl))
-	hold2, _ := granted(t, b, ownedRequest(key, "a", ttl))
+	hold, _ := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
+	hold2, _ := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
 	var listed []string
 	require.NoError(t, b.List(t.Context(), key, func(r backend.Record) bool {
 		listed = append(listed, r.Key)
 		return true
 	}))
 	require.Equal(t, []string{key}, listed)
-	_, err = b.Try(t.Context(), request(key))
+	_, err = b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
@@ -154,13 +156,13 @@ func TestMissingPermission(t *testing.T) {
 
 	t.Log("other keys are refused")
 	b = user("elsewhere", "~other:*", "&lock:*", "+@all")
-	_, err = b.Try(t.Context(), request(key))
+	_, err = b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.ErrorContains(t, err, "NOPERM")
 
 	t.Log("without channels a release works, and a watch says why it does not")
 	b = user("mute", "~lock:*", "resetchannels", "+@all")
-	hold, _ = granted(t, b, request(key))
+	hold, _ = redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.Zero(t, admin.Exists(t.Context(), namesOf(defaultPrefix, key).record()).Val())
 	_, err = b.Watch(t.Context(), key)
@@ -173,10 +175,10 @@ func TestUnreachable(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), DialerRetries: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	server.Kill(t)
-	eventually(t, "the connection is refused", func() bool {
-		_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	redistest.Eventually(t, "the connection is refused", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 		require.Error(t, err)
 		return errors.Is(err, backend.ErrUnavailable)
 	})
@@ -187,7 +189,7 @@ func TestUnreachable(t *testing.T) {
 	_, err = NewBackend(t.Context(), c, nil)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	server.Restart(t, false)
-	granted(t, b, request(uniqueKey(t)))
+	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 }
 
 func TestContexts(t *testing.T) {
@@ -196,30 +198,33 @@ func TestContexts(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key))
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	before := c.Info(t.Context(), "commandstats").Val()
-	_, tryErr := b.Try(ended, request(key))
+	_, tryErr := b.Try(ended, redistest.Request(key))
 	_, renewErr := b.Renew(ended, hold)
 	_, watchErr := b.Watch(ended, key)
 	_, openErr := NewBackend(ended, c, nil)
 	for _, err := range []error{tryErr, renewErr, watchErr, openErr, b.Release(ended, hold), b.RenewBatch(ended, []backend.Hold{hold})[0].Err} {
 		require.ErrorIs(t, err, context.Canceled)
 	}
-	require.Equal(t, infoFields(before)["cmdstat_evalsha"], infoFields(c.Info(t.Context(), "commandstats").Val())["cmdstat_evalsha"], "nothing was sent")
+	require.Equal(t, wire.InfoFields(before)["cmdstat_evalsha"], wire.InfoFields(c.Info(t.Context(), "commandstats").Val())["cmdstat_evalsha"], "nothing was sent")
 
 	server.Freeze(t)
 	for _, do := range []func(context.Context) error{
-		func(ctx context.Context) error { _, err := b.Try(ctx, request(uniqueKey(t))); return err },
+		func(ctx context.Context) error {
+			_, err := b.Try(ctx, redistest.Request(redistest.UniqueKey(t)))
+			return err
+		},
 		func(ctx context.Context) error { _, err := b.Renew(ctx, hold); return err },
 		func(ctx context.Context) error { return b.RenewBatch(ctx, []backend.Hold{hold})[0].Err },
 		func(ctx context.Context) error { return b.Release(ctx, hold) },
-		func(ctx context.Context) error { _, err := b.Watch(ctx, uniqueKey(t)); return err },
+		func(ctx context.Context) error { _, err := b.Watch(ctx, redistest.UniqueKey(t)); return err },
 	} {
-		err := do(short(t, 100*time.Millisecond))
+		err := do(redistest.Short(t, 100*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, backend.ErrPermanent)
 		require.NotErrorIs(t, err, backend.ErrHeld)
@@ -235,8 +240,8 @@ func TestTimeoutIsUnknown(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: time.Second})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	req := request(uniqueKey(t))
-	granted(t, b, request(uniqueKey(t)))
+	req := redistest.Request(redistest.UniqueKey(t))
+	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	server.Freeze(t)
 	_, err := b.Try(t.Context(), req)
 	require.Error(t, err)
@@ -244,7 +249,7 @@ func TestTimeoutIsUnknown(t *testing.T) {
 		require.NotErrorIs(t, err, sentinel)
 	}
 	server.Resume(t)
-	eventually(t, "it was applied after all", func() bool {
+	redistest.Eventually(t, "it was applied after all", func() bool {
 		rec, err := b.Inspect(t.Context(), req.Key)
 		return err == nil && rec.Holds == 1
 	})
@@ -253,9 +258,9 @@ func TestTimeoutIsUnknown(t *testing.T) {
 
 func TestClosedClient(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.SharedRedis(t))
+	c := redistest.Client(t, servertest.SharedRedis(t))
 	b := backendOn(t, c)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	require.NoError(t, c.Close())
 	_, err := b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrPermanent)
@@ -273,11 +278,11 @@ func TestExhaustedPool(t *testing.T) {
 	b := backendOn(t, c)
 	conn := c.Conn()
 	require.NoError(t, conn.Ping(t.Context()).Err())
-	_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "pool")
 	require.NoError(t, conn.Close())
-	granted(t, b, request(uniqueKey(t)))
+	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 }
 
 func TestCodesOfServers(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 //go:embed fair_first.lua
@@ -197,28 +198,28 @@ type fairTicket struct {
 
 func (t *fairTicket) ask(ctx context.Context, place string) error {
 	r, err := t.f.ask(ctx, t.req, place)
-	if r.repeated || err != nil && !promisesNothing(err) {
+	if r.repeated || err != nil && !wire.ChangedNothing(err) {
 		t.doubt.Store(true)
 	}
 	if err != nil {
 		return err
 	}
 	t.alive = time.Now()
-	list := r.list()
-	if list.int(0) != 0 || len(list) != 7 {
+	list := wire.ListOf(r.value)
+	if list.Int(0) != 0 || len(list) != 7 {
 		t.grant, err = answerTo(t.req, t.names, r)
 		t.granted = err == nil
 		return err
 	}
 	t.behind.Store(true)
-	t.arrival = list.string(4)
+	t.arrival = list.String(4)
 	t.sleep = t.pause()
 	// The first of the queue asks when the holder's lease can have ended. The second,
 	// where the key is left to a first that may be dead, asks when its place ends.
-	end := list.millis(3)
-	if list.int(5) == 1 && end == 0 {
-		end = list.millis(6)
-	} else if list.int(5) > 0 {
+	end := list.Millis(3)
+	if list.Int(5) == 1 && end == 0 {
+		end = list.Millis(6)
+	} else if list.Int(5) > 0 {
 		end = 0
 	}
 	if end > 0 {

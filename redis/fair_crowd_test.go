@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // fairLockers are Lockers on the server, opened by its URL.
@@ -52,7 +53,7 @@ func scriptCalls(t testing.TB, c *goredis.Client) int {
 // backends.
 func queued(t testing.TB, c *goredis.Client, key string, places int) {
 	t.Helper()
-	eventually(t, "everybody has a place and listens", func() bool {
+	redistest.Eventually(t, "everybody has a place and listens", func() bool {
 		return c.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == int64(places) &&
 			len(c.PubSubChannels(t.Context(), defaultPrefix+"w:*").Val()) == places
 	})
@@ -69,11 +70,11 @@ func keptAlive(places int, since time.Time) int {
 func TestFairCommandsPerHandOver(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	const perHandOver, lockers = 3, 4
 	for _, waiters := range []int{10, 500} {
 		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
-			key := uniqueKey(t)
+			key := redistest.UniqueKey(t)
 			all := fairLockers(t, server, lockers)
 			lease, err := all[0].Acquire(t.Context(), key)
 			require.NoError(t, err)
@@ -101,15 +102,15 @@ func TestFairCommandsPerHandOver(t *testing.T) {
 func TestFairReleaseWakesOneClient(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	const clients = 60
-	key := uniqueKey(t)
-	f := fairOf(backendOn(t, clientOf(t, server)))
-	hold, _ := granted(t, f, request(key))
+	key := redistest.UniqueKey(t)
+	f := fairOf(backendOn(t, redistest.Client(t, server)))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
 	var served sync.WaitGroup
 	for i := range clients {
-		g := fairOf(backendOn(t, clientOf(t, server)))
-		req := request(key)
+		g := fairOf(backendOn(t, redistest.Client(t, server)))
+		req := redistest.Request(key)
 		ticket := placed(t, g, req)
 		served.Go(func() {
 			_, err := ticket.Wait(t.Context())
@@ -132,7 +133,7 @@ func TestFairReleaseWakesOneClient(t *testing.T) {
 func TestFairLongestWait(t *testing.T) {
 	t.Parallel()
 	const lockers, goroutines, rounds = 4, 8, 6
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	var turns, longest atomic.Int64
 	var all sync.WaitGroup
 	for _, l := range fairLockers(t, servertest.SharedRedis(t), lockers) {
@@ -165,17 +166,17 @@ func TestFairLongestWait(t *testing.T) {
 func TestFairBrokenSubscription(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	const clients = 8
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(backendOn(t, c))
-	hold, _ := granted(t, f, request(key))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
 	turns := make(chan turn, clients)
 	holds := make([]backend.Hold, clients)
 	for i := range clients {
-		req := request(key)
+		req := redistest.Request(key)
 		holds[i] = backend.HoldOf(req)
-		ticket := placed(t, fairOf(backendOn(t, clientOf(t, server))), req)
+		ticket := placed(t, fairOf(backendOn(t, redistest.Client(t, server))), req)
 		go func() {
 			g, err := ticket.Wait(t.Context())
 			turns <- turn{i, g, err}
@@ -198,15 +199,15 @@ func TestFairBrokenSubscription(t *testing.T) {
 func TestFairDeadWaitersEverywhere(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := granted(t, f, request(key))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
 	const waiters, living = 48, 12
 	var order []int
 	turns := make(chan turn, waiters)
 	holds := make([]backend.Hold, waiters)
 	for i := range waiters {
-		req := request(key)
+		req := redistest.Request(key)
 		holds[i] = backend.HoldOf(req)
 		ticket := placed(t, fairOf(b), req)
 		if i%4 != 2 {
@@ -228,7 +229,7 @@ func TestFairDeadWaitersEverywhere(t *testing.T) {
 	}
 	require.Len(t, order, living)
 	assert.Less(t, time.Since(released), (living-2)*placeLife, "1.5 s, and a busy machine")
-	eventually(t, "the dead at the end go too", func() bool {
+	redistest.Eventually(t, "the dead at the end go too", func() bool {
 		n := namesOf(defaultPrefix, key)
 		return c.Exists(t.Context(), n.queue(), n.lives()).Val() == 0
 	})
@@ -239,18 +240,18 @@ func TestFairDeadWaitersEverywhere(t *testing.T) {
 func TestFairClockSetBack(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	f := fairOf(b)
-	hold, _ := granted(t, f, request(key))
-	dead, alive := placed(t, f, request(key)), placed(t, f, request(key))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	dead, alive := placed(t, f, redistest.Request(key)), placed(t, f, redistest.Request(key))
 	hour := float64(time.Hour.Milliseconds())
 	for _, ticket := range []*fairTicket{dead, alive} {
 		require.NoError(t, c.ZIncrBy(t.Context(), n.lives(), hour, ticket.place).Err())
 		require.NoError(t, c.ZIncrBy(t.Context(), n.queue(), 1000*hour, ticket.place).Err())
 	}
 	require.NoError(t, f.Release(t.Context(), hold))
-	_, err := alive.Wait(short(t, ttl))
+	_, err := alive.Wait(redistest.Short(t, ttl))
 	require.NoError(t, err)
 	rec, err := f.Inspect(t.Context(), key)
 	require.NoError(t, err)
@@ -263,11 +264,11 @@ func TestFairClockSetBack(t *testing.T) {
 func TestFairOwnerEntersPastTheQueue(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	first, one := granted(t, f, ownedRequest(key, "me", ttl))
-	other := placed(t, f, request(key))
-	second, two := granted(t, f, ownedRequest(key, "me", ttl))
+	first, one := redistest.Granted(t, f, ownedRequest(key, "me", ttl))
+	other := placed(t, f, redistest.Request(key))
+	second, two := redistest.Granted(t, f, ownedRequest(key, "me", ttl))
 	require.Equal(t, one.Token, two.Token)
 	third := ownedRequest(key, "me", ttl)
 	ticket, err := fairOf(b).Enqueue(t.Context(), third)
@@ -278,7 +279,7 @@ func TestFairOwnerEntersPastTheQueue(t *testing.T) {
 	require.NoError(t, other.ask(t.Context(), other.arrival)) // or its place might have ended
 	require.Equal(t, []string{other.place}, c.ZRange(t.Context(), namesOf(defaultPrefix, key).queue(), 0, -1).Val())
 	for _, hold := range []backend.Hold{first, second, backend.HoldOf(third)} {
-		_, err := f.Try(t.Context(), request(key))
+		_, err := f.Try(t.Context(), redistest.Request(key))
 		require.ErrorIs(t, err, backend.ErrHeld)
 		require.NoError(t, other.ask(t.Context(), other.arrival))
 		require.NoError(t, f.Release(t.Context(), hold))
@@ -293,9 +294,9 @@ func TestFairOwnerEntersPastTheQueue(t *testing.T) {
 func TestFairInspectCountsWaiters(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := granted(t, f, request(key))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
 	waiters := func() int {
 		rec, err := f.Inspect(t.Context(), key)
 		require.NoError(t, err)
@@ -303,7 +304,7 @@ func TestFairInspectCountsWaiters(t *testing.T) {
 	}
 	require.Zero(t, waiters())
 	waits := func() (ticket *fairTicket, die func()) {
-		ticket = placed(t, f, request(key))
+		ticket = placed(t, f, redistest.Request(key))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -322,7 +323,7 @@ func TestFairInspectCountsWaiters(t *testing.T) {
 	require.NoError(t, f.List(t.Context(), key, func(rec backend.Record) bool { found = rec.Waiters; return true }))
 	require.Equal(t, 2, found)
 	die()
-	eventually(t, "the dead one is no longer counted", func() bool { return waiters() == 1 })
+	redistest.Eventually(t, "the dead one is no longer counted", func() bool { return waiters() == 1 })
 	require.NoError(t, dead.Withdraw(t.Context()))
 	require.Equal(t, 1, waiters())
 	end()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // documentedFairRules are what the documentation has a user of the fair mode be
@@ -32,7 +33,7 @@ func documentedFairRules(t *testing.T) (rules []any) {
 func TestFairPermissions(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	admin := clientOf(t, server)
+	admin := redistest.Client(t, server)
 	for name, more := range map[string][]any{"documented": nil, "mute": {"resetchannels", "-publish"}} {
 		args := append([]any{"acl", "setuser", name, "on", ">pass"}, documentedRules(t)...)
 		args = append(append(args, documentedFairRules(t)...), more...)
@@ -40,17 +41,17 @@ func TestFairPermissions(t *testing.T) {
 		c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Username: name, Password: "pass"})
 		t.Cleanup(func() { _ = c.Close() })
 		f := fairOf(backendOn(t, c))
-		key := uniqueKey(t)
-		hold, g := granted(t, f, request(key))
-		ticket := placed(t, f, request(key))
-		given := placed(t, f, request(key))
+		key := redistest.UniqueKey(t)
+		hold, g := redistest.Granted(t, f, redistest.Request(key))
+		ticket := placed(t, f, redistest.Request(key))
+		given := placed(t, f, redistest.Request(key))
 		rec, err := f.Inspect(t.Context(), key)
 		require.NoError(t, err)
 		require.Equal(t, 2, rec.Waiters)
 		require.NoError(t, given.Withdraw(t.Context()))
 		next := make(chan error, 1)
 		go func() {
-			_, err := ticket.Wait(short(t, ttl))
+			_, err := ticket.Wait(redistest.Short(t, ttl))
 			next <- err
 		}()
 		require.NoError(t, f.ForceRelease(t.Context(), key, g.Token))
@@ -64,19 +65,19 @@ func TestFairPermissions(t *testing.T) {
 // is held is released to the first of them.
 func TestFairFullMemory(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	f := fairOf(backendOn(t, c))
-	key := uniqueKey(t)
-	hold, _ := granted(t, f, request(key))
-	one, two := placed(t, f, request(key)), placed(t, f, request(key))
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	one, two := placed(t, f, redistest.Request(key)), placed(t, f, redistest.Request(key))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, err := f.Enqueue(t.Context(), request(uniqueKey(t)))
+	_, err := f.Enqueue(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "OOM")
 	require.NoError(t, one.Withdraw(t.Context()))
 	require.NoError(t, f.Release(t.Context(), hold))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	_, err = two.Wait(short(t, ttl))
+	_, err = two.Wait(redistest.Short(t, ttl))
 	require.NoError(t, err)
 }
 
@@ -86,26 +87,26 @@ func TestFairForeignMemberOfAQueue(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	f := fairOf(b)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
-	hold, g := granted(t, f, request(key))
+	hold, g := redistest.Granted(t, f, redistest.Request(key))
 	foreign := func(member string, score float64) {
 		t.Helper()
 		require.NoError(t, c.ZAdd(t.Context(), n.queue(), goredis.Z{Score: score, Member: member}).Err())
 	}
 	foreign("not ours", 0)
 	foreign("", 0)
-	ticket := placed(t, f, request(key))
+	ticket := placed(t, f, redistest.Request(key))
 	foreign("nor this", 1)
 	next := make(chan error, 1)
 	go func() {
-		_, err := ticket.Wait(short(t, ttl))
+		_, err := ticket.Wait(redistest.Short(t, ttl))
 		next <- err
 	}()
 	_, err := f.Inspect(t.Context(), key)
 	require.NoError(t, err)
 	foreign("nor that", -1)
-	_, err = f.Try(t.Context(), request(key))
+	_, err = f.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	foreign("and more", -1)
 	require.NoError(t, f.ForceRelease(t.Context(), key, g.Token))
@@ -113,13 +114,13 @@ func TestFairForeignMemberOfAQueue(t *testing.T) {
 	require.ErrorIs(t, f.Release(t.Context(), hold), backend.ErrNotHeld)
 	foreign("alone", 5)
 	require.NoError(t, f.Release(t.Context(), backend.HoldOf(ticket.req)))
-	last, _ := granted(t, f, request(key))
+	last, _ := redistest.Granted(t, f, redistest.Request(key))
 	require.NoError(t, f.Release(t.Context(), last))
 	require.Zero(t, c.Exists(t.Context(), n.queue(), n.lives(), n.record()).Val())
 
 	// What is no queue at all is left alone.
 	require.NoError(t, c.Set(t.Context(), n.queue(), "x", time.Minute).Err())
-	_, err = f.Try(t.Context(), request(key))
+	_, err = f.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.Equal(t, "x", c.Get(t.Context(), n.queue()).Val())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestConformanceOfFair(t *testing.T) {
@@ -41,13 +42,13 @@ type turn struct {
 func TestFairServesInTheOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	hold, first := granted(t, fairOf(b), request(key))
+	key := redistest.UniqueKey(t)
+	hold, first := redistest.Granted(t, fairOf(b), redistest.Request(key))
 	const clients = 6
 	turns := make(chan turn, clients)
 	var reqs []backend.Request
 	for i := range clients {
-		req := request(key)
+		req := redistest.Request(key)
 		reqs = append(reqs, req)
 		ticket := placed(t, fairOf(backendOn(t, c)), req)
 		go func() {
@@ -55,12 +56,12 @@ func TestFairServesInTheOrderOfArrival(t *testing.T) {
 			turns <- turn{i, g, err}
 		}()
 	}
-	_, err := fairOf(b).Try(t.Context(), request(key))
+	_, err := fairOf(b).Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	last := first.Token
 	for i := range clients {
 		require.NoError(t, fairOf(b).Release(t.Context(), hold))
-		_, err := fairOf(b).Try(t.Context(), request(key))
+		_, err := fairOf(b).Try(t.Context(), redistest.Request(key))
 		require.ErrorIs(t, err, backend.ErrHeld, "others are due")
 		got := <-turns
 		require.NoError(t, got.err)
@@ -78,15 +79,15 @@ func TestFairServesInTheOrderOfArrival(t *testing.T) {
 func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := granted(t, f, request(key))
+	hold, _ := redistest.Granted(t, f, redistest.Request(key))
 	const long = time.Hour
 	dead := time.Now()
-	placed(t, f, brief(key, long)) // nobody waits at it
-	ticket := placed(t, fairOf(backendOn(t, c)), brief(key, long))
+	placed(t, f, redistest.Brief(key, long)) // nobody waits at it
+	ticket := placed(t, fairOf(backendOn(t, c)), redistest.Brief(key, long))
 	require.NoError(t, f.Release(t.Context(), hold))
-	_, err := ticket.Wait(short(t, time.Minute))
+	_, err := ticket.Wait(redistest.Short(t, time.Minute))
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, time.Since(dead), placeLife-2*time.Millisecond, "which the server counts in milliseconds")
 	assert.LessOrEqual(t, ticket.sleep, placeLife/3, "it asks soon after the end of the place")
@@ -95,13 +96,13 @@ func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
 func TestFairLostPushEndsByPoll(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	granted(t, f, request(key))
-	ticket := placed(t, f, request(key))
+	redistest.Granted(t, f, redistest.Request(key))
+	ticket := placed(t, f, redistest.Request(key))
 	done := make(chan error, 1)
 	go func() {
-		_, err := ticket.Wait(short(t, ttl))
+		_, err := ticket.Wait(redistest.Short(t, ttl))
 		done <- err
 	}()
 	// The record goes without a word to anybody.
@@ -113,11 +114,11 @@ func TestFairLostPushEndsByPoll(t *testing.T) {
 func TestFairLostPlaceComesBack(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	f := fairOf(b)
-	granted(t, f, request(key))
-	one := placed(t, f, request(key))
-	two := placed(t, f, request(key))
+	redistest.Granted(t, f, redistest.Request(key))
+	one := placed(t, f, redistest.Request(key))
+	two := placed(t, f, redistest.Request(key))
 	n := namesOf(defaultPrefix, key)
 	name := n.queue()
 	for _, lost := range [][]string{{n.queue()}, {n.lives()}, {n.queue(), n.lives()}} {
@@ -131,19 +132,19 @@ func TestFairLostPlaceComesBack(t *testing.T) {
 		require.NoError(t, ticket.Withdraw(t.Context()))
 	}
 	require.NoError(t, c.Set(t.Context(), name, "somebody else's", 0).Err())
-	_, err := f.Enqueue(t.Context(), request(key))
+	_, err := f.Enqueue(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.Equal(t, "somebody else's", c.GetDel(t.Context(), name).Val())
 }
 
 func TestFairCancelledWaitsLeaveNothing(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.SharedRedis(t))
+	c := redistest.Client(t, servertest.SharedRedis(t))
 	locker, err := New(t.Context(), c, &Options{Fair: true})
 	require.NoError(t, err)
 	other, err := New(t.Context(), c, &Options{Fair: true})
 	require.NoError(t, err)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	lease, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	for range 200 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // anySubscriber is whether the server has subscribers to the channels of the fair mode.
@@ -26,18 +27,18 @@ func anySubscriber(t *testing.T, c *goredis.Client) bool {
 // A place that is given up before anybody waits at it is watched no longer.
 func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	f := fairOf(backendOn(t, c))
-	key := uniqueKey(t)
-	granted(t, f, request(key))
-	staying := placed(t, f, request(key))
+	key := redistest.UniqueKey(t)
+	redistest.Granted(t, f, redistest.Request(key))
+	staying := placed(t, f, redistest.Request(key))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_, _ = staying.Wait(ctx)
 	}()
-	eventually(t, "the client knows that the channel is subscribed to", func() bool {
+	redistest.Eventually(t, "the client knows that the channel is subscribed to", func() bool {
 		f.b.hub.mu.Lock()
 		defer f.b.hub.mu.Unlock()
 		for _, topic := range f.b.hub.topics {
@@ -48,14 +49,14 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 		return false
 	})
 	for range 10 {
-		ticket := placed(t, f, request(key))
+		ticket := placed(t, f, redistest.Request(key))
 		require.NotNil(t, ticket.watch.Load(), "it uses the subscription that there is")
 		require.NoError(t, ticket.Withdraw(t.Context()))
 	}
 	stop()
 	<-ended
 	require.NoError(t, staying.Withdraw(t.Context()))
-	eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+	redistest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
 }
 
 // Waits that are cancelled at any moment, also while they take their place, leave no
@@ -63,7 +64,7 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	l, err := lock.Open(t.Context(), server.URL()+"?fair=true")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -75,7 +76,7 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var staying, cancelled sync.WaitGroup
 	staying.Go(func() { _, _ = l.Acquire(ctx, "0") })
-	eventually(t, "the channel is subscribed to", func() bool { return anySubscriber(t, c) })
+	redistest.Eventually(t, "the channel is subscribed to", func() bool { return anySubscriber(t, c) })
 	for i := 1; i < keys; i++ {
 		cancelled.Go(func() {
 			for range 60 {
@@ -93,7 +94,7 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	cancelled.Wait()
 	stop()
 	staying.Wait()
-	eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+	redistest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
 }
 
 // A place knows whether one of its requests may arrive when it was given up: one that
@@ -102,11 +103,11 @@ func TestFairPlaceThatARequestMayTakeAgain(t *testing.T) {
 	t.Parallel()
 	b, direct, p := behindProxy(t)
 	f := fairOf(b)
-	key := uniqueKey(t)
-	hold, _ := granted(t, fairOf(backendOn(t, direct)), request(key))
-	first := placed(t, f, request(key)) // the server learns the script
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, fairOf(backendOn(t, direct)), redistest.Request(key))
+	first := placed(t, f, redistest.Request(key)) // the server learns the script
 	require.False(t, first.MayArrive())
-	req := request(key)
+	req := redistest.Request(key)
 	p.dropReplyTo(req.ID.Hex())
 	ticket := placed(t, f, req)
 	require.True(t, ticket.MayArrive())
@@ -118,7 +119,7 @@ func TestFairPlaceThatARequestMayTakeAgain(t *testing.T) {
 		defer close(ended)
 		_, _ = first.Wait(ctx)
 	}()
-	eventually(t, "a later request is in doubt", first.MayArrive)
+	redistest.Eventually(t, "a later request is in doubt", first.MayArrive)
 	giveUp()
 	<-ended
 	for _, x := range []*fairTicket{first, ticket} {

@@ -4,13 +4,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-)
-
-const (
-	// minTTL leaves 97 ms after the drift allowance, which is several round
-	// trips of a network.
-	minTTL = 100 * time.Millisecond
-	maxTTL = 30 * 24 * time.Hour
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // guarantees are those of one Redis server. appendOnly: every server writes an
@@ -29,8 +23,8 @@ func guarantees(appendOnly bool) backend.Guarantees {
 			"Where the server loses data or token counters, its wall clock has not been set back behind the last token; else tokens may fall.",
 		},
 		Expiry:         backend.ClockServerWall,
-		MinTTL:         minTTL,
-		MaxTTL:         maxTTL,
+		MinTTL:         wire.MinTTL,
+		MaxTTL:         wire.MaxTTL,
 		TTLGrain:       time.Millisecond,
 		Token:          backend.TokenCounter,
 		TokenSurvives:  []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventDataLoss},

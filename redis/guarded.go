@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 //go:embed guarded.lua
@@ -53,14 +54,14 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 		return nil, fmt.Errorf("redislock: key %q: nothing was sent: %w", hold.Key, err)
 	}
 	n := b.buckets.namesOf(hold.Key)
-	all := []any{"evalsha", s.script.hash, 2 + len(keys), n.record(), n.counter()}
+	all := []any{"evalsha", s.script.Hash, 2 + len(keys), n.record(), n.counter()}
 	for _, key := range keys {
 		all = append(all, key)
 	}
 	cmd := keyed(ctx, append(append(all, hold.ID.Hex()), args...))
 	send := func() error {
 		err := b.client.Process(ctx, cmd)
-		if unknownScript(err) {
+		if wire.UnknownScript(err) {
 			cmd = s.script.asText(ctx, cmd)
 			err = b.client.Process(ctx, cmd)
 		}
@@ -82,10 +83,10 @@ func (s *GuardedScript) Run(ctx context.Context, lease lock.Lease, keys []string
 		return nil, notHeld(hold.Key)
 	case errors.As(err, &refusal) && strings.HasSuffix(refusal.Error(), "MORTISE foreign"):
 		return nil, foreignError(n)
-	case errors.As(err, &refusal), sentinelFor(err) != nil:
+	case errors.As(err, &refusal), wire.Sentinel(err) != nil:
 		return nil, keyError(ctx, n, err, false)
 	}
-	return nil, fmt.Errorf("redislock: key %q: %w: a guarded write: %w", hold.Key, backend.ErrOutcomeUnknown, describe(ctx, err))
+	return nil, fmt.Errorf("redislock: key %q: %w: a guarded write: %w", hold.Key, backend.ErrOutcomeUnknown, wire.Describe(ctx, err))
 }
 
 // scriptFailed begins the errors of the caller's script.

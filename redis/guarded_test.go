@@ -12,17 +12,18 @@ import (
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // guarding is a held lease, and a key of the server that its guarded scripts may use.
 func guarding(t testing.TB) (client *goredis.Client, l lock.Locker, lease lock.Lease, name string) {
 	t.Helper()
 	var err error
-	client = clientOf(t, servertest.SharedRedis(t))
+	client = redistest.Client(t, servertest.SharedRedis(t))
 	l, err = New(t.Context(), client, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	lease, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	lease, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
 	require.NoError(t, err)
 	name, err = GuardedKey(lease, "value")
 	require.NoError(t, err)

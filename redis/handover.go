@@ -19,7 +19,7 @@ var handOverScript = newScript(handOverText)
 func (b *redisBackend) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	n := b.buckets.namesOf(from.Key)
 	r, err := b.run(ctx, handOverScript, n,
-		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), b.holders.owned(to.Owner, to.Holder))
+		from.ID.Hex(), to.ID.Hex(), to.TTL.Milliseconds(), b.owned(to.Owner, to.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // What a hand-over costs depends on the number of Lockers that wait, and not on how
@@ -18,14 +19,14 @@ import (
 func TestCommandsPerHandOver(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	const lockers = 4
 	for _, waiters := range []int{10, 500} {
 		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
-			key := uniqueKey(t)
+			key := redistest.UniqueKey(t)
 			all := make([]lock.Locker, lockers)
 			for i := range all {
-				l, err := New(t.Context(), clientOf(t, server), nil)
+				l, err := New(t.Context(), redistest.Client(t, server), nil)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, l.Close()) })
 				all[i] = l
@@ -42,7 +43,7 @@ func TestCommandsPerHandOver(t *testing.T) {
 				})
 			}
 			channel := namesOf(defaultPrefix, key).record()
-			eventually(t, "every Locker waits", func() bool {
+			redistest.Eventually(t, "every Locker waits", func() bool {
 				return c.PubSubNumSub(t.Context(), channel).Val()[channel] == lockers
 			})
 			before, start := scriptCalls(t, c), time.Now()

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	from, to := request(key), request(key)
+	key := redistest.UniqueKey(t)
+	from, to := redistest.Request(key), redistest.Request(key)
 	first, err := b.Try(t.Context(), from)
 	require.NoError(t, err)
 	second, err := b.HandOver(t.Context(), backend.HoldOf(from), to)
@@ -26,7 +27,7 @@ func TestHandOver(t *testing.T) {
 	assert.Equal(t, second.Token, again.Token)
 
 	require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(from)), backend.ErrNotHeld)
-	_, err = b.HandOver(t.Context(), backend.HoldOf(from), request(key))
+	_, err = b.HandOver(t.Context(), backend.HoldOf(from), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 	_, err = b.Renew(t.Context(), backend.HoldOf(to))
 	require.NoError(t, err)
@@ -39,7 +40,7 @@ func TestHandOver(t *testing.T) {
 func TestHandOverOfOneOfSeveralHolds(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	one, two := ownedRequest(key, "me", ttl), ownedRequest(key, "me", ttl)
 	for _, req := range []backend.Request{one, two} {
 		_, err := b.Try(t.Context(), req)
@@ -47,12 +48,12 @@ func TestHandOverOfOneOfSeveralHolds(t *testing.T) {
 	}
 	name := namesOf(defaultPrefix, key).record()
 	before := c.Get(t.Context(), name).Val()
-	_, err := b.HandOver(t.Context(), backend.HoldOf(one), request(key))
+	_, err := b.HandOver(t.Context(), backend.HoldOf(one), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 	assert.Equal(t, before, c.Get(t.Context(), name).Val())
 
 	require.NoError(t, c.Set(t.Context(), name, "somebody else's", 0).Err())
-	_, err = b.HandOver(t.Context(), backend.HoldOf(one), request(key))
+	_, err = b.HandOver(t.Context(), backend.HoldOf(one), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	assert.Equal(t, "somebody else's", c.GetDel(t.Context(), name).Val())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // TestFlushUnderAHolder: a holder whose record goes with everything else on the server
@@ -18,8 +19,8 @@ import (
 func TestFlushUnderAHolder(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
-	key := uniqueKey(t)
+	c := redistest.Client(t, server)
+	key := redistest.UniqueKey(t)
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}})
 	require.NoError(t, err)
 	defer l.Close()
@@ -42,10 +43,10 @@ func TestWorkExhaustsThePool(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: server.Password(), PoolSize: 2, MaxActiveConns: 2, PoolTimeout: 50 * time.Millisecond})
 	t.Cleanup(func() { _ = c.Close() })
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: time.Second}})
 	require.NoError(t, err)
-	other, err := New(t.Context(), clientOf(t, server), nil)
+	other, err := New(t.Context(), redistest.Client(t, server), nil)
 	require.NoError(t, err)
 	defer other.Close()
 	held, err := l.TryAcquire(t.Context(), key)

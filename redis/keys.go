@@ -6,10 +6,7 @@ import (
 	"strings"
 )
 
-const (
-	defaultPrefix = "lock:"
-	maxPrefix     = 128
-)
+const defaultPrefix = "lock:"
 
 // names are the Redis names that belong to a key. The record's name is also that
 // of the channel on which its release is published, except in the fair mode.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 var bucketName = regexp.MustCompile(`^\{m:[0-9a-f]{2}\}:$`)
@@ -25,7 +26,7 @@ func FuzzNames(f *testing.F) {
 		f.Add("{tag}", a, a)
 	}
 	f.Fuzz(func(t *testing.T, prefix, a, b string) {
-		if backend.ValidateKey(a) != nil || backend.ValidateKey(b) != nil || len(prefix) > maxPrefix || emptyTag(prefix) {
+		if backend.ValidateKey(a) != nil || backend.ValidateKey(b) != nil || len(prefix) > wire.MaxPrefix || emptyTag(prefix) {
 			return
 		}
 		x, y := namesOf(prefix, a), namesOf(prefix, b)

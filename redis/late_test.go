@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // oneLate leads to a server. It breaks the connection on which the text is first sent, and
@@ -74,7 +75,7 @@ func TestLateRequestOfAGrantIsCleanedUp(t *testing.T) {
 			t.Parallel()
 			names := namesOf(defaultPrefix, "late")
 			server := servertest.Redis(t)
-			direct := clientOf(t, server)
+			direct := redistest.Client(t, server)
 			deliver := make(chan struct{})
 			c := goredis.NewClient(&goredis.Options{Addr: oneLate(t, server.Addr(), names.record(), deliver)})
 			t.Cleanup(func() { _ = c.Close() })
@@ -90,10 +91,10 @@ func TestLateRequestOfAGrantIsCleanedUp(t *testing.T) {
 			token, err := direct.Get(t.Context(), names.counter()).Result()
 			require.NoError(t, err)
 			close(deliver)
-			eventually(t, "it was granted", func() bool {
+			redistest.Eventually(t, "it was granted", func() bool {
 				return direct.Get(t.Context(), names.counter()).Val() != token
 			})
-			eventually(t, "the key is free", func() bool {
+			redistest.Eventually(t, "the key is free", func() bool {
 				return direct.Exists(t.Context(), names.record()).Val() == 0
 			})
 		})
@@ -109,7 +110,7 @@ func TestLateRequestIsCleanedUp(t *testing.T) {
 			t.Parallel()
 			names := namesOf(defaultPrefix, "late")
 			server := servertest.Redis(t)
-			direct := clientOf(t, server)
+			direct := redistest.Client(t, server)
 			opts := &Options{Fair: fair, Lock: lock.Options{TTL: 10 * time.Minute}}
 			other, err := New(t.Context(), direct, opts)
 			require.NoError(t, err)
@@ -132,10 +133,10 @@ func TestLateRequestIsCleanedUp(t *testing.T) {
 			token, err := direct.Get(t.Context(), names.counter()).Result()
 			require.NoError(t, err)
 			close(deliver)
-			eventually(t, "it was granted", func() bool {
+			redistest.Eventually(t, "it was granted", func() bool {
 				return direct.Get(t.Context(), names.counter()).Val() != token
 			})
-			eventually(t, "the key is free", func() bool {
+			redistest.Eventually(t, "the key is free", func() bool {
 				return direct.Exists(t.Context(), names.record()).Val() == 0
 			})
 		})

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // Revoke makes the record that of nobody, in one script.
@@ -25,10 +26,6 @@ func (b *redisBackend) Revoke(ctx context.Context, key string, token uint64) err
 	return removal(n, r)
 }
 
-// scanCount is how many Redis keys the server looks at in one SCAN, which blocks
-// it meanwhile: well below a millisecond.
-const scanCount = 500
-
 // List finds the keys with SCAN, on every primary of a Cluster, and then asks for
 // each record by itself. SCAN may show a key twice.
 func (b *redisBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
@@ -38,7 +35,7 @@ func (b *redisBackend) List(ctx context.Context, prefix string, visit func(backe
 func (b *redisBackend) list(ctx context.Context, prefix string, inspect func(context.Context, string) (backend.Record, error), visit func(backend.Record) bool) error {
 	keys, err := b.scan(ctx, prefix)
 	if err != nil {
-		return fmt.Errorf("redislock: listing keys: %w", describe(ctx, err))
+		return fmt.Errorf("redislock: listing keys: %w", wire.Describe(ctx, err))
 	}
 	for _, key := range keys {
 		rec, err := inspect(ctx, key)
@@ -59,9 +56,9 @@ func (b *redisBackend) scan(ctx context.Context, prefix string) ([]string, error
 		mu    sync.Mutex // a Cluster client calls from several goroutines
 		found = map[string]bool{}
 	)
-	pattern := globbed(b.prefix) + "{m:[0-9a-f][0-9a-f]}:k:" + globbed(prefix) + "*"
+	pattern := wire.Globbed(b.prefix) + "{m:[0-9a-f][0-9a-f]}:k:" + wire.Globbed(prefix) + "*"
 	scan := func(ctx context.Context, client goredis.Cmdable) error {
-		it := client.Scan(ctx, 0, pattern, scanCount).Iterator()
+		it := client.Scan(ctx, 0, pattern, wire.ScanCount).Iterator()
 		for it.Next(ctx) {
 			if key, ok := keyOfRecord(b.prefix, it.Val()); ok {
 				mu.Lock()
@@ -88,9 +85,4 @@ func keyOfRecord(prefix, name string) (string, bool) {
 	}
 	key := rest[len("{m:00}:k:"):]
 	return key, backend.ValidateKey(key) == nil && namesOf(prefix, key).record() == name
-}
-
-// globbed quotes what SCAN's patterns treat in a special way.
-func globbed(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

@@ -2,22 +2,20 @@ package redislock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // Try asks the server once for the key, in one script.
 func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	n := b.buckets.namesOf(req.Key)
-	r, err := b.run(ctx, tryScript, n, req.ID.Hex(), req.TTL.Milliseconds(), b.holders.owned(req.Owner, req.Holder))
+	r, err := b.run(ctx, tryScript, n, req.ID.Hex(), req.TTL.Milliseconds(), b.owned(req.Owner, req.Holder))
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -26,22 +24,22 @@ func (b *redisBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 
 // trying are the arguments of the script that grants, for those who have more.
 func (b *redisBackend) trying(req backend.Request) []any {
-	return []any{req.ID.Hex(), req.TTL.Milliseconds(), b.holders.owned(req.Owner, req.Holder)}
+	return []any{req.ID.Hex(), req.TTL.Milliseconds(), b.owned(req.Owner, req.Holder)}
 }
 
 func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
-	list := r.list()
+	list := wire.ListOf(r.value)
 	if token, ok := r.value.(string); ok {
-		list = []any{int64(1), token, int64(1)}
+		list = wire.List{int64(1), token, int64(1)}
 	}
 	var err error
-	switch list.int(0) {
+	switch list.Int(0) {
 	case 1:
-		token, noNumber := strconv.ParseUint(list.string(1), 10, 64)
+		token, noNumber := strconv.ParseUint(list.String(1), 10, 64)
 		if noNumber == nil && len(list) == 3 {
 			return backend.Grant{
 				Token:     token,
-				Holds:     list.int(2),
+				Holds:     list.Int(2),
 				MayArrive: r.repeated,
 				Validity:  backend.Validity{Sent: r.sent, For: backend.ValidFor(req.TTL)},
 			}, nil
@@ -50,8 +48,8 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 		if len(list) == 4 || len(list) == 7 {
 			err = &backend.HeldError{
 				Key:       req.Key,
-				Holder:    decodeHolder(list.string(1), list.string(2)),
-				Remaining: list.millis(3),
+				Holder:    wire.HolderOf(list.String(1), list.String(2)),
+				Remaining: list.Millis(3),
 			}
 		}
 	case foreignRecord:
@@ -79,7 +77,7 @@ func (r reply) refusal(n names, err error) error {
 		return err
 	}
 	return fmt.Errorf("redislock: key %q: %w: an attempt lost its reply, and may take effect yet; after it: %w",
-		n.key, backend.ErrOutcomeUnknown, unmarked{err})
+		n.key, backend.ErrOutcomeUnknown, wire.Unmarked(err))
 }
 
 // Renew extends the hold in one script.
@@ -188,23 +186,23 @@ func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backe
 	if err != nil {
 		return backend.Record{}, err
 	}
-	list := r.list()
-	switch list.int(0) {
+	list := wire.ListOf(r.value)
+	switch list.Int(0) {
 	case 1:
-		token, err := strconv.ParseUint(list.string(1), 10, 64)
+		token, err := strconv.ParseUint(list.String(1), 10, 64)
 		waiters := -1
 		if len(list) == 8 {
-			waiters = list.int(7)
+			waiters = list.Int(7)
 		}
 		if err == nil && len(list) >= 7 {
 			return backend.Record{
 				Key:       key,
 				Token:     token,
-				Holds:     list.int(2),
+				Holds:     list.Int(2),
 				Waiters:   waiters,
-				Remaining: list.millis(3),
-				Holder:    decodeHolder(list.string(5), list.string(4)),
-				Revoked:   list.int(6) == 1,
+				Remaining: list.Millis(3),
+				Holder:    wire.HolderOf(list.String(5), list.String(4)),
+				Revoked:   list.Int(6) == 1,
 			}, nil
 		}
 	case 0:
@@ -232,86 +230,9 @@ func unexpected(key string, r reply) error {
 	return fmt.Errorf("redislock: key %q: the server gave an unexpected reply of type %T", key, r.value)
 }
 
-// list is a reply of several values. Values of another type read as zero, and
-// as -100 where they stand for the outcome.
-type list []any
-
-func (r reply) list() list {
-	l, _ := r.value.([]any)
-	return l
-}
-
-func (l list) int(i int) int {
-	if i < len(l) {
-		if v, ok := l[i].(int64); ok {
-			return int(v)
-		}
-	}
-	return -100
-}
-
-func (l list) string(i int) string {
-	if i < len(l) {
-		s, _ := l[i].(string)
-		return s
-	}
-	return ""
-}
-
-func (l list) millis(i int) time.Duration {
-	ms, _ := strconv.ParseInt(l.string(i), 10, 64)
-	return max(0, time.Duration(ms)*time.Millisecond)
-}
-
-// encodedHolder is a holder and its details as stored.
-type encodedHolder struct {
-	holder  backend.Holder
-	details string
-	free    any // the details behind the mark of no owner, as an argument of a command
-}
-
-// holderTexts writes the public details of holders. The last result is kept, since
-// a process seldom has more than one.
-type holderTexts struct{ last atomic.Pointer[encodedHolder] }
-
-// of leaves out Since, which is said beside the details.
-func (t *holderTexts) of(h backend.Holder) string { return t.encoded(h).details }
-
 // owned is what a record says of owner and holder.
-func (t *holderTexts) owned(owner string, h backend.Holder) any {
-	e := t.encoded(h)
-	if owner == "" {
-		return e.free
-	}
-	return ownerField(owner) + "|" + e.details
-}
-
-func (t *holderTexts) encoded(h backend.Holder) *encodedHolder {
-	h.Since = time.Time{}
-	if last := t.last.Load(); last != nil && last.holder == h {
-		return last
-	}
-	text, err := json.Marshal(h)
-	if err != nil {
-		text = []byte("{}") // strings and a number never fail
-	}
-	e := &encodedHolder{holder: h, details: string(text), free: noOwner + "|" + string(text)}
-	t.last.Store(e)
-	return e
-}
-
-// decodeHolder reads what holderTexts wrote, by whatever version, and the
-// server's milliseconds.
-func decodeHolder(details, since string) backend.Holder {
-	var h backend.Holder
-	if json.Unmarshal([]byte(details), &h) != nil {
-		h = backend.Holder{}
-	}
-	h.Since = time.Time{}
-	if ms, err := strconv.ParseInt(since, 10, 64); err == nil {
-		h.Since = time.UnixMilli(ms).UTC()
-	}
-	return h
+func (b *redisBackend) owned(owner string, h backend.Holder) string {
+	return ownerField(owner) + "|" + b.holders.Of(h)
 }
 
 func foreignCounter(n names) error {

@@ -12,18 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func TestTryGrantsAndRefuses(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	req := request(key)
+	key := redistest.UniqueKey(t)
+	req := redistest.Request(key)
 	label := `"backup" | of 100 %, {m:00} \ ünïcode` + "\u2028"
 	req.Holder = backend.Holder{Label: label, Host: "db|1", PID: 312}
 
 	before := b.clock.Now()
-	hold, g := granted(t, b, req)
+	hold, g := redistest.Granted(t, b, req)
 	after := b.clock.Now()
 	require.Equal(t, 1, g.Holds)
 	require.False(t, g.Sent.Before(before))
@@ -32,7 +34,7 @@ func TestTryGrantsAndRefuses(t *testing.T) {
 	now := time.Now().UnixMicro()
 	require.InDelta(t, now, g.Token, 60e6, "the floor is the server's clock in microseconds")
 
-	_, err := b.Try(t.Context(), request(key))
+	_, err := b.Try(t.Context(), redistest.Request(key))
 	var held *backend.HeldError
 	require.ErrorAs(t, err, &held)
 	require.ErrorIs(t, err, backend.ErrHeld)
@@ -52,18 +54,18 @@ func TestTryGrantsAndRefuses(t *testing.T) {
 
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
-	_, next := granted(t, b, request(key))
+	_, next := redistest.Granted(t, b, redistest.Request(key))
 	require.Greater(t, next.Token, g.Token)
 }
 
 func TestRefusalLeavesTheRecordAlone(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, ownedRequest(key, "alice", ttl))
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
 	value, expires := raw(t, c, key)
 
-	stranger := backend.HoldOf(request(key))
+	stranger := backend.HoldOf(redistest.Request(key))
 	_, err := b.Try(t.Context(), backend.Request{Key: key, ID: stranger.ID, TTL: time.Hour})
 	require.ErrorIs(t, err, backend.ErrHeld)
 	_, err = b.Try(t.Context(), ownedRequest(key, "bob", time.Hour))
@@ -85,12 +87,12 @@ func TestRepeatOfAnAcquisitionCountsOnce(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	for _, owner := range []string{"", "alice"} {
-		key := uniqueKey(t)
+		key := redistest.UniqueKey(t)
 		req := ownedRequest(key, owner, ttl)
-		_, first := granted(t, b, req)
+		_, first := redistest.Granted(t, b, req)
 		_, expires := raw(t, c, key)
-		eventually(t, "the repeat extends the hold", func() bool {
-			_, again := granted(t, b, req)
+		redistest.Eventually(t, "the repeat extends the hold", func() bool {
+			_, again := redistest.Granted(t, b, req)
 			require.Equal(t, first.Token, again.Token)
 			require.Equal(t, 1, again.Holds)
 			require.False(t, again.Sent.Before(first.Sent))
@@ -100,7 +102,7 @@ func TestRepeatOfAnAcquisitionCountsOnce(t *testing.T) {
 		_, expires = raw(t, c, key)
 		shorter := req
 		shorter.TTL = time.Second
-		granted(t, b, shorter)
+		redistest.Granted(t, b, shorter)
 		_, now := raw(t, c, key)
 		require.GreaterOrEqual(t, now, expires-10*time.Millisecond, "a shorter TTL does not shorten the hold")
 		require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
@@ -113,16 +115,16 @@ func TestReentrancyByOwner(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c) // another process, as far as the server can tell
-	key := uniqueKey(t)
-	long, first := granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
+	key := redistest.UniqueKey(t)
+	long, first := redistest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	_, expires := raw(t, c, key)
-	brief, second := granted(t, other, ownedRequest(key, "alice", time.Minute))
+	brief, second := redistest.Granted(t, other, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, first.Token, second.Token)
 	require.Equal(t, 2, second.Holds)
 	_, still := raw(t, c, key)
 	require.InDelta(t, expires, still, float64(10*time.Millisecond), "a shorter hold does not shorten the record")
 
-	_, err := b.Try(t.Context(), request(key))
+	_, err := b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	rec, err := b.Inspect(t.Context(), key)
 	require.NoError(t, err)
@@ -136,17 +138,17 @@ func TestReentrancyByOwner(t *testing.T) {
 	_, err = other.Renew(t.Context(), brief)
 	require.NoError(t, err)
 	require.NoError(t, other.Release(t.Context(), brief))
-	_, next := granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
+	_, next := redistest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	require.Greater(t, next.Token, first.Token, "another outermost hold has another token")
 }
 
 func TestDeadHoldDoesNotLiveOnItsCoOwner(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := uniqueKey(t)
-	dead, _ := granted(t, b, ownedRequest(key, "alice", minTTL))
-	alive, _ := granted(t, b, ownedRequest(key, "alice", ttl))
-	eventually(t, "the first hold expires", func() bool {
+	key := redistest.UniqueKey(t)
+	dead, _ := redistest.Granted(t, b, ownedRequest(key, "alice", wire.MinTTL))
+	alive, _ := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
+	redistest.Eventually(t, "the first hold expires", func() bool {
 		_, err := b.Renew(t.Context(), alive)
 		require.NoError(t, err)
 		rec, err := b.Inspect(t.Context(), key)
@@ -159,17 +161,17 @@ func TestDeadHoldDoesNotLiveOnItsCoOwner(t *testing.T) {
 	rec, err := b.Inspect(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, 1, rec.Holds)
-	_, g := granted(t, b, ownedRequest(key, "alice", ttl))
+	_, g := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
 	require.Equal(t, 2, g.Holds, "the dead hold is not counted")
 }
 
 func TestLimitOfHolds(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	var last backend.Hold
 	for i := range backend.MaxHolds {
-		hold, g := granted(t, b, ownedRequest(key, "alice", time.Minute))
+		hold, g := redistest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
 		require.Equal(t, i+1, g.Holds)
 		last = hold
 	}
@@ -180,17 +182,17 @@ func TestLimitOfHolds(t *testing.T) {
 	same, _ := raw(t, c, key)
 	require.Equal(t, value, same)
 	require.NoError(t, b.Release(t.Context(), last))
-	_, g := granted(t, b, ownedRequest(key, "alice", time.Minute))
+	_, g := redistest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, backend.MaxHolds, g.Holds)
 }
 
 func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	req := request(key)
+	key := redistest.UniqueKey(t)
+	req := redistest.Request(key)
 	req.TTL = time.Minute
-	hold, _ := granted(t, b, req)
+	hold, _ := redistest.Granted(t, b, req)
 	value, expires := raw(t, c, key)
 	shorter := hold
 	shorter.TTL = time.Second
@@ -201,7 +203,7 @@ func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 	require.Equal(t, value, value2)
 	require.InDelta(t, expires, expires2, float64(10*time.Millisecond))
 
-	eventually(t, "a renewal moves the expiry to a full TTL from now", func() bool {
+	redistest.Eventually(t, "a renewal moves the expiry to a full TTL from now", func() bool {
 		_, err := b.Renew(t.Context(), hold)
 		require.NoError(t, err)
 		_, later := raw(t, c, key)
@@ -221,14 +223,14 @@ func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 func TestExpiryFreesTheKey(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := uniqueKey(t)
-	req := request(key)
-	req.TTL = minTTL
-	hold, first := granted(t, b, req)
+	key := redistest.UniqueKey(t)
+	req := redistest.Request(key)
+	req.TTL = wire.MinTTL
+	hold, first := redistest.Granted(t, b, req)
 	var second backend.Grant
-	eventually(t, "somebody else gets the key", func() bool {
+	redistest.Eventually(t, "somebody else gets the key", func() bool {
 		var err error
-		second, err = b.Try(t.Context(), request(key))
+		second, err = b.Try(t.Context(), redistest.Request(key))
 		return err == nil
 	})
 	require.False(t, b.clock.Now().Before(first.Until()), "nobody else is granted the key before the deadline")
@@ -245,15 +247,15 @@ func TestExpiryFreesTheKey(t *testing.T) {
 func TestPersistedRecordExpiresAllTheSame(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	req := request(key)
-	req.TTL = minTTL
-	_, first := granted(t, b, req)
+	key := redistest.UniqueKey(t)
+	req := redistest.Request(key)
+	req.TTL = wire.MinTTL
+	_, first := redistest.Granted(t, b, req)
 	require.NoError(t, c.Persist(t.Context(), namesOf(defaultPrefix, key).record()).Err())
 	var second backend.Grant
-	eventually(t, "the hold expires", func() bool {
+	redistest.Eventually(t, "the hold expires", func() bool {
 		var err error
-		second, err = b.Try(t.Context(), request(key))
+		second, err = b.Try(t.Context(), redistest.Request(key))
 		return err == nil
 	})
 	require.Greater(t, second.Token, first.Token)
@@ -262,14 +264,14 @@ func TestPersistedRecordExpiresAllTheSame(t *testing.T) {
 func TestInspectAndForceRelease(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	_, err := b.Inspect(t.Context(), key)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 	require.ErrorIs(t, b.ForceRelease(t.Context(), key, 1), backend.ErrNotHeld)
 
-	req := request(key)
+	req := redistest.Request(key)
 	req.Holder = backend.Holder{Label: "nightly", Host: "db1", PID: 7}
-	hold, g := granted(t, b, req)
+	hold, g := redistest.Granted(t, b, req)
 	value, expires := raw(t, c, key)
 	rec, err := b.Inspect(t.Context(), key)
 	require.NoError(t, err)
@@ -287,7 +289,7 @@ func TestInspectAndForceRelease(t *testing.T) {
 	require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
-	_, next := granted(t, b, request(key))
+	_, next := redistest.Granted(t, b, redistest.Request(key))
 	require.Greater(t, next.Token, g.Token)
 	require.ErrorIs(t, b.ForceRelease(t.Context(), key, g.Token), backend.ErrNotHeld, "a newer holder is not hit")
 }
@@ -295,39 +297,39 @@ func TestInspectAndForceRelease(t *testing.T) {
 func TestKeysAreApart(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	base := uniqueKey(t)
+	base := redistest.UniqueKey(t)
 	for _, suffix := range []string{"", "/", "/b", " ", "A", "a", "é", "e\u0301", "{x}", "}", "*", "|", ":k:", "%d", strings.Repeat("x", backend.MaxKey-len(base))} {
-		granted(t, b, request(base+suffix))
+		redistest.Granted(t, b, redistest.Request(base+suffix))
 	}
 }
 
 func TestPrefixesAreApart(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	other, err := NewBackend(t.Context(), c, &Options{Prefix: "other{tag}:"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = other.Close() })
-	granted(t, b, request(key))
-	granted(t, other, request(key))
+	redistest.Granted(t, b, redistest.Request(key))
+	redistest.Granted(t, other, redistest.Request(key))
 }
 
 func TestNoSecretIsStoredOrShown(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	req := ownedRequest(key, "owner-secret", ttl)
-	granted(t, b, req)
+	redistest.Granted(t, b, req)
 	value, _ := raw(t, c, key)
 	require.NotContains(t, value, "owner-secret")
-	_, err := b.Try(t.Context(), request(key))
+	_, err := b.Try(t.Context(), redistest.Request(key))
 	require.NotContains(t, err.Error(), ownerField("owner-secret"))
 }
 
 func TestOneWinner(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	const rounds, contenders = 20, 16
 	var last uint64
 	for range rounds {
@@ -335,7 +337,7 @@ func TestOneWinner(t *testing.T) {
 		grants := make(chan backend.Hold, contenders)
 		for range contenders {
 			wg.Go(func() {
-				req := request(key)
+				req := redistest.Request(key)
 				g, err := b.Try(context.Background(), req)
 				if err == nil {
 					hold := backend.HoldOf(req)

@@ -3,15 +3,13 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func init() {
@@ -53,20 +51,11 @@ type Options struct {
 // Set ContextTimeoutEnabled in the client's options, or a ReadTimeout below a
 // third of the TTL: go-redis otherwise lets a command outlive its context.
 func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	b, err := NewBackend(ctx, client, opts)
-	if err != nil {
-		return nil, err
-	}
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the
@@ -80,15 +69,11 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	if err != nil {
 		return nil, err
 	}
-	logger := opts.Lock.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
 	ttl := opts.Lock.TTL
 	if ttl <= 0 {
 		ttl = lock.DefaultTTL
 	}
-	if err := b.checkSettings(ctx, logger, ttl); err != nil {
+	if err := b.checkSettings(ctx, construct.Logger(opts.Lock.Logger), ttl); err != nil {
 		_ = b.Close()
 		return nil, err
 	}
@@ -110,7 +95,7 @@ type redisBackend struct {
 	guarantees backend.Guarantees
 	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
 	hub        *hub
-	holders    holderTexts
+	holders    wire.HolderTexts
 }
 
 var (
@@ -140,8 +125,8 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	if prefix == "" {
 		prefix = defaultPrefix
 	}
-	if len(prefix) > maxPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
-		return nil, fmt.Errorf("redislock: %w: the prefix must be at most %d bytes of valid UTF-8 without control characters", backend.ErrInvalid, maxPrefix)
+	if err := wire.CheckPrefix(prefix); err != nil {
+		return nil, fmt.Errorf("redislock: %w", err)
 	}
 	if emptyTag(prefix) {
 		return nil, fmt.Errorf("redislock: %w: the prefix begins its first hash tag with {}, so that a Cluster would keep what belongs together in different slots; put a name between the braces", backend.ErrInvalid)

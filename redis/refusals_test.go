@@ -12,23 +12,24 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	primary := servertest.Redis(t)
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	key, stale, free := uniqueKey(t), uniqueKey(t), uniqueKey(t)
-	hold, g := granted(t, b, request(key))
-	multi, _ := granted(t, b, ownedRequest(stale, "a", ttl))
+	key, stale, free := redistest.UniqueKey(t), redistest.UniqueKey(t), redistest.UniqueKey(t)
+	hold, g := redistest.Granted(t, b, redistest.Request(key))
+	multi, _ := redistest.Granted(t, b, ownedRequest(stale, "a", ttl))
 
 	host, port, err := net.SplitHostPort(primary.Addr())
 	require.NoError(t, err)
 	require.NoError(t, c.Do(t.Context(), "replicaof", host, port).Err())
 	// The demoted server has lost what it held; nothing of that is proof.
-	_, tryErr := b.Try(t.Context(), request(free))
+	_, tryErr := b.Try(t.Context(), redistest.Request(free))
 	_, renewErr := b.Renew(t.Context(), hold)
 	_, multiErr := b.Renew(t.Context(), multi)
 	for _, err := range []error{
@@ -44,15 +45,15 @@ func TestReplica(t *testing.T) {
 	}
 
 	// A replica that has the record says READONLY too, not "held" or "not held".
-	on := backendOn(t, clientOf(t, primary))
-	granted(t, on, request(free))
-	eventually(t, "the record is replicated", func() bool {
+	on := backendOn(t, redistest.Client(t, primary))
+	redistest.Granted(t, on, redistest.Request(free))
+	redistest.Eventually(t, "the record is replicated", func() bool {
 		return c.Exists(t.Context(), namesOf(defaultPrefix, free).record()).Val() == 1
 	})
-	_, err = b.Try(t.Context(), request(free))
+	_, err = b.Try(t.Context(), redistest.Request(free))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.NotErrorIs(t, err, backend.ErrHeld)
-	strange := backend.HoldOf(request(free))
+	strange := backend.HoldOf(redistest.Request(free))
 	_, err = b.Renew(t.Context(), strange)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorIs(t, b.Release(t.Context(), strange), backend.ErrUnavailable)
@@ -64,18 +65,18 @@ func TestReplica(t *testing.T) {
 
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	one, two := uniqueKey(t), uniqueKey(t)
-	single, _ := granted(t, b, request(one))
-	first, _ := granted(t, b, ownedRequest(two, "a", ttl))
-	second, _ := granted(t, b, ownedRequest(two, "a", ttl))
-	three, four := uniqueKey(t), uniqueKey(t)
-	_, revoked := granted(t, b, request(three))
-	_, forced := granted(t, b, request(four))
+	one, two := redistest.UniqueKey(t), redistest.UniqueKey(t)
+	single, _ := redistest.Granted(t, b, redistest.Request(one))
+	first, _ := redistest.Granted(t, b, ownedRequest(two, "a", ttl))
+	second, _ := redistest.Granted(t, b, ownedRequest(two, "a", ttl))
+	three, four := redistest.UniqueKey(t), redistest.UniqueKey(t)
+	_, revoked := redistest.Granted(t, b, redistest.Request(three))
+	_, forced := redistest.Granted(t, b, redistest.Request(four))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 
-	_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "OOM")
 	// What is held goes on, and can be given back.
@@ -96,18 +97,18 @@ func TestFullMemory(t *testing.T) {
 	require.True(t, rec.Revoked)
 	require.NoError(t, b.ForceRelease(t.Context(), four, forced.Token))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	granted(t, b, request(one))
-	granted(t, b, request(two))
+	redistest.Granted(t, b, redistest.Request(one))
+	redistest.Granted(t, b, redistest.Request(two))
 }
 
 func TestTooFewReplicas(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key))
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
-	_, err := b.Try(t.Context(), request(uniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
@@ -120,12 +121,12 @@ func TestTooFewReplicas(t *testing.T) {
 // renewal, and not only at the deadline, and their release does not hang.
 func TestClosedClientEndsItsHolds(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.SharedRedis(t))
+	c := redistest.Client(t, servertest.SharedRedis(t))
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: 6 * time.Second}})
 	require.NoError(t, err)
 	var leases []lock.Lease
 	for range 3 { // the renewals of some are sent together
-		lease, err := l.Acquire(t.Context(), uniqueKey(t))
+		lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
 		require.NoError(t, err)
 		leases = append(leases, lease)
 	}
@@ -136,7 +137,7 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 		require.ErrorIs(t, context.Cause(lease.Context()), goredis.ErrClosed)
 		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
 	}
-	_, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	_, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
 	require.ErrorIs(t, err, lock.ErrPermanent)
 	_ = l.Close() // what is left ends with its TTL
 }

@@ -2,14 +2,13 @@ package redislock
 
 import (
 	"context"
-	"crypto/sha1"
 	_ "embed" // the scripts
-	"encoding/hex"
 	"fmt"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 //go:embed try.lua
@@ -39,40 +38,19 @@ var (
 	revokeScript  = newScript(revokeText)
 )
 
-// script is sent by its SHA-1, under which Redis caches it, and as text when
-// Redis does not know it.
+// script has the names of a key as its keys.
 type script struct {
+	wire.Script
 	queue bool // it has the queue of the key as two more keys
-	text  string
-	hash  any // a string, made an interface once and not per command
 }
 
-func newScript(text string) script {
-	sum := sha1.Sum([]byte(text))
-	return script{text: text, hash: hex.EncodeToString(sum[:])}
-}
-
-// single is a command that go-redis sends once. The library's own repeats would
-// hide that an earlier attempt may have been applied, so that a refusal of the
-// last attempt could no longer be told from "nothing happened".
-type single struct{ *goredis.Cmd }
-
-// NoRetry is asked by go-redis before it repeats a command.
-func (single) NoRetry() bool { return true }
-
-func newCommand(ctx context.Context, args ...any) single {
-	cmd := single{goredis.NewCmd(ctx, args...)}
-	// A Cluster client asks some member for COMMAND to find this out, and the commands to
-	// all members wait for the answer.
-	cmd.SetStepCount(1)
-	return cmd
-}
+func newScript(text string) script { return script{Script: wire.NewScript(text)} }
 
 // command is the script with its arguments, to be sent by its hash first. The
 // text replaces the hash when the server does not know it.
-func (s script) command(ctx context.Context, n names, args ...any) single {
+func (s script) command(ctx context.Context, n names, args ...any) wire.Command {
 	all := make([]any, 0, 7+len(args))
-	all = append(all, "evalsha", s.hash, 2, n.record(), n.counterArg())
+	all = append(all, "evalsha", s.Hash, 2, n.record(), n.counterArg())
 	if s.queue {
 		all[2] = 4
 		all = append(all, n.queue(), n.lives())
@@ -80,20 +58,16 @@ func (s script) command(ctx context.Context, n names, args ...any) single {
 	return keyed(ctx, append(all, args...))
 }
 
-func (s script) asText(ctx context.Context, cmd single) single {
-	all := append([]any(nil), cmd.Args()...)
-	all[0], all[1] = "eval", s.text
-	return keyed(ctx, all)
+func (s script) asText(ctx context.Context, cmd wire.Command) wire.Command {
+	return keyed(ctx, s.AsText(cmd.Args()))
 }
 
 // keyed tells a Cluster client where the first key is.
-func keyed(ctx context.Context, args []any) single {
-	cmd := newCommand(ctx, args...)
+func keyed(ctx context.Context, args []any) wire.Command {
+	cmd := wire.NewCommand(ctx, args...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
-
-func unknownScript(err error) bool { return err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // maxRepeats is how often a script is sent again after its connection broke.
 // Every script may be repeated.
@@ -119,7 +93,7 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 		cmd := s.command(ctx, n, args...)
 		var err error
 		r.sent, err = b.process(ctx, cmd)
-		if unknownScript(err) {
+		if wire.UnknownScript(err) {
 			cmd = s.asText(ctx, cmd)
 			r.sent, err = b.process(ctx, cmd)
 		}
@@ -127,7 +101,7 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 			r.value = cmd.Val()
 			return r, nil
 		}
-		if repeats < maxRepeats && connectionBroke(err) && ctx.Err() == nil {
+		if repeats < maxRepeats && wire.ConnectionBroke(err) && ctx.Err() == nil {
 			r.repeated = true
 			continue
 		}
@@ -137,7 +111,7 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 
 // process sends one command to a server that takes writes, and returns the instant
 // before.
-func (b *redisBackend) process(ctx context.Context, cmd single) (backend.Instant, error) {
+func (b *redisBackend) process(ctx context.Context, cmd wire.Command) (backend.Instant, error) {
 	sent, err := b.send(ctx, cmd)
 	if goredis.IsReadOnlyError(err) {
 		err = b.elsewhere(ctx, err, func() (err error) {
@@ -150,7 +124,7 @@ func (b *redisBackend) process(ctx context.Context, cmd single) (backend.Instant
 
 // send sends one command, together with those of other callers where that is
 // possible, and returns the instant before.
-func (b *redisBackend) send(ctx context.Context, cmd single) (backend.Instant, error) {
+func (b *redisBackend) send(ctx context.Context, cmd wire.Command) (backend.Instant, error) {
 	if b.together != nil {
 		return b.together.process(ctx, cmd)
 	}

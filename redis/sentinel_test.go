@@ -18,6 +18,8 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // watched is a primary with one replica and three sentinels, two of which decide
@@ -41,14 +43,14 @@ func sentinels(t *testing.T) watched {
 	host, port, err := net.SplitHostPort(w.primary.Addr())
 	require.NoError(t, err)
 	w.replica = servertest.Redis(t, servertest.WithArgs("--replicaof", host+" "+port, "--replica-read-only", "no"))
-	primary := clientOf(t, w.primary)
-	eventually(t, "the replica is in step", func() bool {
+	primary := redistest.Client(t, w.primary)
+	redistest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(primary.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	var all []*goredis.SentinelClient
 	var hosts []string
 	for range 3 {
-		at := freePort(t)
+		at := redistest.FreePort(t)
 		conf := filepath.Join(t.TempDir(), "sentinel.conf")
 		require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil,
 			"port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor main %s %s 2\nsentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 2000\n",
@@ -62,7 +64,7 @@ func sentinels(t *testing.T) watched {
 		all, hosts = append(all, c), append(hosts, "127.0.0.1:"+at)
 	}
 	for _, c := range all {
-		eventually(t, "the sentinels know each other and both servers", func() bool {
+		redistest.Eventually(t, "the sentinels know each other and both servers", func() bool {
 			main, err := c.Master(t.Context(), "main").Result()
 			if err != nil || main["num-other-sentinels"] != "2" || main["flags"] != "master" {
 				return false
@@ -80,16 +82,16 @@ func sentinels(t *testing.T) watched {
 func (w watched) forgotten(t *testing.T, key string) {
 	t.Helper()
 	name := namesOf(defaultPrefix, key).record()
-	c := clientOf(t, w.replica)
-	eventually(t, "the replica has the record", func() bool { return c.Del(t.Context(), name).Val() == 1 })
+	c := redistest.Client(t, w.replica)
+	redistest.Eventually(t, "the replica has the record", func() bool { return c.Del(t.Context(), name).Val() == 1 })
 }
 
 // promoted waits until the replica has taken over.
 func (w watched) promoted(t *testing.T) {
 	t.Helper()
-	c := clientOf(t, w.replica)
-	eventually(t, "the replica takes over", func() bool {
-		return infoFields(c.Info(t.Context(), "replication").Val())["role"] == "master"
+	c := redistest.Client(t, w.replica)
+	redistest.Eventually(t, "the replica takes over", func() bool {
+		return wire.InfoFields(c.Info(t.Context(), "replication").Val())["role"] == "master"
 	})
 }
 
@@ -99,8 +101,8 @@ func TestSentinel(t *testing.T) {
 	b, err := backend.DefaultMux.Open(t.Context(), w.url(""), backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	key := uniqueKey(t)
-	hold, g := granted(t, b, request(key))
+	key := redistest.UniqueKey(t)
+	hold, g := redistest.Granted(t, b, redistest.Request(key))
 	hints, err := b.(backend.Watcher).Watch(t.Context(), key)
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
@@ -110,14 +112,14 @@ func TestSentinel(t *testing.T) {
 	w.primary.Kill(t)
 	signalled(t, hints)
 	var after backend.Grant
-	eventually(t, "the replica takes over", func() bool {
+	redistest.Eventually(t, "the replica takes over", func() bool {
 		limited, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		after, err = b.Try(limited, request(key))
+		after, err = b.Try(limited, redistest.Request(key))
 		return err == nil
 	})
 	require.Greater(t, after.Token, g.Token)
-	require.Equal(t, "master", infoFields(clientOf(t, w.replica).Info(t.Context(), "replication").Val())["role"])
+	require.Equal(t, "master", wire.InfoFields(redistest.Client(t, w.replica).Info(t.Context(), "replication").Val())["role"])
 
 	_, err = backend.DefaultMux.Open(t.Context(), "redis://"+w.hosts+"?master=nobody", backend.OpenConfig{TTL: ttl})
 	require.ErrorIs(t, err, backend.ErrUnavailable)
@@ -130,10 +132,10 @@ func TestSentinel(t *testing.T) {
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	w := sentinels(t)
-	c, replica := clientOf(t, w.primary), clientOf(t, w.replica)
+	c, replica := redistest.Client(t, w.primary), redistest.Client(t, w.replica)
 	usual, fair := failingOver(t, w, ""), failingOver(t, w, "&fair=true")
 	places := func(c *goredis.Client, key string, n int64) {
-		eventually(t, "the place is taken", func() bool {
+		redistest.Eventually(t, "the place is taken", func() bool {
 			return c.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == n
 		})
 	}
@@ -147,7 +149,7 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	places(c, fair.lost.Key(), 1)
 	for _, f := range []*failover{usual, fair} {
-		eventually(t, "the replica has what is kept", func() bool {
+		redistest.Eventually(t, "the replica has what is kept", func() bool {
 			return replica.Exists(t.Context(), namesOf(defaultPrefix, f.kept.Key()).record()).Val() == 1
 		})
 		w.forgotten(t, f.lost.Key())
@@ -213,7 +215,7 @@ func failingOver(t *testing.T, w watched, parameters string) *failover {
 	holder := open()
 	for _, lease := range []*lock.Lease{&f.kept, &f.lost} {
 		var err error
-		*lease, err = holder.Acquire(t.Context(), uniqueKey(t))
+		*lease, err = holder.Acquire(t.Context(), redistest.UniqueKey(t))
 		require.NoError(t, err)
 	}
 	f.wait = func(key string) {

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // checkSettings asks the server for a sign of life, refuses what cannot work and
@@ -41,7 +42,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 	for _, p := range primaries {
 		if p.err != nil {
 			logger.WarnContext(ctx, "redislock: a member of the Cluster does not answer; its keys are unavailable for now, and its settings were not looked at: whether it evicts keys, and whether it keeps an append-only file",
-				"member", p.address, "error", describe(ctx, p.err))
+				"member", p.address, "error", wire.Describe(ctx, p.err))
 		}
 		if p.info["role"] == "slave" && !b.cluster {
 			return fmt.Errorf("redislock: open: %w: the server is a read-only replica; use the address of its primary, or Sentinel (master=NAME)", backend.ErrUnavailable)
@@ -59,7 +60,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 			return openError(ctx, err)
 		}
 	}
-	if _, err := ask(ctx, first.client, "publish", b.prefix+"{m:00}:k:", ""); notAllowed(err) {
+	if _, err := wire.Ask(ctx, first.client, "publish", b.prefix+"{m:00}:k:", ""); wire.NotAllowed(err) {
 		logger.WarnContext(ctx, "redislock: the user may not publish on the channels of the prefix, so that waiters elsewhere learn of a release only when they ask again",
 			"channels", b.prefix+"*", "error", err)
 	} else if err != nil {
@@ -78,16 +79,16 @@ type primary struct {
 }
 
 func (p *primary) look(ctx context.Context) {
-	if _, p.err = ask(ctx, p.client, "ping"); p.err != nil {
+	if _, p.err = wire.Ask(ctx, p.client, "ping"); p.err != nil {
 		return
 	}
-	text, err := ask(ctx, p.client, "info")
-	if notAllowed(err) {
+	text, err := wire.Ask(ctx, p.client, "info")
+	if wire.NotAllowed(err) {
 		p.mute = err
 		return
 	}
 	said, _ := text.(string)
-	p.info, p.err = infoFields(said), err
+	p.info, p.err = wire.InfoFields(said), err
 }
 
 // primaries asks every server that is written to, and has those that answered first.
@@ -109,7 +110,7 @@ func (b *redisBackend) primaries(ctx context.Context) ([]primary, error) {
 		switch {
 		case p.err == nil:
 			there = append(there, p)
-		case errors.Is(sentinelFor(p.err), backend.ErrPermanent):
+		case errors.Is(wire.Sentinel(p.err), backend.ErrPermanent):
 			return p.err
 		default:
 			away = append(away, p)
@@ -127,20 +128,10 @@ func (b *redisBackend) primaries(ctx context.Context) ([]primary, error) {
 	return nil, errors.New("the Cluster names no members")
 }
 
-// ask sends one command, once.
-func ask(ctx context.Context, client goredis.UniversalClient, args ...any) (any, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	cmd := newCommand(ctx, args...)
-	err := client.Process(ctx, cmd)
-	return cmd.Val(), err
-}
-
 // openError is the error of a request of the opening. None of them changes
 // anything, so that what is not a refusal for good is "unavailable".
 func openError(ctx context.Context, err error) error {
-	err = describe(ctx, err)
+	err = wire.Describe(ctx, err)
 	if errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrUnavailable) {
 		return fmt.Errorf("redislock: open: %w", err)
 	}
@@ -150,22 +141,6 @@ func openError(ctx context.Context, err error) error {
 		hint = "check that the sentinels answer, and that they watch a master of the name that was given (master=NAME)"
 	}
 	return fmt.Errorf("redislock: open: %w: %w; %s", backend.ErrUnavailable, err, hint)
-}
-
-// notAllowed reports that the server does not allow a command.
-func notAllowed(err error) bool {
-	return goredis.HasErrorPrefix(err, "NOPERM") || goredis.HasErrorPrefix(err, "unknown command") ||
-		goredis.HasErrorPrefix(err, "ERR unknown command")
-}
-
-func infoFields(text string) map[string]string {
-	fields := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
-		}
-	}
-	return fields
 }
 
 // reachesEverySlot finds out whether a single member of a Cluster serves all

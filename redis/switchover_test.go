@@ -15,6 +15,8 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // switched is a primary with a replica, behind one address.
@@ -30,13 +32,13 @@ func switchable(t *testing.T) switched {
 	t.Helper()
 	first, second := servertest.Redis(t), servertest.Redis(t)
 	p := newProxy(t, first.Addr())
-	s := switched{address: p.addr, old: clientOf(t, first), new: clientOf(t, second), lead: func() { to := second.Addr(); p.target.Store(&to) }}
+	s := switched{address: p.addr, old: redistest.Client(t, first), new: redistest.Client(t, second), lead: func() { to := second.Addr(); p.target.Store(&to) }}
 	host, port, err := net.SplitHostPort(first.Addr())
 	require.NoError(t, err)
 	require.NoError(t, s.new.Do(t.Context(), "replicaof", host, port).Err())
 	s.host, s.port, err = net.SplitHostPort(second.Addr())
 	require.NoError(t, err)
-	eventually(t, "the replica is in step", func() bool {
+	redistest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(s.old.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	return s
@@ -47,7 +49,7 @@ func switchable(t *testing.T) switched {
 func (s switched) over(t *testing.T) {
 	t.Helper()
 	written := s.old.Incr(t.Context(), "written").Val()
-	eventually(t, "the replica has everything", func() bool {
+	redistest.Eventually(t, "the replica has everything", func() bool {
 		n, _ := s.new.Get(t.Context(), "written").Int64()
 		return n == written
 	})
@@ -82,7 +84,7 @@ func TestSwitchover(t *testing.T) {
 		for i := range u.leases { // together, so that there are many connections
 			all.Go(func() {
 				var err error
-				u.leases[i], err = u.l.Acquire(t.Context(), uniqueKey(t))
+				u.leases[i], err = u.l.Acquire(t.Context(), redistest.UniqueKey(t))
 				assert.NoError(t, err)
 			})
 		}
@@ -98,7 +100,7 @@ func TestSwitchover(t *testing.T) {
 	for _, u := range both {
 		_, err := u.l.TryAcquire(t.Context(), u.leases[1].Key())
 		require.ErrorIs(t, err, lock.ErrHeld, "the new primary has the record, and says so")
-		free, err := u.l.TryAcquire(t.Context(), uniqueKey(t))
+		free, err := u.l.TryAcquire(t.Context(), redistest.UniqueKey(t))
 		require.NoError(t, err)
 		require.NoError(t, free.Release(t.Context()))
 		name, err := GuardedKey(u.leases[2], "switched")
@@ -135,7 +137,7 @@ func TestSwitchoverOfPipelines(t *testing.T) {
 	b := backendOn(t, c)
 	var holds []backend.Hold
 	for range 20 {
-		hold, _ := granted(t, b, request(uniqueKey(t)))
+		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 		holds = append(holds, hold)
 	}
 	const busy = 6
@@ -148,7 +150,7 @@ func TestSwitchoverOfPipelines(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "each has a connection", func() bool {
+	redistest.Eventually(t, "each has a connection", func() bool {
 		pool := c.PoolStats().PipelineStats
 		return pool.TotalConns-pool.IdleConns == busy
 	})
@@ -172,13 +174,13 @@ func TestDemotedPrimary(t *testing.T) {
 	l, err := lock.Open(t.Context(), server.URL(), lock.WithDefaultTTL(5*time.Second))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	lease, err := l.Acquire(t.Context(), uniqueKey(t))
+	lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
 	require.NoError(t, err)
 	host, port, err := net.SplitHostPort(primary.Addr())
 	require.NoError(t, err)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	require.NoError(t, c.Do(t.Context(), "replicaof", host, port).Err())
-	_, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	_, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
 	require.ErrorIs(t, err, lock.ErrUnavailable)
 	require.ErrorContains(t, err, "READONLY")
 	require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrUnavailable)
@@ -209,7 +211,7 @@ func TestSentinelSwitchover(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	var leases []lock.Lease
 	for range 20 {
-		lease, err := l.Acquire(t.Context(), uniqueKey(t))
+		lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
 		require.NoError(t, err)
 		leases = append(leases, lease)
 	}
@@ -219,7 +221,7 @@ func TestSentinelSwitchover(t *testing.T) {
 	require.NoError(t, sentinel.Failover(t.Context(), "main").Err())
 	w.promoted(t)
 	stays(t, ttl, leases...)
-	require.Equal(t, "slave", infoFields(clientOf(t, w.primary).Info(t.Context(), "replication").Val())["role"])
+	require.Equal(t, "slave", wire.InfoFields(redistest.Client(t, w.primary).Info(t.Context(), "replication").Val())["role"])
 }
 
 // TestClusterSwitchover: a replica takes the slots of its primary over, which stays as
@@ -228,14 +230,14 @@ func TestClusterSwitchover(t *testing.T) {
 	t.Parallel()
 	addrs, servers := clusterOf(t, 3)
 	replica := servertest.Redis(t, servertest.WithArgs("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"))
-	c, first := clientOf(t, replica), clientOf(t, servers[0])
+	c, first := redistest.Client(t, replica), redistest.Client(t, servers[0])
 	host, port, err := net.SplitHostPort(addrs[0])
 	require.NoError(t, err)
 	require.NoError(t, c.ClusterMeet(t.Context(), host, port).Err())
 	id, err := first.ClusterMyID(t.Context()).Result()
 	require.NoError(t, err)
-	eventually(t, "the replica knows its primary", func() bool { return c.ClusterReplicate(t.Context(), id).Err() == nil })
-	eventually(t, "the replica is in step", func() bool {
+	redistest.Eventually(t, "the replica knows its primary", func() bool { return c.ClusterReplicate(t.Context(), id).Err() == nil })
+	redistest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(first.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	const ttl = 9 * time.Second
@@ -247,13 +249,13 @@ func TestClusterSwitchover(t *testing.T) {
 		leases = append(leases, lease)
 	}
 	var asked time.Time
-	eventually(t, "the replica takes over", func() bool {
+	redistest.Eventually(t, "the replica takes over", func() bool {
 		// It has five seconds, and is begun anew by each command.
 		if time.Since(asked) > 6*time.Second && c.ClusterFailover(t.Context()).Err() == nil {
 			asked = time.Now()
 		}
-		return infoFields(c.Info(t.Context(), "replication").Val())["role"] == "master"
+		return wire.InfoFields(c.Info(t.Context(), "replication").Val())["role"] == "master"
 	})
 	stays(t, ttl, leases...)
-	require.Equal(t, "slave", infoFields(first.Info(t.Context(), "replication").Val())["role"])
+	require.Equal(t, "slave", wire.InfoFields(first.Info(t.Context(), "replication").Val())["role"])
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // maxToken is the last number below 2^53.
@@ -18,14 +19,14 @@ const maxToken = 1<<53 - 1
 func TestTokensRiseOverEverything(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, servertest.WithControl(), servertest.WithPersistence())
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	var last uint64
 	next := func(what string) {
 		t.Helper()
-		req := request(key)
+		req := redistest.Request(key)
 		g, err := b.Try(t.Context(), req)
 		require.NoError(t, err, what)
 		require.Greater(t, g.Token, last, what)
@@ -39,7 +40,7 @@ func TestTokensRiseOverEverything(t *testing.T) {
 	for range 100 {
 		next("release")
 	}
-	granted(t, b, request(key))
+	redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, c.Del(t.Context(), n.record()).Err())
 	next("the record was removed")
 	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
@@ -62,25 +63,25 @@ func TestTokensRiseOverEverything(t *testing.T) {
 // servers as a number.
 func TestTimeOfTheServer(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.SharedRedis(t))
+	c := redistest.Client(t, servertest.SharedRedis(t))
 	for _, micros := range []int{0, 9, 99, 99_999, 100_000, 999_999} {
 		for _, form := range []string{"{'1700000000', '%d'}", "{1700000000, %d}"} {
 			at := func(text string) string {
 				require.Contains(t, text, "redis.call('TIME')")
 				return strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf(form, micros))
 			}
-			n := namesOf(defaultPrefix, uniqueKey(t))
+			n := namesOf(defaultPrefix, redistest.UniqueKey(t))
 			token, since := strconv.Itoa(1_700_000_000_000_000+micros), strconv.Itoa(1_700_000_000_000+micros/1000)
 			keys := []string{n.record(), n.counter() + n.record()}
 			id, next := backend.NewID().Hex(), backend.NewID().Hex()
-			granted, err := c.Eval(t.Context(), at(tryScript.text), keys, id, 60_000, "-|{}").Result()
+			granted, err := c.Eval(t.Context(), at(tryScript.Text), keys, id, 60_000, "-|{}").Result()
 			require.NoError(t, err)
 			require.Equal(t, token, granted)
 			record, err := c.Get(t.Context(), n.record()).Result()
 			require.NoError(t, err)
 			require.Equal(t, "M1|"+id+":"+since+"+60000|"+token+"|"+since+"|-|{}", record)
 			require.NoError(t, c.Del(t.Context(), keys[1]).Err())
-			granted, err = c.Eval(t.Context(), at(handOverScript.text), keys, id, next, 60_000, "-|{}").Result()
+			granted, err = c.Eval(t.Context(), at(handOverScript.Text), keys, id, next, 60_000, "-|{}").Result()
 			require.NoError(t, err)
 			require.Equal(t, token, granted)
 			record, err = c.Get(t.Context(), n.record()).Result()
@@ -93,17 +94,17 @@ func TestTimeOfTheServer(t *testing.T) {
 
 func TestTokensRunOutAndNeverRepeat(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	require.NoError(t, c.Set(t.Context(), n.counter(), maxToken-1, 0).Err())
-	hold, g := granted(t, b, request(key))
+	hold, g := redistest.Granted(t, b, redistest.Request(key))
 	require.Equal(t, uint64(maxToken), g.Token)
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, counter := range []string{strconv.Itoa(maxToken), strconv.Itoa(maxToken + 1), "18446744073709551615", "99999999999999999999999999"} {
 		require.NoError(t, c.Set(t.Context(), n.counter(), counter, 0).Err())
-		_, err := b.Try(t.Context(), request(key))
+		_, err := b.Try(t.Context(), redistest.Request(key))
 		require.ErrorIs(t, err, backend.ErrPermanent)
 		require.ErrorContains(t, err, n.counter())
 		require.Equal(t, counter, c.Get(t.Context(), n.counter()).Val())
@@ -111,37 +112,12 @@ func TestTokensRunOutAndNeverRepeat(t *testing.T) {
 	}
 }
 
-// TestRedlockTokensRunOut: a majority of nodes whose tokens are used up refuses for
-// good, and gives no token again; a minority does not stop the others.
-func TestRedlockTokensRunOut(t *testing.T) {
-	t.Parallel()
-	d := doubleOn(t, doubleClients(t, 3), RedlockOptions{})
-	exhaust := func(node int, token uint64) {
-		require.NoError(t, d.clients[node].Set(t.Context(), d.accepted("k"), fmt.Sprintf("%d|%s", token, backend.NewID().Hex()), 0).Err())
-	}
-	exhaust(0, maxToken-1)
-	req := request("k")
-	g, err := d.Try(t.Context(), req)
-	require.NoError(t, err)
-	require.LessOrEqual(t, g.Token, uint64(maxToken))
-	require.NoError(t, d.Release(t.Context(), backend.HoldOf(req)))
-	for node := range 2 {
-		exhaust(node, maxToken)
-	}
-	for range 3 {
-		_, err = d.Try(t.Context(), request("k"))
-		require.ErrorIs(t, err, backend.ErrPermanent)
-		require.ErrorContains(t, err, "2^53")
-	}
-	eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
-}
-
 func TestCountersDoNotGrowWithTheKeys(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	for range 600 {
-		hold, _ := granted(t, b, request(uniqueKey(t)))
+		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
 	size, err := c.DBSize(t.Context()).Result()
@@ -155,19 +131,19 @@ func TestCountersDoNotGrowWithTheKeys(t *testing.T) {
 // Whatever its clock, a server that remembers the counter never grants less.
 func TestCounterOfAnotherFormIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	require.NoError(t, c.Set(t.Context(), n.counter(), "not a number", 0).Err())
-	_, err := b.Try(t.Context(), request(key))
+	_, err := b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.ErrorContains(t, err, n.counter())
 	require.Equal(t, "not a number", c.Get(t.Context(), n.counter()).Val())
 
 	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
 	require.NoError(t, c.RPush(t.Context(), n.counter(), "x").Err())
-	_, err = b.Try(t.Context(), request(key))
+	_, err = b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	require.ErrorContains(t, err, "WRONGTYPE")
 	require.Zero(t, c.Exists(t.Context(), n.record()).Val())

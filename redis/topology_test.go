@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // clusterOf starts members that share the slots in their order, without replicas. The
@@ -21,7 +22,7 @@ func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest
 	for range members {
 		s := servertest.Redis(t, servertest.WithControl(),
 			servertest.WithArgs("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"))
-		servers, addrs, clients = append(servers, s), append(addrs, s.Addr()), append(clients, clientOf(t, s))
+		servers, addrs, clients = append(servers, s), append(addrs, s.Addr()), append(clients, redistest.Client(t, s))
 	}
 	const slots = 16384
 	for i, c := range clients {
@@ -34,7 +35,7 @@ func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest
 		require.NoError(t, clients[0].ClusterMeet(t.Context(), host, port).Err())
 	}
 	for _, c := range clients {
-		eventually(t, "the cluster forms", func() bool {
+		redistest.Eventually(t, "the cluster forms", func() bool {
 			text := c.ClusterInfo(t.Context()).Val()
 			// The state is ok before all slots are known, since full coverage is not required.
 			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) && strings.Contains(text, fmt.Sprintf("cluster_known_nodes:%d\r\n", members))
@@ -63,10 +64,10 @@ func testClusterMembers(t *testing.T, addrs []string) {
 	var holds []backend.Hold
 	var watches []<-chan backend.Hint
 	for range 40 {
-		key := uniqueKey(t)
-		hold, g := granted(t, b, ownedRequest(key, "a", ttl))
+		key := redistest.UniqueKey(t)
+		hold, g := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
 		require.NotZero(t, g.Token)
-		_, err := b.Try(t.Context(), request(key))
+		_, err := b.Try(t.Context(), redistest.Request(key))
 		require.ErrorIs(t, err, backend.ErrHeld)
 		w, err := watcher.Watch(t.Context(), key)
 		require.NoError(t, err)
@@ -94,7 +95,7 @@ func testClusterMembers(t *testing.T, addrs []string) {
 		drain(watches[i])
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, watches[i])
-		_, next := granted(t, b, request(hold.Key))
+		_, next := redistest.Granted(t, b, redistest.Request(hold.Key))
 		require.Greater(t, next.Token, hold.Token)
 	}
 }
@@ -112,10 +113,10 @@ func testClusterPermissions(t *testing.T, addrs []string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	for range 10 {
-		key := uniqueKey(t)
+		key := redistest.UniqueKey(t)
 		w, err := b.(backend.Watcher).Watch(t.Context(), key)
 		require.NoError(t, err)
-		hold, _ := granted(t, b, request(key))
+		hold, _ := redistest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 	}
@@ -134,7 +135,7 @@ func testClusterWithoutClusterMode(t *testing.T, addrs []string) {
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	moved := 0
 	for range 40 {
-		if _, err := b.Try(t.Context(), request(uniqueKey(t))); err != nil {
+		if _, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t))); err != nil {
 			require.ErrorIs(t, err, backend.ErrPermanent)
 			require.ErrorContains(t, err, "cluster=true")
 			moved++
@@ -146,6 +147,6 @@ func testClusterWithoutClusterMode(t *testing.T, addrs []string) {
 	alone, _ := clusterOf(t, 1)
 	whole, err := backend.DefaultMux.Open(t.Context(), "redis://"+alone[0], backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
-	granted(t, whole, request(uniqueKey(t)))
+	redistest.Granted(t, whole, redistest.Request(redistest.UniqueKey(t)))
 	require.NoError(t, whole.Close())
 }

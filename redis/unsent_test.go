@@ -15,6 +15,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // TestCallersThatGiveUpUnsent: what was never sent needs no clean-up.
@@ -39,15 +40,15 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 			warm, err := l.Acquire(t.Context(), "warm")
 			require.NoError(t, err)
 			require.NoError(t, warm.Release(t.Context()))
-			direct := clientOf(t, server)
+			direct := redistest.Client(t, server)
 			require.NoError(t, direct.ConfigResetStat(t.Context()).Err())
 			p.Freeze(servertest.ToServer)
 			// These are under way, so that the commands of the others wait.
 			var busy, all sync.WaitGroup
 			for i := range maxFlights {
-				busy.Go(func() { _, _ = nb.Try(t.Context(), request("busy"+strconv.Itoa(i))) })
+				busy.Go(func() { _, _ = nb.Try(t.Context(), redistest.Request("busy"+strconv.Itoa(i))) })
 			}
-			eventually(t, "they are under way", func() bool {
+			redistest.Eventually(t, "they are under way", func() bool {
 				b.together.mu.Lock()
 				defer b.together.mu.Unlock()
 				return len(b.together.flights) == maxFlights
@@ -62,7 +63,7 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "the others wait", func() bool {
+			redistest.Eventually(t, "the others wait", func() bool {
 				b.together.mu.Lock()
 				defer b.together.mu.Unlock()
 				return len(b.together.queue) == callers
@@ -97,7 +98,7 @@ func TestNotSent(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, MaxRetries: -1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 	p.Freeze(servertest.ToServer)
 	sent := make(chan error, 1)
 	go func() {
@@ -106,8 +107,8 @@ func TestNotSent(t *testing.T) {
 		_, err := b.Renew(ctx, hold)
 		sent <- err
 	}()
-	eventually(t, "the connection is in use", func() bool { return c.PoolStats().IdleConns == 0 })
-	_, err := b.Renew(short(t, 50*time.Millisecond), hold)
+	redistest.Eventually(t, "the connection is in use", func() bool { return c.PoolStats().IdleConns == 0 })
+	_, err := b.Renew(redistest.Short(t, 50*time.Millisecond), hold)
 	require.ErrorIs(t, err, backend.ErrNotSent)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	err = <-sent
@@ -116,6 +117,6 @@ func TestNotSent(t *testing.T) {
 	p.Resume()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = b.Try(ended, request(uniqueKey(t)))
+	_, err = b.Try(ended, redistest.Request(redistest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrNotSent)
 }

@@ -2,22 +2,15 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // Opener opens the backend of a URL; it is registered for the schemes redis and
@@ -45,11 +38,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	fair := u.Query.Bool("fair", false)
 	opts, prefix, err := clientOptions(u, cfg.TTL)
 	if err != nil {
-		return nil, err
-	}
-	logger := cfg.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+		return nil, fmt.Errorf("redislock: %w", err)
 	}
 	client := goredis.NewUniversalClient(opts)
 	b, err := newBackend(client, prefix)
@@ -58,33 +47,15 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, err
 	}
 	b.closesIt = true
-	if err := b.checkSettings(ctx, logger, cfg.TTL); err != nil {
+	if err := b.checkSettings(ctx, cfg.Logger, cfg.TTL); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("%w%s (%s)", err,
-			hintAboutTLS(err, u.Scheme == "rediss", "write rediss:// in place of redis://", "write redis:// in place of rediss://"), u)
+			wire.HintAboutTLS(err, u.Scheme == "rediss", "write rediss:// in place of redis://", "write redis:// in place of rediss://"), u)
 	}
 	if fair {
 		return newFair(b), nil
 	}
 	return b, nil
-}
-
-// hintAboutTLS is what to try when the server and the client may differ about TLS, with
-// the words for using it and for not. A server without it waits for the rest of a
-// command that never comes, and one with it closes the connection.
-func hintAboutTLS(err error, used bool, use, dont string) string {
-	var record tls.RecordHeaderError
-	switch {
-	case dialFailed(err):
-		return ""
-	case errors.As(err, &record):
-		return "; the server speaks no TLS on this port: " + dont + ", or name the port for TLS"
-	case used && (isTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
-		return "; if the server speaks no TLS on this port, " + dont + ", or name the port for TLS"
-	case !used && (connectionBroke(err) || errors.Is(err, syscall.ECONNRESET)):
-		return "; if the server wants TLS on this port, " + use
-	}
-	return ""
 }
 
 // clientOptions reads the URL.
@@ -112,13 +83,13 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 	}
 	prefix = q.String("prefix", defaultPrefix)
 	if u.Scheme == "rediss" {
-		opts.TLSConfig, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
+		opts.TLSConfig, err = backend.TLSConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
 	if invalid := q.Done(); invalid != nil {
 		if q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" && u.Scheme == "redis" {
 			invalid = fmt.Errorf("%w; ca, cert and key are for TLS: write rediss:// in place of redis://", invalid)
 		}
-		return nil, "", fmt.Errorf("redislock: %w", invalid)
+		return nil, "", invalid
 	}
 	if err != nil {
 		return nil, "", err
@@ -129,37 +100,33 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		port = "26379"
 	}
 	opts.Addrs = u.HostsWithPort(port)
-	if opts.DB, err = database(u.Path); err != nil {
+	if opts.DB, err = wire.Database(u.Path); err != nil {
 		return nil, "", err
 	}
 	switch {
 	case u.User != "" && u.Password == "":
-		err = invalidURL("a user needs a password, as in redis://user:password@host")
+		err = wire.InvalidURL("a user needs a password, as in redis://user:password@host")
 	case opts.MasterName != "" && opts.IsClusterMode:
-		err = invalidURL("master and cluster=true exclude each other")
+		err = wire.InvalidURL("master and cluster=true exclude each other")
 	case opts.MasterName == "" && (opts.SentinelUsername != "" || opts.SentinelPassword != ""):
-		err = invalidURL("sentinel_user and sentinel_password need master=NAME")
+		err = wire.InvalidURL("sentinel_user and sentinel_password need master=NAME")
 	case opts.SentinelUsername != "" && opts.SentinelPassword == "":
-		err = invalidURL("sentinel_user needs sentinel_password")
+		err = wire.InvalidURL("sentinel_user needs sentinel_password")
 	case len(opts.Addrs) > 1 && opts.MasterName == "" && !opts.IsClusterMode:
-		err = invalidURL("several hosts need master=NAME (they are sentinels) or cluster=true (they are members of one Cluster)")
+		err = wire.InvalidURL("several hosts need master=NAME (they are sentinels) or cluster=true (they are members of one Cluster)")
 	case opts.IsClusterMode && opts.DB != 0:
-		err = invalidURL("a Cluster has database 0 only")
+		err = wire.InvalidURL("a Cluster has database 0 only")
 	case opts.PoolSize <= 0:
-		err = invalidURL("pool_size must be positive")
+		err = wire.InvalidURL("pool_size must be positive")
 	case opts.DialTimeout <= 0:
-		err = invalidURL("dial_timeout must be positive")
+		err = wire.InvalidURL("dial_timeout must be positive")
 	case prefix == "":
-		err = invalidURL("prefix must not be empty")
+		err = wire.InvalidURL("prefix must not be empty")
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	return opts, prefix, nil
-}
-
-func invalidURL(text string) error {
-	return fmt.Errorf("redislock: %w: URL: %s", backend.ErrInvalid, text)
 }
 
 // requestTimeout is below a third of the TTL, so that a silent server costs one
@@ -169,46 +136,4 @@ func requestTimeout(ttl time.Duration) time.Duration {
 		return 3 * time.Second
 	}
 	return min(3*time.Second, ttl/4)
-}
-
-// database reads the path: empty, "/" or a slash and a number.
-func database(path string) (int, error) {
-	number, ok := strings.CutPrefix(path, "/")
-	switch {
-	case number == "":
-		return 0, nil
-	case !ok:
-		return 0, invalidURL("two slashes come before the host, as in redis://host:6379/2")
-	}
-	db, err := strconv.Atoi(number)
-	if err != nil || db < 0 || strconv.Itoa(db) != number {
-		return 0, invalidURL("after the host comes nothing, or a slash and the number of a database, as in redis://host:6379/2")
-	}
-	return db, nil
-}
-
-// tlsConfig trusts the given authority, or the system's where none is given.
-func tlsConfig(ca, cert, key string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("redislock: %w: parameter \"ca\": %w", backend.ErrInvalid, err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("redislock: %w: parameter \"ca\": %s has no PEM certificate", backend.ErrInvalid, ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, invalidURL("cert and key are given together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("redislock: %w: parameters \"cert\" and \"key\": %w", backend.ErrInvalid, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }

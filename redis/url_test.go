@@ -3,18 +3,7 @@ package redislock
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func optionsOf(t *testing.T, raw string, ttl time.Duration) (*goredis.UniversalOptions, string, error) {
@@ -134,13 +124,13 @@ func TestOpenByURL(t *testing.T) {
 	open := func(url string) (backend.Backend, error) {
 		return backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
 	}
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	b, err := open(server.URL() + "/1?prefix=p:")
 	require.NoError(t, err)
-	hold, _ := granted(t, b, request(key))
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 	other, err := open(server.URL() + "/2?prefix=p:")
 	require.NoError(t, err)
-	granted(t, other, request(key))
+	redistest.Granted(t, other, redistest.Request(key))
 	require.NoError(t, other.Close())
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
@@ -170,7 +160,7 @@ func TestOpenIsBoundByItsContext(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, servertest.WithControl())
 	server.Freeze(t)
-	_, err := backend.DefaultMux.Open(short(t, 100*time.Millisecond), server.URL(), backend.OpenConfig{TTL: time.Minute})
+	_, err := backend.DefaultMux.Open(redistest.Short(t, 100*time.Millisecond), server.URL(), backend.OpenConfig{TTL: time.Minute})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	server.Resume(t)
@@ -178,22 +168,23 @@ func TestOpenIsBoundByItsContext(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	files := certificates(t)
+	ours := servertest.NewAuthority(t, "ours")
+	cert, key := ours.Client("client")
 	server := servertest.Redis(t)
-	tlsPort := speakTLS(t, server, files)
+	tlsPort := redistest.SpeakTLS(t, server, ours)
 	open := func(url string) error {
 		b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
 		if err == nil {
-			granted(t, b, request(uniqueKey(t)))
+			redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
 			require.NoError(t, b.Close())
 		}
 		return err
 	}
 	address := "rediss://127.0.0.1:" + tlsPort
-	require.NoError(t, open(address+"?ca="+files.ca+"&cert="+files.cert+"&key="+files.key))
-	require.Error(t, open(address+"?ca="+files.ca), "the server asks for a certificate")
-	require.ErrorIs(t, open(address+"?cert="+files.cert+"&key="+files.key), backend.ErrPermanent, "the system does not know the authority")
-	err := open("rediss://localhost:" + tlsPort + "?ca=" + files.ca + "&cert=" + files.cert + "&key=" + files.key)
+	require.NoError(t, open(address+"?ca="+ours.File()+"&cert="+cert+"&key="+key))
+	require.Error(t, open(address+"?ca="+ours.File()), "the server asks for a certificate")
+	require.ErrorIs(t, open(address+"?cert="+cert+"&key="+key), backend.ErrPermanent, "the system does not know the authority")
+	err := open("rediss://localhost:" + tlsPort + "?ca=" + ours.File() + "&cert=" + cert + "&key=" + key)
 	require.ErrorIs(t, err, backend.ErrPermanent, "the certificate names another host")
 	require.ErrorContains(t, err, "check ca, cert and key")
 	require.ErrorContains(t, open("redis://127.0.0.1:"+tlsPort), "if the server wants TLS on this port, write rediss://")
@@ -210,71 +201,10 @@ func TestTLSOnAPortOfWords(t *testing.T) {
 	require.ErrorContains(t, err, "the server speaks no TLS on this port: write redis:// in place of rediss://")
 }
 
-// speakTLS makes a server serve at another port too, to those who show a certificate.
-func speakTLS(t *testing.T, s *servertest.Server, files certFiles) (port string) {
-	t.Helper()
-	c := clientOf(t, s)
-	for _, setting := range [][2]string{{"tls-cert-file", files.cert}, {"tls-key-file", files.key}, {"tls-ca-cert-file", files.ca}} {
-		if err := c.ConfigSet(t.Context(), setting[0], setting[1]).Err(); err != nil {
-			servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
-		}
-	}
-	eventually(t, "a port that nobody else has taken", func() bool {
-		port = freePort(t)
-		return c.ConfigSet(t.Context(), "tls-port", port).Err() == nil
-	})
-	return port
-}
-
-type certFiles struct{ ca, cert, key string }
-
-// certificates makes an authority and a certificate for 127.0.0.1 that serves
-// both sides.
-func certificates(t *testing.T) certFiles {
-	t.Helper()
-	dir := t.TempDir()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-		return path
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "test"},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	files := certFiles{ca: write("ca.pem", "CERTIFICATE", der), cert: write("cert.pem", "CERTIFICATE", der), key: write("key.pem", "PRIVATE KEY", private)}
-	_, err = tls.LoadX509KeyPair(files.cert, files.key)
-	require.NoError(t, err)
-	return files
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
-}
-
 func TestSettingsAreChecked(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	admin := clientOf(t, server)
+	admin := redistest.Client(t, server)
 	open := func(c *goredis.Client) string {
 		var log bytes.Buffer
 		o := &Options{}
@@ -314,10 +244,6 @@ func TestClientsThatAreRefused(t *testing.T) {
 		_, err := NewBackend(t.Context(), missing, nil)
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		_, err = New(t.Context(), missing, nil)
-		require.ErrorIs(t, err, backend.ErrInvalid)
-	}
-	for _, missing := range []goredis.UniversalClient{nil, (*goredis.Client)(nil)} {
-		_, err := NewRedlock(t.Context(), []goredis.UniversalClient{missing}, nil)
 		require.ErrorIs(t, err, backend.ErrInvalid)
 	}
 	ring := goredis.NewRing(&goredis.RingOptions{})

@@ -11,6 +11,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 // waitingOn is a Locker in which a goroutine waits for a key that somebody else holds
@@ -21,7 +22,7 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	got := make(chan error, 1)
-	ctx := short(t, time.Minute)
+	ctx := redistest.Short(t, time.Minute)
 	go func() {
 		lease, err := l.Acquire(ctx, key)
 		if err == nil {
@@ -29,7 +30,7 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 		}
 		got <- err
 	}()
-	eventually(t, "the key is watched", func() bool {
+	redistest.Eventually(t, "the key is watched", func() bool {
 		b.hub.mu.Lock()
 		defer b.hub.mu.Unlock()
 		topic := b.hub.topics[namesOf(defaultPrefix, key).record()]
@@ -48,8 +49,8 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 func TestPushThatNeverComes(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
-	granted(t, b, brief(key, time.Hour))
+	key := redistest.UniqueKey(t)
+	redistest.Granted(t, b, redistest.Brief(key, time.Hour))
 	got := waitingOn(t, backendOn(t, c), key)
 	require.NoError(t, c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err())
 	require.NoError(t, <-got)
@@ -61,9 +62,9 @@ func TestSubscriptionDroppedWithThePush(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
-	direct := backendOn(t, clientOf(t, server))
-	key := uniqueKey(t)
-	hold, _ := granted(t, direct, brief(key, time.Hour))
+	direct := backendOn(t, redistest.Client(t, server))
+	key := redistest.UniqueKey(t)
+	hold, _ := redistest.Granted(t, direct, redistest.Brief(key, time.Hour))
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), Password: server.Password(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
@@ -83,14 +84,14 @@ func TestSubscriptionDroppedWithThePush(t *testing.T) {
 func TestDataThatGoesUnderAHolder(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	for name, remove := range map[string]func(key string) error{
 		"DEL":      func(key string) error { return c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err() },
 		"FLUSHALL": func(string) error { return c.FlushAll(t.Context()).Err() },
 	} {
 		l, err := lock.New(backendOn(t, c), &lock.Options{TTL: 6 * time.Second})
 		require.NoError(t, err)
-		key := uniqueKey(t)
+		key := redistest.UniqueKey(t)
 		lease, err := l.Acquire(t.Context(), key)
 		require.NoError(t, err)
 		first := lease.Token()

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // Watch subscribes to the releases of the key. All watches of a backend share
@@ -38,7 +39,7 @@ func (b *redisBackend) Watch(ctx context.Context, key string) (<-chan backend.Hi
 	}
 	if err != nil {
 		b.hub.remove(channel, w)
-		return nil, fmt.Errorf("redislock: watch key %q: %w", key, describe(ctx, err))
+		return nil, fmt.Errorf("redislock: watch key %q: %w", key, wire.Describe(ctx, err))
 	}
 	context.AfterFunc(ctx, func() { b.hub.remove(channel, w) })
 	return w.signals, nil
@@ -193,7 +194,7 @@ func (h *hub) add(channel, tag string) (*watcher, error) {
 	}
 	t := h.topics[channel]
 	if h.refused != nil && time.Now().Before(h.until) && (t == nil || t.state != subscribed) {
-		return nil, describe(context.Background(), h.refused)
+		return nil, wire.Describe(context.Background(), h.refused)
 	}
 	w := newWatcher(tag)
 	if t == nil {
@@ -404,7 +405,7 @@ func (h *hub) onUnreachable(err error) {
 // which. It ends every watch that waits for a confirmation. A missing permission is
 // asked for now and then only: each answer costs a connection.
 func (h *hub) onRefused(err error) {
-	forbidden := errors.Is(sentinelFor(err), backend.ErrPermanent)
+	forbidden := errors.Is(wire.Sentinel(err), backend.ErrPermanent)
 	h.mu.Lock()
 	closed := h.closed
 	h.mu.Unlock()

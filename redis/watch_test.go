@@ -18,6 +18,8 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 // signalled waits for a signal, and fails when there is none.
@@ -44,7 +46,7 @@ func TestWatchHearsReleases(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c)
-	key, quiet := uniqueKey(t), uniqueKey(t)
+	key, quiet := redistest.UniqueKey(t), redistest.UniqueKey(t)
 	silent, err := b.Watch(t.Context(), quiet)
 	require.NoError(t, err)
 	one, err := b.Watch(t.Context(), key)
@@ -52,17 +54,17 @@ func TestWatchHearsReleases(t *testing.T) {
 	two, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	for range 20 {
-		hold, _ := granted(t, other, request(key))
+		hold, _ := redistest.Granted(t, other, redistest.Request(key))
 		require.NoError(t, other.Release(t.Context(), hold))
 		signalled(t, one)
 		signalled(t, two)
 	}
-	_, g := granted(t, other, request(key))
+	_, g := redistest.Granted(t, other, redistest.Request(key))
 	require.NoError(t, other.ForceRelease(t.Context(), key, g.Token))
 	signalled(t, one)
 
-	first, _ := granted(t, other, ownedRequest(key, "a", ttl))
-	second, _ := granted(t, other, ownedRequest(key, "a", ttl))
+	first, _ := redistest.Granted(t, other, ownedRequest(key, "a", ttl))
+	second, _ := redistest.Granted(t, other, ownedRequest(key, "a", ttl))
 	drain(two)
 	require.NoError(t, other.Release(t.Context(), first))
 	require.NoError(t, other.Release(t.Context(), second))
@@ -78,7 +80,7 @@ func TestWatchHearsReleases(t *testing.T) {
 func TestHintsCountTheClients(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	var watches []<-chan backend.Hint
 	clients := []*redisBackend{b, backendOn(t, c), backendOn(t, c)}
 	for _, client := range clients {
@@ -88,12 +90,12 @@ func TestHintsCountTheClients(t *testing.T) {
 			watches = append(watches, w)
 		}
 	}
-	hold, _ := granted(t, b, request(key))
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, w := range watches {
 		require.Equal(t, len(clients), (<-w).Watchers)
 	}
-	_, g := granted(t, b, request(key))
+	_, g := redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
 	require.Equal(t, len(clients), (<-watches[0]).Watchers)
 }
@@ -103,8 +105,8 @@ func TestWatchIsInForceWhenItReturns(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	for range 200 {
-		key := uniqueKey(t)
-		hold, _ := granted(t, b, request(key))
+		key := redistest.UniqueKey(t)
+		hold, _ := redistest.Granted(t, b, redistest.Request(key))
 		ctx, cancel := context.WithCancel(t.Context())
 		w, err := b.Watch(ctx, key)
 		require.NoError(t, err)
@@ -119,7 +121,7 @@ func TestWatchIsInForceWhenItReturns(t *testing.T) {
 func TestWatchersShareOneConnection(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	c := clientOf(t, server)
+	c := redistest.Client(t, server)
 	b := backendOn(t, c)
 	count := func() int {
 		list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
@@ -133,7 +135,7 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			key := uniqueKey(t)
+			key := redistest.UniqueKey(t)
 			for range 2 {
 				if _, err := b.Watch(ctx, key); err != nil {
 					t.Error(err)
@@ -148,29 +150,29 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	require.Len(t, channels, 50)
 
 	cancel()
-	eventually(t, "the channels are left", func() bool {
+	redistest.Eventually(t, "the channels are left", func() bool {
 		channels, err := c.PubSubChannels(t.Context(), "*").Result()
 		require.NoError(t, err)
 		return len(channels) == 0
 	})
-	eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
+	redistest.Eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
 	b.hub.done.Wait()
 
 	again, err := b.Watch(t.Context(), "again")
 	require.NoError(t, err)
-	hold, _ := granted(t, b, request("again"))
+	hold, _ := redistest.Granted(t, b, redistest.Request("again"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	signalled(t, again)
 }
 
 func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	var keys []string
 	var watches []<-chan backend.Hint
 	for range 10 {
-		key := uniqueKey(t)
+		key := redistest.UniqueKey(t)
 		w, err := b.Watch(t.Context(), key)
 		require.NoError(t, err)
 		keys, watches = append(keys, key), append(watches, w)
@@ -182,9 +184,9 @@ func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
 		}
 		// And the watches are in force again, without being asked for.
 		for i, key := range keys {
-			eventually(t, "the release is heard", func() bool {
+			redistest.Eventually(t, "the release is heard", func() bool {
 				drain(watches[i])
-				hold, _ := granted(t, b, request(key))
+				hold, _ := redistest.Granted(t, b, redistest.Request(key))
 				require.NoError(t, b.Release(t.Context(), hold))
 				select {
 				case <-watches[i]:
@@ -205,7 +207,7 @@ func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), DialerRetries: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	server.Kill(t)
@@ -213,7 +215,7 @@ func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
 	drain(w)
 	server.Restart(t, false)
 	signalled(t, w)
-	eventually(t, "the subscription is back", func() bool {
+	redistest.Eventually(t, "the subscription is back", func() bool {
 		return c.PubSubNumSub(t.Context(), namesOf(defaultPrefix, key).record()).Val()[namesOf(defaultPrefix, key).record()] == 1
 	})
 }
@@ -231,7 +233,7 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 		answer: time.Minute, tick: 20 * time.Millisecond, linger: time.Minute, idle: time.Minute,
 		ping: 50 * time.Millisecond, dead: dead, retry: 200 * time.Millisecond,
 	}
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	select {
@@ -241,22 +243,22 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 	}
 	server.Freeze(t)
 	signalled(t, w)
-	_, err = b.Watch(t.Context(), uniqueKey(t))
+	_, err = b.Watch(t.Context(), redistest.UniqueKey(t))
 	require.Error(t, err)
 	drain(w)
 	server.Resume(t)
 	signalled(t, w)
 	drain(w)
-	hold, _ := granted(t, b, request(key))
+	hold, _ := redistest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	signalled(t, w)
 }
 
 func TestWatchChurn(t *testing.T) {
 	t.Parallel()
-	c := clientOf(t, servertest.Redis(t))
+	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	names := []string{uniqueKey(t), uniqueKey(t), uniqueKey(t)}
+	names := []string{redistest.UniqueKey(t), redistest.UniqueKey(t), redistest.UniqueKey(t)}
 	var wg sync.WaitGroup
 	b.hub.times.answer = time.Minute // nothing here depends on when it comes
 	for i := range 8 {
@@ -284,7 +286,7 @@ func TestWatchChurn(t *testing.T) {
 		w, err := b.Watch(t.Context(), key)
 		require.NoError(t, err)
 		drain(w)
-		hold, _ := granted(t, b, request(key))
+		hold, _ := redistest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 	}
@@ -294,14 +296,14 @@ func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
 	b.hub.times.linger = time.Minute // so that the hub itself leaves nothing
-	key := uniqueKey(t)
+	key := redistest.UniqueKey(t)
 	channel := namesOf(defaultPrefix, key).record()
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := b.Watch(ctx, key)
 		require.NoError(t, err)
 		cancel()
-		eventually(t, "nobody watches", func() bool {
+		redistest.Eventually(t, "nobody watches", func() bool {
 			b.hub.mu.Lock()
 			defer b.hub.mu.Unlock()
 			return len(b.hub.topics[channel].watchers) == 0
@@ -316,14 +318,14 @@ func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
 			}
 			done <- w
 		}()
-		eventually(t, "the watch waits", func() bool {
+		redistest.Eventually(t, "the watch waits", func() bool {
 			b.hub.mu.Lock()
 			defer b.hub.mu.Unlock()
 			return len(b.hub.topics[channel].watchers) == 1
 		})
 		b.hub.onUnsubscribed(channel) // as the server answers
 		w := <-done
-		hold, _ := granted(t, b, request(key))
+		hold, _ := redistest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 		b.hub.mu.Lock()
@@ -396,7 +398,7 @@ func TestCloseWhileTheSubscriptionConnects(t *testing.T) {
 func TestForbiddenWatchesAreFew(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	admin := clientOf(t, server)
+	admin := redistest.Client(t, server)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "mute", "on", ">pass", "~*", "resetchannels", "+@all").Err())
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Username: "mute", Password: "pass"})
 	t.Cleanup(func() { _ = c.Close() })
@@ -406,7 +408,7 @@ func TestForbiddenWatchesAreFew(t *testing.T) {
 	b := nb.(*redisBackend)
 	b.hub.times.forbid = time.Hour
 	connections := func() (n int) {
-		n, err := strconv.Atoi(infoFields(admin.Info(t.Context(), "stats").Val())["total_connections_received"])
+		n, err := strconv.Atoi(wire.InfoFields(admin.Info(t.Context(), "stats").Val())["total_connections_received"])
 		require.NoError(t, err)
 		return n
 	}

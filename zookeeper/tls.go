@@ -7,37 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
-
-	"github.com/mortiselock/lock/backend"
 )
-
-// tlsConfig trusts the given authority, or the system's where none is given.
-func tlsConfig(ca, cert, key string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("zklock: %w: parameter \"ca\": %w", backend.ErrInvalid, err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(text) {
-			return nil, invalid("parameter \"ca\": %s has no PEM certificate", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, invalid("URL: cert and key are given together")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("zklock: %w: parameters \"cert\" and \"key\": %w", backend.ErrInvalid, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
-}
 
 // secure shakes hands on a new connection, which it closes on failure. The server has
 // to show a certificate for the host of the address, unless cfg names another.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -59,7 +60,7 @@ func TestTLS(t *testing.T) {
 
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		require.NoError(t, err)
-		cfg, err := tlsConfig(ours.File(), "", "")
+		cfg, err := backend.TLSConfig(ours.File(), "", "")
 		require.NoError(t, err)
 		cfg.Certificates, cfg.ServerName = []tls.Certificate{pair}, "elsewhere.example"
 		l, err := New(t.Context(), []string{elsewhere.TLSAddr()}, &Options{TLS: cfg, Lock: lock.Options{TTL: longest}})

@@ -34,7 +34,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	var err error
 	if u.Scheme == "zks" {
 		port = securePort
-		o.TLS, err = tlsConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
+		o.TLS, err = backend.TLSConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
 	if invalid := q.Done(); invalid != nil {
 		if u.Scheme == "zk" && q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" {
@@ -43,7 +43,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, fmt.Errorf("zklock: %w", invalid)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("zklock: %w", err)
 	}
 	switch kind {
 	case "open":

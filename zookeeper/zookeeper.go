@@ -19,6 +19,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 func init() {
@@ -77,20 +78,11 @@ const (
 // permission, which is how ZooKeeper answers a wrong password, and a certificate that
 // one side does not accept are ErrPermanent.
 func New(ctx context.Context, servers []string, opts *Options) (lock.Locker, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
 	b, err := NewBackend(ctx, servers, opts)
-	if err != nil {
-		return nil, err
-	}
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the backend.
@@ -123,7 +115,7 @@ func (c *config) root() string            { return c.chroot + "/" + c.prefix }
 func (c *config) dirOf(key string) string { return c.root() + "/" + encodeKey(key) }
 
 func newConfig(servers []string, o *Options) (*config, error) {
-	c := &config{chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: o.Lock.Logger}
+	c := &config{chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: construct.Logger(o.Lock.Logger)}
 	port := defaultPort
 	if c.tls != nil {
 		port = securePort
@@ -139,9 +131,6 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	}
 	if c.prefix == "" {
 		c.prefix = defaultPrefix
-	}
-	if c.logger == nil {
-		c.logger = slog.New(slog.DiscardHandler)
 	}
 	if o.User != "" {
 		c.auth = []byte(o.User + ":" + o.Password)

@@ -23,6 +23,7 @@ import (
 	_ "github.com/mortiselock/lock/etcd"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
+	_ "github.com/mortiselock/lock/redis/redlock"
 	_ "github.com/mortiselock/lock/zookeeper"
 )
 

@@ -35,7 +35,7 @@ var survivingHolds = map[string][]string{
 	"mysql table": {"mysql.TestServerDies"},
 	"redis":       {"redis.TestBrokenConnectionsOfThePool"},
 	"redis fair":  {"redis.TestBrokenConnectionsOfThePool"},
-	"redlock":     {"redis.TestRedlockRestartedWithData"},
+	"redlock":     {"redis/redlock.TestRestartedWithData"},
 	"zookeeper":   {"zookeeper.TestRestartKeepsHoldsAndTokens", "zookeeper.TestFailover"},
 }
 
@@ -48,7 +48,7 @@ var risingTokens = map[string][]string{
 	"mysql table":    {"mysql.TestServerDies", "mysql.TestServerForgetsCommits", "mysql.TestCleanupKeepsTokensRising"},
 	"redis":          {"redis.TestTokensRiseOverEverything"},
 	"redis fair":     {"redis.TestTokensRiseOverEverything"},
-	"redlock":        {"redis.TestRedlockRestartedWithData", "redis.TestRedlockTokensModel"},
+	"redlock":        {"redis/redlock.TestRestartedWithData", "redis/redlock.TestTokensModel"},
 	"zookeeper":      {"zookeeper.TestRestartKeepsHoldsAndTokens", "zookeeper.TestFailover"},
 }
 

@@ -27,6 +27,7 @@ import (
 	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/backend/memory"
 	_ "github.com/mortiselock/lock/redis"
+	_ "github.com/mortiselock/lock/redis/redlock"
 )
 
 func main() {

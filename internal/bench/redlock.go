@@ -10,7 +10,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
-	redislock "github.com/mortiselock/lock/redis"
+	"github.com/mortiselock/lock/redis/redlock"
 )
 
 // redlock compares acquire and release on five nodes, by one goroutine, with the bare
@@ -34,7 +34,7 @@ func (b *bench) redlock() error {
 	}}}
 	var frozen []*measure.Side
 	for _, tokens := range []bool{false, true} {
-		l, err := redislock.NewRedlock(b.ctx, clients, &redislock.RedlockOptions{NewNodes: true, WithoutTokens: !tokens})
+		l, err := redlock.New(b.ctx, clients, &redlock.Options{NewNodes: true, WithoutTokens: !tokens})
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,7 @@
 // of them over real ones, by the rule that is named for it, and the healthy form of the
 // same code must pass.
 //
-// Nobody should use any of this. For Redlock see the package redislock.
+// Nobody should use any of this. For Redlock see the package redlock.
 package redlockflawed
 
 import (

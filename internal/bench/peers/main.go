@@ -18,7 +18,7 @@ import (
 
 	"github.com/mortiselock/lock/internal/bench/measure"
 	"github.com/mortiselock/lock/internal/servertest"
-	redislock "github.com/mortiselock/lock/redis"
+	"github.com/mortiselock/lock/redis/redlock"
 )
 
 const nodes = 5
@@ -57,13 +57,13 @@ func run(h *measure.Host, rounds int) error {
 	var frozen []*measure.Side
 	for _, ours := range []struct {
 		name    string
-		options redislock.RedlockOptions
+		options redlock.Options
 		atLeast float64
 	}{
-		{"redlock, tokens=off", redislock.RedlockOptions{NewNodes: true, WithoutTokens: true}, 1.3},
-		{"redlock", redislock.RedlockOptions{NewNodes: true}, 0.9},
+		{"redlock, tokens=off", redlock.Options{NewNodes: true, WithoutTokens: true}, 1.3},
+		{"redlock", redlock.Options{NewNodes: true}, 0.9},
 	} {
-		l, err := redislock.NewRedlock(ctx, clients, &ours.options)
+		l, err := redlock.New(ctx, clients, &ours.options)
 		if err != nil {
 			return err
 		}

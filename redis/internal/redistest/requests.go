@@ -1,0 +1,107 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// TTL is that of the requests.
+const TTL = 10 * time.Second
+
+var keys atomic.Int64
+
+// UniqueKey is a key that no other test uses.
+func UniqueKey(t testing.TB) string {
+	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
+}
+
+// Client is a client with the settings of a user who has not thought about
+// them.
+func Client(t testing.TB, s *servertest.Server) *goredis.Client {
+	t.Helper()
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr(), Password: s.Password()})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Request is one without an owner.
+func Request(key string) backend.Request {
+	return backend.Request{Key: key, ID: backend.NewID(), TTL: TTL}
+}
+
+// Brief is a request with a TTL of its own.
+func Brief(key string, ttl time.Duration) backend.Request {
+	req := Request(key)
+	req.TTL = ttl
+	return req
+}
+
+// Granted asks for the hold and requires it.
+func Granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
+	t.Helper()
+	g, err := b.Try(t.Context(), req)
+	require.NoError(t, err)
+	hold := backend.HoldOf(req)
+	hold.Token = g.Token
+	return hold, g
+}
+
+// Eventually waits for something that has no signal. It asks less and less often.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	end := time.Now().Add(time.Minute)
+	for pause := time.Millisecond; !ok(); pause = min(2*pause, 50*time.Millisecond) {
+		require.True(t, time.Now().Before(end), "never: %s", what)
+		time.Sleep(pause)
+	}
+}
+
+// Short is a context of the test that ends after d.
+func Short(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Keys are the names of the keys with the prefix on the servers.
+func Keys(ctx context.Context, t testing.TB, servers []*servertest.Server, prefix string) (string, error) {
+	var text string
+	for _, s := range servers {
+		keys, err := Client(t, s).Keys(ctx, prefix+"*").Result()
+		if err != nil {
+			return "", err
+		}
+		slices.Sort(keys)
+		text += s.Addr() + ": " + strings.Join(keys, " ") + "\n"
+	}
+	return text, nil
+}
+
+// Expiry looks at a lease from now on. What it returns waits for its end, and requires
+// that it was at the deadline, give or take what a busy machine adds.
+func Expiry(t testing.TB, lease lock.Lease) (ended func()) {
+	t.Helper()
+	at := make(chan time.Time, 1)
+	context.AfterFunc(lease.Context(), func() { at <- time.Now() })
+	return func() {
+		t.Helper()
+		end := <-at
+		deadline, _ := lease.Deadline()
+		require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrExpired)
+		require.Greater(t, end.Sub(deadline), -100*time.Millisecond, "given up before its deadline")
+		require.Less(t, end.Sub(deadline), 10*time.Second, "after its deadline")
+	}
+}

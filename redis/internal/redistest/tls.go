@@ -1,0 +1,39 @@
+package redistest
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// SpeakTLS makes a server serve at another port too, with a certificate for 127.0.0.1 and
+// to those who show one of the same authority.
+func SpeakTLS(t *testing.T, s *servertest.Server, ours *servertest.Authority) (port string) {
+	t.Helper()
+	c := Client(t, s)
+	cert, key := ours.Server("server", net.IPv4(127, 0, 0, 1))
+	for _, setting := range [][2]string{{"tls-cert-file", cert}, {"tls-key-file", key}, {"tls-ca-cert-file", ours.File()}} {
+		if err := c.ConfigSet(t.Context(), setting[0], setting[1]).Err(); err != nil {
+			servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
+		}
+	}
+	Eventually(t, "a port that nobody else has taken", func() bool {
+		port = FreePort(t)
+		return c.ConfigSet(t.Context(), "tls-port", port).Err() == nil
+	})
+	return port
+}
+
+// FreePort is a port that nobody listens on at the moment.
+func FreePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}

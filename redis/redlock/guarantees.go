@@ -1,0 +1,63 @@
+package redlock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/redis/internal/wire"
+)
+
+// guarantees are those of a set of nodes. appendOnly: every node writes an
+// append-only file. tokenMemory is 0 for the default.
+func guarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration, appendOnly bool) backend.Guarantees {
+	g := backend.Guarantees{
+		Name:  "redlock",
+		Reach: backend.ReachNetwork,
+		Assumptions: []string{
+			fmt.Sprintf("At least %d of the %d Redis servers keep the record while it is held. They are independent of each other.", nodes/2+1, nodes),
+			"Every Locker is given all of them, and nobody else writes under the prefix.",
+			fmt.Sprintf("A server that restarts without its newest data takes no part for the longest TTL: the library keeps it away for %s, the restart delay.", restartDelay),
+			"Every Locker has the same restart delay, or is opened after the one with the longest.",
+			"Where a power failure took the end of an append-only file (without appendfsync always), the operator keeps that server away for the longest TTL.",
+			"No wall clocks are set forward, while a key is held, on so many servers that, with the non-voters, they are a majority.",
+			"The rates of the clocks of the servers and of the holder differ by less than one percent.",
+		},
+		Expiry:         backend.ClockMajority,
+		MinTTL:         wire.MinTTL,
+		MaxTTL:         wire.MaxTTL,
+		TTLGrain:       time.Millisecond,
+		Token:          backend.TokenNone,
+		Reentrancy:     backend.ReentrancyClient,
+		Waiting:        backend.WaitPoll,
+		ManualRenewal:  true,
+		WithoutRenewal: true,
+		LossSignal:     true,
+		Deadline:       true,
+		HolderDetails:  true,
+		GuardedWrite:   false, // no write is atomic on a majority
+	}
+	if appendOnly {
+		g.HoldsSurvive = []backend.Event{backend.EventRestart}
+	}
+	if longest := restartDelay.Truncate(g.TTLGrain); longest < g.MaxTTL {
+		g.MaxTTL = longest
+		g.LongerTTL = "raise restart_delay (RestartDelay) in every Locker on these nodes"
+	}
+	if tokens {
+		remembered := "max(24 h, 10 TTL)"
+		if tokenMemory > 0 {
+			remembered = tokenMemory.String()
+		}
+		g.Token = backend.TokenQuorum
+		g.TokenSurvives = []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved}
+		if appendOnly {
+			g.TokenSurvives = append(g.TokenSurvives, backend.EventRestart)
+		}
+		g.Assumptions = append(g.Assumptions,
+			"Tokens keep rising, whatever the clocks do, as long as every server keeps the last one that it accepted.",
+			fmt.Sprintf("A server may lose it, or forget it, which is %s after the last grant or renewal: then tokens also need clocks.", remembered),
+			"In that case the servers' clocks differ by less than the restart delay, and are not set back.")
+	}
+	return g
+}
