@@ -1,0 +1,135 @@
+package mysqllock
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/mysql/internal/table"
+)
+
+// DefaultTable is the name of the lock table when nothing else is said: "locks".
+const DefaultTable = table.DefaultName
+
+// Options are the settings of a MySQL backend. The zero value of each field, and a
+// nil pointer, mean the default.
+type Options struct {
+	// Lock holds the settings of the Locker. Its Logger also receives the
+	// warnings about the server's settings.
+	Lock lock.Options
+
+	// Table is the name of the table, or database.table: letters, digits, _ and $.
+	// Lockers exclude each other only in the same table. Default: DefaultTable.
+	Table string
+
+	// NoCreate: the table must exist. Without it, a missing table is created if
+	// the user may.
+	NoCreate bool
+}
+
+// NewTable returns a Locker that keeps its leases in a table, through a pool of the
+// caller's, which it neither changes nor closes. Each step takes one connection for
+// one statement, two at most, and gives it back; a pool whose connections are all
+// busy for long starves renewals, so give the locks a pool of their own where the
+// work can fill it. The driver must be github.com/go-sql-driver/mysql; its settings
+// don't matter, except that autocommit must be on and completion_type NO_CHAIN, and that
+// innodb_lock_wait_timeout=1 is better than its default of 50 seconds: for so long the
+// server goes on with a grant or a release whose caller has given up, where somebody has
+// the row locked. Renewals never wait. A pool made with [NewConnector] is a little faster.
+//
+// NewTable creates or checks the table and looks at the settings of the server,
+// bounded by ctx. What waiting does not cure is ErrPermanent: a refused password, an
+// unknown database, a missing right, a table of another form or engine; the error
+// has the DDL to run. A server that cannot be reached or is read-only is
+// ErrUnavailable. Doubtful settings are logged.
+func NewTable(ctx context.Context, db *sql.DB, opts *Options) (lock.Locker, error) {
+	b, err := NewTableBackend(ctx, db, opts)
+	if err != nil {
+		return nil, err
+	}
+	var settings lock.Options
+	if opts != nil {
+		settings = opts.Lock
+	}
+	l, err := lock.New(b, &settings)
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// NewTableBackend is [NewTable] for those who put something between the Locker and
+// the backend. Closing the backend leaves the pool open. It has a method Cleanup
+// that does what [CleanupTable] does.
+func NewTableBackend(ctx context.Context, db *sql.DB, opts *Options) (backend.Backend, error) {
+	b, err := table.New(ctx, db, opts.table())
+	if err != nil {
+		return nil, err // not a nil pointer of its type
+	}
+	return b, nil
+}
+
+// table is what the options say of the table.
+func (o *Options) table() table.Options {
+	if o == nil {
+		return table.Options{}
+	}
+	return table.Options{Table: o.Table, NoCreate: o.NoCreate, Logger: o.Lock.Logger}
+}
+
+// TableDDL returns the statement that creates the lock table, for those whose users
+// may not create tables: run it, and grant SELECT, INSERT and UPDATE on the table
+// (DELETE for [CleanupTable]).
+func TableDDL(opts *Options) (string, error) {
+	return table.DDL(opts.table().Table)
+}
+
+// CleanupTable removes the rows of keys that nobody has held or used for longer than
+// olderThan, measured by the server's clock, and returns how many. No fencing token
+// goes back: the largest token that was removed is written down before, as
+// the floor for keys that come again. It can run beside everything else, and more
+// than once at a time: it has no transaction open between its statements, and rows that
+// somebody has locked are left for the next time. The user needs DELETE on the table. When it ends with an
+// error, what had been removed until then is counted.
+func CleanupTable(ctx context.Context, db *sql.DB, opts *Options, olderThan time.Duration) (removed int, err error) {
+	return table.Cleanup(ctx, db, opts.table().Table, olderThan)
+}
+
+// Guarded runs fn in a transaction that takes effect only while the lease is held. It
+// commits if fn returns nil and the lease is still the recorded holder of its key, and
+// otherwise changes nothing. No clock and no token is needed: until the transaction has
+// ended, the row of the lease is locked, and nobody can take the key over.
+//
+//	err := mysqllock.Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
+//		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ?", id)
+//		return err
+//	})
+//
+// The duties of fn:
+//
+//   - It uses the transaction with its context, which ends with ctx and with the lease. It
+//     closes its rows, and neither commits nor rolls back.
+//   - It ends within the lease, which is renewed before, unless it was acquired without
+//     renewal, and not meanwhile. Other holds of the owner on the key are not renewed either.
+//   - The tables that it changes are transactional. What commits implicitly, as DDL does,
+//     ends the protection, which is found before the commit.
+//   - With its context it can't take the key again or release another hold of it:
+//     ErrUnsupported says so. With another context that waits until the lease has ended.
+//
+// The error matches ErrNotHeld when the lease was lost. It matches ErrOutcomeUnknown when
+// fn has ended the transaction itself, or when the answer to the commit did not arrive
+// until a second after ctx or the lease has ended. Otherwise it is that of fn or of the
+// server, and nothing was changed.
+//
+// Each call takes a connection, also several for one lease. A quarter of a pool with a limit,
+// and one connection at least if it has two, is left to renewals. Guarded waits for one of
+// the others, until ctx or the lease has ended; called by fn with its context, it does not.
+// A statement that the server goes on with keeps the key from others until it is through. A
+// process that is stopped or cut off does so until the server has heard nothing from it
+// for a TTL, in whole seconds (wait_timeout of the session, set for the transaction).
+func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return table.Guarded(ctx, lease, fn)
+}
