@@ -14,7 +14,7 @@ TESTRUN = $(GO) run ./internal/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 4 -parallel 4
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./cmd/lockctl ./mysql ./redis ./etcd
+LONGEST = ./cmd/lockctl ./mysql/internal/row ./mysql/internal/table ./mysql ./redis ./etcd
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
@@ -44,7 +44,7 @@ test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis ./conformance/flawed ./conformance/flawed/redlockflawed
 
 test-mysql: ## The tests on MySQL and MariaDB
-	@$(GOTEST) -timeout 20m ./mysql ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
+	@$(GOTEST) -timeout 20m ./mysql/... ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
 
 test-etcd: ## The tests on etcd
 	@LOCK_TEST_REQUIRE=etcd CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./etcd ./conformance/flawed/etcdflawed

@@ -1,3 +1,5 @@
+// Package row keeps holds as row locks of the server: a transaction with SELECT ... FOR
+// UPDATE on a connection that belongs to the hold.
 package row
 
 import (

@@ -1,3 +1,5 @@
+// Package table keeps leases in a table. Each step is one statement by primary key, which
+// decides by itself; no connection is held between the steps.
 package table
 
 import (

@@ -1,3 +1,5 @@
+// Package wire is what the lock table and the row locks share: connections and their
+// settings, the URL, and what the errors of the server and of the driver mean.
 package wire
 
 import (
@@ -182,6 +184,7 @@ func databaseClosed(err error) bool {
 	return errors.Is(err, sql.ErrConnDone) || PoolClosed(err)
 }
 
+// PoolClosed reports that the pool was closed by its owner.
 func PoolClosed(err error) bool { return strings.Contains(err.Error(), "sql: database is closed") }
 
 // dialFailed reports that there was no connection to send anything on.

@@ -30,8 +30,10 @@ func Variables(ctx context.Context, conn *sql.Conn, names ...string) (map[string
 	return values, rows.Err()
 }
 
+// IsOn reports that a variable of the server is set.
 func IsOn(value string) bool { return strings.EqualFold(value, "ON") || value == "1" }
 
+// FlushesCommits reports that the server writes its log to the disk at every commit.
 func FlushesCommits(vars map[string]string) bool {
 	return vars["innodb_flush_log_at_trx_commit"] == "1"
 }

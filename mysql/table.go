@@ -92,44 +92,8 @@ func TableDDL(opts *Options) (string, error) {
 // goes back: the largest token that was removed is written down before, as
 // the floor for keys that come again. It can run beside everything else, and more
 // than once at a time: it has no transaction open between its statements, and rows that
-// somebody has locked are left for the next time. The user needs DELETE on the table. When it ends with an
-// error, what had been removed until then is counted.
+// somebody has locked are left for the next time. The user needs DELETE on the table. When
+// it ends with an error, what had been removed until then is counted.
 func CleanupTable(ctx context.Context, db *sql.DB, opts *Options, olderThan time.Duration) (removed int, err error) {
 	return table.Cleanup(ctx, db, opts.table().Table, olderThan)
-}
-
-// Guarded runs fn in a transaction that takes effect only while the lease is held. It
-// commits if fn returns nil and the lease is still the recorded holder of its key, and
-// otherwise changes nothing. No clock and no token is needed: until the transaction has
-// ended, the row of the lease is locked, and nobody can take the key over.
-//
-//	err := mysqllock.Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
-//		_, err := tx.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE id = ?", id)
-//		return err
-//	})
-//
-// The duties of fn:
-//
-//   - It uses the transaction with its context, which ends with ctx and with the lease. It
-//     closes its rows, and neither commits nor rolls back.
-//   - It ends within the lease, which is renewed before, unless it was acquired without
-//     renewal, and not meanwhile. Other holds of the owner on the key are not renewed either.
-//   - The tables that it changes are transactional. What commits implicitly, as DDL does,
-//     ends the protection, which is found before the commit.
-//   - With its context it can't take the key again or release another hold of it:
-//     ErrUnsupported says so. With another context that waits until the lease has ended.
-//
-// The error matches ErrNotHeld when the lease was lost. It matches ErrOutcomeUnknown when
-// fn has ended the transaction itself, or when the answer to the commit did not arrive
-// until a second after ctx or the lease has ended. Otherwise it is that of fn or of the
-// server, and nothing was changed.
-//
-// Each call takes a connection, also several for one lease. A quarter of a pool with a limit,
-// and one connection at least if it has two, is left to renewals. Guarded waits for one of
-// the others, until ctx or the lease has ended; called by fn with its context, it does not.
-// A statement that the server goes on with keeps the key from others until it is through. A
-// process that is stopped or cut off does so until the server has heard nothing from it
-// for a TTL, in whole seconds (wait_timeout of the session, set for the transaction).
-func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return table.Guarded(ctx, lease, fn)
 }
