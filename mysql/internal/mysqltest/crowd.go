@@ -7,8 +7,9 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // Crowded has the server take no more connections while f runs. The pools, and they alone,

@@ -6,9 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	"github.com/stretchr/testify/require"
 )
 
 // Exhausted acquires from a backend in virtual time whose pool has no free connection. That

@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/stretchr/testify/require"
 )
 
 // WireFault loses one request with a text, or its answer.

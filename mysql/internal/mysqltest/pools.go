@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/stretchr/testify/require"
 )
 
 // PlainConnector hides everything but the methods of driver.Connector, for those that are

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	"github.com/stretchr/testify/require"
 )
 
 // TTL is that of holds which nobody renews, and which no test waits for: longer than

@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 // OnBoth runs a test on a MariaDB and on a MySQL.

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mortiselock/lock/backend"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
 )
 
 // Exec executes a statement and requires it.

@@ -5,9 +5,10 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
-	"github.com/stretchr/testify/require"
 )
 
 type virtualRow struct{ *Backend }

@@ -155,7 +155,7 @@ func Discard(conn *sql.Conn) {
 	_ = conn.Close()
 }
 
-// LeaveServer is discard for a connection to a server that has become read-only. Those
+// LeaveServer is Discard for a connection to a server that has become read-only. Those
 // that are as old go too.
 func LeaveServer(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
@@ -167,7 +167,7 @@ func LeaveServer(conn *sql.Conn) {
 	_ = conn.Close()
 }
 
-// ReadTimeout is the ReadTimeout of a connector of newConnector, and zero for others.
+// ReadTimeout is the ReadTimeout of a connector of NewConnector, and zero for others.
 func ReadTimeout(connector driver.Connector) time.Duration {
 	c, _ := connector.(cuttable)
 	return c.readTimeout

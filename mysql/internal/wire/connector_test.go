@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
-	"github.com/stretchr/testify/require"
 )
 
 // A connection that is given back at an age is not used again.

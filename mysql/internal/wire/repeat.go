@@ -30,9 +30,8 @@ func Jitter(ctx context.Context, try int) error {
 }
 
 // EndingBefore is a context for the wait for a connection. It ends a little before ctx, at
-// least the given time, so
-// that there is time to say that nothing was sent: who waits for the answer does not wait
-// longer than ctx, and would have to take the outcome for unknown.
+// least the given time, so that there is time to say that nothing was sent: who waits for the
+// answer does not wait longer than ctx, and would have to take the outcome for unknown.
 func EndingBefore(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
