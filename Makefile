@@ -14,7 +14,7 @@ TESTRUN = $(GO) run ./internal/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 4 -parallel 4
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./cmd/lockctl ./mysql/internal/row ./mysql/internal/table ./mysql ./redis ./etcd
+LONGEST = ./cmd/lockctl ./mysql ./redis ./etcd ./mysql/internal/row ./mysql/internal/table
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
