@@ -44,7 +44,7 @@ test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed
 
 test-mysql: ## The tests on MySQL and MariaDB
-	@$(GOTEST) -timeout 20m ./mysql ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
+	@$(GOTEST) -timeout 20m ./mysql/... ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
 
 test-etcd: ## The tests on etcd
 	@LOCK_TEST_REQUIRE=etcd CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./etcd ./conformance/flawed/etcdflawed

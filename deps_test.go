@@ -100,7 +100,7 @@ func sources(t *testing.T) []sourceFile {
 
 // forTests are the packages that only tests may import, as they may import the test
 // libraries.
-var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear", "redis/internal/redistest"}
+var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear", "redis/internal/redistest", "mysql/internal/mysqltest"}
 
 func isTestLibrary(imported string) bool {
 	return slices.ContainsFunc(testLibraries, func(lib string) bool {
@@ -172,6 +172,23 @@ func TestImportsPointInward(t *testing.T) {
 				allowed := dir == "." || dir == "backend" || internal && strings.HasPrefix(f.dir+"/", above) ||
 					strings.HasPrefix(dir, f.dir+"/") && !slices.Contains(backends, dir)
 				assert.True(t, allowed, "%s imports %s: a backend imports the root, backend and its client library, never another backend", f.name, imported)
+			}
+		}
+	}
+}
+
+// The two forms of MySQL share a package, and nothing else of each other.
+func TestFormsOfMySQLAreApart(t *testing.T) {
+	t.Parallel()
+	for _, f := range sources(t) {
+		if !strings.HasPrefix(f.dir, "mysql/internal/") {
+			continue
+		}
+		for imported := range f.imports {
+			dir, _ := inModule(imported)
+			shared := dir == "mysql/internal/wire" || f.isTest && dir == "mysql/internal/mysqltest"
+			if strings.HasPrefix(dir, "mysql") {
+				assert.True(t, shared && dir != f.dir, "%s imports %s", f.name, imported)
 			}
 		}
 	}

@@ -5,10 +5,15 @@
 // # Who does what
 //
 // A backend supplies atomic primitives: try, renew and release, each naming one
-// acquisition by its [ID]. It has no timer loop, no retry loop and no waiting of
-// its own. The lock package supplies all policy on top, once for every backend:
-// waiting, automatic renewal, the local deadline, loss and its cause, maximum
+// acquisition by its [ID]. The lock package supplies all policy on top, once for every
+// backend: waiting, automatic renewal, the local deadline, loss and its cause, maximum
 // hold, clean-up after a cancelled call, and Close.
+//
+// So a backend has no timer that renews or expires a hold, does not ask again for a key
+// that was refused, and does not wait for one outside of [Queuer] and [Watcher]. What makes
+// one step of several requests is its own: it may take a step again that the server undid
+// because of others, for a bounded number of times and while the context lasts, and wait
+// for a connection, or a moment longer for an answer that is on its way.
 //
 // # Abilities
 //

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
 // A port that is not MySQL's is told from a server that is slow or full.
@@ -22,9 +23,9 @@ func TestOpenWhereNoMySQLListens(t *testing.T) {
 		cases["another greets "+mode] = words{mode, "220 mail.example ESMTP ready\r\n", "does not speak the protocol of MySQL: check the host and the port"}
 		cases["a few bytes "+mode] = words{mode, "-E\r\n", "does not greet"}
 	}
-	together(t, cases, func(t *testing.T, c words) {
+	mysqltest.Together(t, cases, func(t *testing.T, c words) {
 		addr := servertest.Words(t, c.words)
-		_, err := lock.Open(short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
+		_, err := lock.Open(mysqltest.Short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "what listens at "+addr+" "+c.says)
@@ -37,12 +38,12 @@ func TestOpenWhereNoMySQLListens(t *testing.T) {
 // after what a statement may.
 func TestOpenGivesUpASilentPortSoon(t *testing.T) {
 	t.Parallel()
-	together(t, map[string]string{"table": "table", "row": "row"}, func(t *testing.T, mode string) {
+	mysqltest.Together(t, map[string]string{"table": "table", "row": "row"}, func(t *testing.T, mode string) {
 		start := time.Now()
 		_, err := lock.Open(t.Context(), "mysql://u:p@"+servertest.Words(t, "")+"/d?mode="+mode)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorContains(t, err, "does not greet")
-		require.Less(t, time.Since(start), readTimeout-time.Second)
+		require.Less(t, time.Since(start), answerLimit-time.Second)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
 // operators is what both forms offer to those who look at holds and end them.
@@ -36,7 +37,7 @@ func (l look) Revoke(ctx context.Context, key string, token uint64) error {
 
 func (l look) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	err := l.operators.List(ctx, prefix, visit)
-	if codeOf(err) == codeNoSuchTable {
+	if wire.CodeOf(err) == wire.CodeNoSuchTable {
 		return nil
 	}
 	return err
@@ -44,14 +45,8 @@ func (l look) List(ctx context.Context, prefix string, visit func(backend.Record
 
 // orNotHeld is the error, or ErrNotHeld if it says that there is no table.
 func orNotHeld(key string, err error) error {
-	if codeOf(err) == codeNoSuchTable {
-		return notHeld(key)
+	if wire.CodeOf(err) == wire.CodeNoSuchTable {
+		return wire.NotHeld(key)
 	}
 	return err
-}
-
-// warnOfMissing tells of a table that does not exist. A name that was mistyped looks like
-// one that nobody has used yet.
-func warnOfMissing(ctx context.Context, logger warner, table string) {
-	logger.WarnContext(ctx, "mysqllock: the table does not exist, or the user has no rights on it; nobody has locked anything there yet, or its name is not right", "table", table)
 }

@@ -10,17 +10,18 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
 // TestALookMakesNoTable: who only looks makes no table, and is told that there is none.
 // What others do later is seen all the same.
 func TestALookMakesNoTable(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *servertest.Server) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		for _, mode := range []string{"table", "row"} {
 			t.Run(mode, func(t *testing.T) {
 				t.Parallel()
-				db := userPool(t, s, "")
-				table := ownTable(t, db)
+				db := mysqltest.UserPool(t, s, "")
+				table := mysqltest.OwnTable(t, db)
 				if mode == "row" {
 					t.Cleanup(func() { _, _ = db.Exec("DROP TABLE IF EXISTS " + table + "_holders") })
 				}

@@ -1,24 +1,28 @@
 package mysqllock
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
 // After a planned switchover a Locker of a URL goes on with the new primary, although all
 // its connections lead to the old one, and so does a Locker on a pool of the caller's.
+func TestSwitchover(t *testing.T) {
+	mysqltest.Disturbed(t, mysqltest.Disturbance{What: "is left", Test: testSwitchover})
+}
+
 func testSwitchover(t *testing.T, from, to *servertest.Server) {
-	p, through := behindProxy(t, from)
+	p, through := mysqltest.BehindProxy(t, from)
 	lockers := map[string]lock.Locker{}
 	for _, mode := range []string{"table", "row"} {
 		there, err := lock.Open(t.Context(), to.URL()+"?mode="+mode) // the tables are on both
@@ -32,10 +36,10 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	c, err := mysql.ParseDSN(servertest.MySQLDSN(from))
 	require.NoError(t, err)
 	through(c)
-	db := poolOf(t, c.FormatDSN(), "")
+	db := mysqltest.Pool(t, c.FormatDSN(), "")
 	db.SetMaxIdleConns(10)
-	lockers["pool of the caller"] = lockerOn(t, db, nil)
-	key := uniqueKey(t)
+	lockers["pool of the caller"] = lockerOn(t, db)
+	key := mysqltest.UniqueKey(t)
 	for name, l := range lockers {
 		// Several connections, all of them to the first server.
 		var held []lock.Lease
@@ -44,21 +48,20 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 			require.NoError(t, err, name)
 			held = append(held, lease)
 		}
+		if name != "row" {
+			require.NoError(t, guardedAtOnce(t.Context(), held), name)
+		}
 		for _, lease := range held {
 			require.NoError(t, lease.Release(t.Context()), name)
 		}
 	}
 	table := lockers["table"]
-	opened, ok := backend.As[*tableBackend](table.(interface{ Backend() backend.Backend }).Backend())
-	require.True(t, ok)
-	fillPool(t, db, 6)
-	fillPool(t, opened.db, 6)
 	kept, err := table.Acquire(t.Context(), key+"/kept")
 	require.NoError(t, err)
-	admin := adminPool(t, from)
-	execOn(t, admin, "SET GLOBAL read_only=ON")
-	defer execOn(t, admin, "SET GLOBAL read_only=OFF")
-	copyRow(t, admin, adminPool(t, to), kept.Key())
+	admin := mysqltest.AdminPool(t, from)
+	mysqltest.Exec(t, admin, "SET GLOBAL read_only=ON")
+	defer mysqltest.Exec(t, admin, "SET GLOBAL read_only=OFF")
+	copyRow(t, admin, mysqltest.AdminPool(t, to), kept.Key())
 	p.LeadTo(to.Addr())
 	// The first call meets an old connection, and finds its way; so does a renewal.
 	first, err := table.TryAcquire(t.Context(), key+"/first")
@@ -67,35 +70,33 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	require.NoError(t, kept.Renew(t.Context()))
 	require.NoError(t, kept.Release(t.Context()))
 	for name, l := range lockers {
-		lease, err := l.Acquire(short(t, patience), key+name)
+		lease, err := l.Acquire(mysqltest.Short(t, mysqltest.Patience), key+name)
 		require.NoError(t, err, name)
 		require.NoError(t, lease.Release(t.Context()), name)
 	}
 }
 
-// fillPool makes idle connections.
-func fillPool(t *testing.T, db *sql.DB, n int) {
-	t.Helper()
-	var conns []*sql.Conn
-	for range n {
-		conn, err := db.Conn(t.Context())
-		require.NoError(t, err)
-		conns = append(conns, conn)
+// guardedAtOnce has a guarded write of each lease open at the same time, which takes a
+// connection each.
+func guardedAtOnce(ctx context.Context, leases []lock.Lease) error {
+	if len(leases) == 0 {
+		return nil
 	}
-	for _, conn := range conns {
-		require.NoError(t, conn.Close())
-	}
+	return Guarded(ctx, leases[0], func(ctx context.Context, _ *sql.Tx) error { return guardedAtOnce(ctx, leases[1:]) })
 }
+
+// tableColumnNames are all columns of the table.
+const tableColumnNames = "lock_key,owner,token,hold_count,holds,note,created,updated,expires"
 
 // copyRow does what replication would have done.
 func copyRow(t *testing.T, from, to *sql.DB, key string) {
 	t.Helper()
-	values := make([]sql.RawBytes, strings.Count(columns, ",")+1)
+	values := make([]sql.RawBytes, strings.Count(tableColumnNames, ",")+1)
 	scan, args := make([]any, len(values)), make([]any, len(values))
 	for i := range values {
 		scan[i] = &values[i]
 	}
-	rows, err := from.QueryContext(t.Context(), "SELECT "+columns+" FROM locks WHERE lock_key=?", []byte(key))
+	rows, err := from.QueryContext(t.Context(), "SELECT "+tableColumnNames+" FROM locks WHERE lock_key=?", []byte(key))
 	require.NoError(t, err)
 	defer rows.Close()
 	require.True(t, rows.Next(), "no row")
@@ -103,20 +104,5 @@ func copyRow(t *testing.T, from, to *sql.DB, key string) {
 	for i, v := range values {
 		args[i] = []byte(v)
 	}
-	execOn(t, to, "INSERT INTO locks ("+columns+") VALUES (?"+strings.Repeat(",?", len(args)-1)+")", args...)
-}
-
-// A connection that is given back at an age is not used again.
-func TestConnectionsGetOld(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *servertest.Server) {
-		cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
-		require.NoError(t, err)
-		connector, err := newCuttable(cfg, time.Millisecond)
-		require.NoError(t, err)
-		db := sql.OpenDB(connector)
-		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		id := func() int { return number(t, db, "SELECT CONNECTION_ID()+SLEEP(0.01)") }
-		first := id()
-		require.NotEqual(t, first, id())
-	})
+	mysqltest.Exec(t, to, "INSERT INTO locks ("+tableColumnNames+") VALUES (?"+strings.Repeat(",?", len(args)-1)+")", args...)
 }

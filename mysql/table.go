@@ -3,21 +3,15 @@ package mysqllock
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
-	"log/slog"
-	"strconv"
-	"sync/atomic"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/mysql/internal/table"
 )
 
-// DefaultTable is the name of the lock table when nothing else is said.
-const DefaultTable = "locks"
+// DefaultTable is the name of the lock table when nothing else is said: "locks".
+const DefaultTable = table.DefaultName
 
 // Options are the settings of a MySQL backend. The zero value of each field, and a
 // nil pointer, mean the default.
@@ -71,129 +65,35 @@ func NewTable(ctx context.Context, db *sql.DB, opts *Options) (lock.Locker, erro
 // the backend. Closing the backend leaves the pool open. It has a method Cleanup
 // that does what [CleanupTable] does.
 func NewTableBackend(ctx context.Context, db *sql.DB, opts *Options) (backend.Backend, error) {
-	b, err := newTable(db, opts)
+	b, err := table.New(ctx, db, opts.table())
 	if err != nil {
-		return nil, err
-	}
-	if opts == nil {
-		opts = &Options{}
-	}
-	logger := opts.Lock.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	if err := b.prepare(ctx, logger, !opts.NoCreate); err != nil {
-		return nil, err
+		return nil, err // not a nil pointer of its type
 	}
 	return b, nil
 }
 
-// readTimeout bounds the answer to one statement on the connections that are opened
-// by URL, for callers whose context has no deadline. A statement that waits for a
-// guarded write of somebody else takes as long as that.
-const readTimeout = 10 * time.Second
-
-// defaultPool is how many connections a URL opens at most. No hold keeps one.
-const defaultPool = 10
-
-// openTable opens the table of a URL on a pool of its own.
-func openTable(ctx context.Context, s urlSettings) (backend.Backend, error) {
-	// The times of the connections come from the TTL, so a TTL that cannot be kept
-	// would look like a server that does not answer.
-	if s.ttl != 0 {
-		if err := tableGuarantees(false).CheckTTL(s.ttl); err != nil {
-			return nil, err
-		}
+// table is what the options say of the table.
+func (o *Options) table() table.Options {
+	if o == nil {
+		return table.Options{}
 	}
-	s.config.ReadTimeout, s.config.WriteTimeout = readTimeout, readTimeout
-	// The server ends a wait for a row about when its answer is given up: it must not grant
-	// a key long after that. MySQL looks for such waits once a second.
-	s.config.Params = map[string]string{"innodb_lock_wait_timeout": strconv.Itoa(int(grace / time.Second))}
-	connector, err := newCuttable(s.config, s.lifetime)
-	if err != nil {
-		return nil, err
-	}
-	db := sql.OpenDB(connector)
-	size := s.pool
-	if size == 0 {
-		size = defaultPool
-	}
-	db.SetMaxOpenConns(size)
-	db.SetMaxIdleConns(size)
-	db.SetConnMaxIdleTime(5 * time.Minute)
-	b, err := newTable(db, &Options{Table: s.table})
-	if err == nil {
-		b.closesIt = true
-		if s.lookOnly {
-			err = b.prepareLook(ctx, s.logger)
-		} else {
-			err = b.prepare(ctx, s.logger, s.create)
-		}
-	}
-	if err != nil {
-		_ = db.Close()
-		return nil, err
-	}
-	return b, nil
+	return table.Options{Table: o.Table, NoCreate: o.NoCreate, Logger: o.Lock.Logger}
 }
 
-// tableBackend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
-// ForceReleaser, Revoker and Lister.
-type tableBackend struct {
-	db         *sql.DB
-	closesIt   bool
-	table      string // quoted
-	name       string
-	mayCreate  bool
-	clock      backend.Clock
-	guarantees backend.Guarantees
-	freed      freedKeys
-	guards     guards
-	lastHolder atomic.Pointer[encodedHolder]
+// TableDDL returns the statement that creates the lock table, for those whose users
+// may not create tables: run it, and grant SELECT, INSERT and UPDATE on the table
+// (DELETE for [CleanupTable]).
+func TableDDL(opts *Options) (string, error) {
+	return table.DDL(opts.table().Table)
 }
 
-var (
-	_ backend.Backend       = (*tableBackend)(nil)
-	_ backend.BatchRenewer  = (*tableBackend)(nil)
-	_ backend.HandOverer    = (*tableBackend)(nil)
-	_ backend.Inspector     = (*tableBackend)(nil)
-	_ backend.ForceReleaser = (*tableBackend)(nil)
-	_ backend.Revoker       = (*tableBackend)(nil)
-	_ backend.Lister        = (*tableBackend)(nil)
-)
-
-func newTable(db *sql.DB, opts *Options) (*tableBackend, error) {
-	if db == nil {
-		return nil, fmt.Errorf("mysqllock: %w: the pool is nil", backend.ErrInvalid)
-	}
-	if _, ok := db.Driver().(*mysql.MySQLDriver); !ok {
-		return nil, fmt.Errorf("mysqllock: %w: the pool uses the driver %T; only that of github.com/go-sql-driver/mysql reports its errors as this package reads them", backend.ErrUnsupported, db.Driver())
-	}
-	name := DefaultTable
-	if opts != nil && opts.Table != "" {
-		name = opts.Table
-	}
-	if err := checkTableName(name); err != nil {
-		return nil, err
-	}
-	b := &tableBackend{db: db, table: quoted(name), name: name, clock: backend.SystemClock()}
-	b.guarantees = tableGuarantees(false)
-	return b, nil
+// CleanupTable removes the rows of keys that nobody has held or used for longer than
+// olderThan, measured by the server's clock, and returns how many. No fencing token
+// goes back: the largest token that was removed is written down before, as
+// the floor for keys that come again. It can run beside everything else, and more
+// than once at a time: it has no transaction open between its statements, and rows that
+// somebody has locked are left for the next time. The user needs DELETE on the table. When
+// it ends with an error, what had been removed until then is counted.
+func CleanupTable(ctx context.Context, db *sql.DB, opts *Options, olderThan time.Duration) (removed int, err error) {
+	return table.Cleanup(ctx, db, opts.table().Table, olderThan)
 }
-
-// Guarantees says what is promised. Holds survive a restart of the server only if
-// it wrote every commit to the disk when the backend was opened.
-func (b *tableBackend) Guarantees() backend.Guarantees { return b.guarantees }
-
-// Close closes the pool if it was opened by URL.
-func (b *tableBackend) Close() error {
-	if b.closesIt {
-		if err := b.db.Close(); err != nil {
-			return fmt.Errorf("mysqllock: close the pool: %w", err)
-		}
-	}
-	return nil
-}
-
-// errUnchanged is for a step that others have made impossible over and over again.
-var errUnchanged = errors.New("others have locked its row, or changed it at the same time, every time")

@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
 // parameters adds parameters to a URL.
@@ -34,7 +35,7 @@ func used(t *testing.T, address string) {
 		l, err := lock.Open(t.Context(), address+"&mode="+mode)
 		require.NoError(t, err, mode)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
-		lease, err := l.TryAcquire(t.Context(), uniqueKey(t))
+		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t))
 		require.NoError(t, err, mode)
 		require.NoError(t, lease.Renew(t.Context()), mode)
 		require.NoError(t, lease.Release(t.Context()), mode)
@@ -57,21 +58,21 @@ func TestTLS(t *testing.T) {
 
 	u, err := backend.ParseURL(good)
 	require.NoError(t, err)
-	opened, err := Opener(t.Context(), u, backend.OpenConfig{})
+	b, err := Opener(t.Context(), u, backend.OpenConfig{})
 	require.NoError(t, err)
-	b := opened.(*tableBackend)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	var name, cipher string
-	require.NoError(t, b.db.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher))
-	require.NotEmpty(t, cipher, "the connection is encrypted")
 
-	admin := adminOf(t, server)
-	run(t, admin, "ALTER USER mortise REQUIRE X509")
+	admin := mysqltest.AdminPool(t, server)
+	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE SSL")
+	used(t, good)
+	_, err = lock.Open(t.Context(), server.URL())
+	require.ErrorIs(t, err, lock.ErrPermanent, "the connections are encrypted, and others are refused")
+	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE X509")
 	clientCert, clientKey := ours.Client("ann")
 	used(t, good+"&"+strings.TrimPrefix(parameters("", "cert", clientCert, "key", clientKey), "?"))
 	_, err = lock.Open(t.Context(), good)
 	require.ErrorIs(t, err, lock.ErrPermanent, "no certificate of the client")
-	run(t, admin, "ALTER USER mortise REQUIRE NONE")
+	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE NONE")
 
 	for _, mode := range []string{"table", "row"} {
 		_, err = lock.Open(t.Context(), parameters(there, "tls", "true", "ca", theirs.File(), "mode", mode))
@@ -86,12 +87,12 @@ func TestTLS(t *testing.T) {
 	}
 
 	// A statement is given up below TLS.
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
 	server.Freeze(t)
 	begun := time.Now()
-	_, err = b.Renew(short(t, 50*time.Millisecond), hold)
+	_, err = b.Renew(mysqltest.Short(t, 50*time.Millisecond), hold)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(begun), readTimeout-time.Second, "it was cut, and did not wait for the timeout of the driver")
+	assert.Less(t, time.Since(begun), answerLimit-time.Second, "it was cut, and did not wait for the timeout of the driver")
 	server.Resume(t)
 	require.NoError(t, b.Release(t.Context(), hold))
 }
@@ -100,7 +101,7 @@ func TestSocket(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedMariaDB(t)
 	var path string
-	require.NoError(t, adminOf(t, server).QueryRowContext(t.Context(), "SELECT @@socket").Scan(&path))
+	require.NoError(t, mysqltest.AdminPool(t, server).QueryRowContext(t.Context(), "SELECT @@socket").Scan(&path))
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("the server is in a container: ", err)
 	}

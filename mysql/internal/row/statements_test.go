@@ -1,0 +1,107 @@
+package row
+
+import (
+	"context"
+	"database/sql/driver"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/mysql/internal/mysqltest"
+)
+
+// Acquire and release of a key that exists take four statements, as bare ones do:
+// the row, the token, the savepoint in place of BEGIN, and the rollback. A heartbeat
+// takes two, and a try that is refused two more than the lock, for the holder's name
+// and the end of the transaction.
+func TestRowStatements(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		c := &countingConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
+		l, err := newLocker(t.Context(), c, Options{}, lock.Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		key := mysqltest.UniqueKey(t)
+		pair := func(acquire func(context.Context, string, ...lock.Option) (lock.Lease, error), key string) []string {
+			return c.during(func() {
+				lease, err := acquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))
+				require.NoError(t, err)
+				require.NoError(t, lease.Release(t.Context()))
+			})
+		}
+		pair(l.TryAcquire, key) // makes the row and the connections
+		require.Len(t, pair(l.TryAcquire, key), 4)
+		require.Len(t, pair(l.Acquire, key), 4)
+
+		other := lockerOn(t, s, Options{}, lock.Options{})
+		held, err := other.TryAcquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))
+		require.NoError(t, err)
+		refusal := func() {
+			_, err := l.TryAcquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))
+			require.ErrorIs(t, err, lock.ErrHeld)
+		}
+		require.Len(t, c.during(refusal), 4, "the try, a look whether it met one that only looks, its end, and who has the key")
+		require.NoError(t, held.Release(t.Context()))
+
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))
+		require.NoError(t, err)
+		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
+		renew := func() {
+			require.NoError(t, lease.Renew(t.Context()))
+			b.address.looks.Wait()
+		}
+		require.Len(t, c.during(renew), 3, "the first one looks at the address")
+		require.Len(t, c.during(renew), 2)
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// countingConnector notes the statements that its connections send.
+type countingConnector struct {
+	*mysqltest.PlainConnector
+	mu   sync.Mutex
+	sent []string
+}
+
+func (c *countingConnector) note(q string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, q)
+}
+
+// during returns the statements of f.
+func (c *countingConnector) during(f func()) []string {
+	c.mu.Lock()
+	c.sent = nil
+	c.mu.Unlock()
+	f()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent
+}
+
+func (c *countingConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.PlainConnector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &countingConn{mysqltest.PlainConn{Conn: conn}, c}, nil
+}
+
+type countingConn struct {
+	mysqltest.PlainConn
+	c *countingConnector
+}
+
+func (c *countingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
+	c.c.note(q)
+	return c.PlainConn.QueryContext(ctx, q, args)
+}
+
+func (c *countingConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	c.c.note(q)
+	return c.PlainConn.ExecContext(ctx, q, args)
+}
