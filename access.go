@@ -18,8 +18,8 @@ func HoldOf(l Lease) (backend.Backend, backend.Hold, bool) {
 		return nil, backend.Hold{}, false
 	}
 	hold := *own.hold
-	if r, ok := own.c.ops.(*reentry); ok && hold.Owner != "" {
-		if hold, ok = r.serverHold(hold); !ok {
+	if r := own.c.counter; r != nil && hold.Owner != "" {
+		if hold, ok = r.ServerHold(hold); !ok {
 			return nil, backend.Hold{}, false
 		}
 	}

@@ -10,18 +10,11 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/reentry"
 )
 
 // closeLimit bounds Close, and one release or clean-up request.
 const closeLimit = 5 * time.Second
-
-// primitives are the atomic steps that leases are made of: the backend itself,
-// or the backend with its holds counted on this side.
-type primitives interface {
-	Try(ctx context.Context, req backend.Request) (backend.Grant, error)
-	Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error)
-	Release(ctx context.Context, hold backend.Hold) error
-}
 
 // client is the Locker on any backend.
 type client struct {
@@ -35,14 +28,14 @@ type client struct {
 
 	// What the backend can do, looked up once. Optional abilities are nil when
 	// they are missing.
-	ops      primitives
+	ops      backend.Backend // the backend itself, or with the holds of owners counted
 	watcher  backend.Watcher
 	queuer   backend.Queuer
 	batch    backend.BatchRenewer
 	parts    backend.Partitioner
 	handOver backend.HandOverer
 	teller   backend.ReleaseTeller
-	counted  bool // the holds of explicit owners are counted on this side
+	counter  *reentry.Counter // of the holds of explicit owners, where that is done on this side
 
 	clock     backend.Clock
 	sched     *scheduler
@@ -123,10 +116,10 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c.teller, _ = backend.As[backend.ReleaseTeller](b)
 	notifier, _ := backend.As[backend.LossNotifier](b)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
-		r := newReentry(b, c.clock)
+		r := reentry.New(b, c.clock)
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.ops, c.counted, c.handOver = r, true, nil
+		c.ops, c.counter, c.handOver = r, r, nil
 		if c.queuer != nil {
 			c.queuer = r
 		}

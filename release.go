@@ -95,7 +95,7 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		repeated = !isAny(err, known) || errors.Is(err, ErrOutcomeUnknown)
 	}
 	send := func(ctx context.Context) (int, error) { return -1, c.ops.Release(ctx, *l.hold) }
-	if c.teller != nil && !(c.counted && l.hold.Owner != "") {
+	if c.teller != nil && !(c.counter != nil && l.hold.Owner != "") {
 		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.hold) }
 	}
 	start := c.clock.Now()

@@ -31,7 +31,7 @@ func (c *client) renewSoon(l *lease) func() {
 
 // batched reports whether the lease may be renewed together with others.
 func (c *client) batched(l *lease) bool {
-	return c.batch != nil && !(c.counted && l.hold.Owner != "")
+	return c.batch != nil && !(c.counter != nil && l.hold.Owner != "")
 }
 
 // takeAlong fills up the batches in which the renewals go that are due, with those that

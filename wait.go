@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/reentry"
 )
 
 // How long a waiter sleeps before it asks the server again without being told
@@ -370,7 +371,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 			if err == nil || a.over(ctx, err) {
 				return l, err
 			}
-			if err == errOwnerHolds {
+			if err == reentry.ErrOwnerHolds {
 				continue
 			}
 			a.c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
@@ -398,7 +399,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 		sent.land(err)
 		return t, err
 	})
-	if err == errOwnerHolds {
+	if err == reentry.ErrOwnerHolds {
 		return nil, err
 	}
 	if err != nil {

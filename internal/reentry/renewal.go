@@ -1,4 +1,4 @@
-package lock
+package reentry
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 // renewal that has it.
 type renewing struct {
 	hold   backend.Hold
-	left   bool          // its caller has gone; guarded by reentry.mu
+	left   bool          // its caller has gone; guarded by Counter.mu
 	answer chan struct{} // closed when v and err are set
 	v      backend.Validity
 	err    error
@@ -21,15 +21,15 @@ func (w *renewing) answered(v backend.Validity, err error) {
 	close(w.answer)
 }
 
-// Renew implements primitives. Whoever gets the turn renews for all who wait then, in
+// Renew implements backend.Backend. Whoever gets the turn renews for all who wait then, in
 // one request: it is sent after each of them has asked, so its answer is as true for
 // them. If each sent its own, those of many holds on a slow server would take so long
 // one after the other that the last came too late.
-func (r *reentry) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+func (r *Counter) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	if hold.Owner == "" {
 		return r.Backend.Renew(ctx, hold)
 	}
-	k := laneKey{hold.Key, hold.Owner}
+	k := ownerKey{hold.Key, hold.Owner}
 	w := &renewing{hold: hold, answer: make(chan struct{})}
 	o := r.refer(k)
 	defer r.drop(k, o)
@@ -51,7 +51,7 @@ func (r *reentry) Renew(ctx context.Context, hold backend.Hold) (backend.Validit
 }
 
 // renewFor renews for w and for all that wait beside it. The caller has the turn.
-func (r *reentry) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
+func (r *Counter) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
 	select {
 	case <-w.answer:
 		return
@@ -59,7 +59,7 @@ func (r *reentry) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
 	}
 	server, others, ok := r.gather(o, w)
 	if !ok {
-		w.answered(backend.Validity{}, ErrNotHeld)
+		w.answered(backend.Validity{}, backend.ErrNotHeld)
 		return
 	}
 	v, err := r.renewBeside(ctx, o, &server, w.hold)
@@ -82,7 +82,7 @@ func (r *reentry) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
 
 // gather returns the server's hold and the renewals that wait beside w, and answers
 // those whose holds have ended. If that of w has, the others wait on.
-func (r *reentry) gather(o *ownerHolds, w *renewing) (server backend.Hold, others []*renewing, ok bool) {
+func (r *Counter) gather(o *ownerHolds, w *renewing) (server backend.Hold, others []*renewing, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.prune(r.clock.Now())
@@ -94,7 +94,7 @@ func (r *reentry) gather(o *ownerHolds, w *renewing) (server backend.Hold, other
 		case o.lives(other.hold):
 			others = append(others, other)
 		default:
-			other.answered(backend.Validity{}, ErrNotHeld)
+			other.answered(backend.Validity{}, backend.ErrNotHeld)
 		}
 	}
 	if !o.lives(w.hold) {

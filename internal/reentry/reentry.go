@@ -1,4 +1,6 @@
-package lock
+// Package reentry counts the holds of explicit owners in front of a backend whose server
+// keeps one hold per key.
+package reentry
 
 import (
 	"context"
@@ -10,31 +12,33 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// reentry counts the holds of explicit owners on this side, for backends whose
-// server keeps one hold per key. The first hold of an owner is the server's; the
+// Counter is the backend with its owners' holds counted on this side. The first hold of an owner is the server's; the
 // others live beside it, each with an expiry of its own, and the server's hold is
 // renewed for as long as any of them is. Entering again asks the server to renew,
 // so that a hold which was lost is never entered.
 //
-// Requests without an owner pass through.
-type reentry struct {
+// Requests without an owner pass through. What the backend can do beyond trying, renewing,
+// releasing and queueing is not to be used for a hold with an owner.
+type Counter struct {
 	backend.Backend
 	queuer backend.Queuer
 	clock  backend.Clock
 	lost   func(id backend.ID, cause error)
 
 	mu     sync.Mutex
-	owners map[laneKey]*ownerHolds
+	owners map[ownerKey]*ownerHolds
 }
+
+type ownerKey struct{ key, owner string }
 
 // ownerHolds are the holds of one owner on one key.
 type ownerHolds struct {
 	// turn serialises what concerns the server's hold; it is a channel because
 	// requests are made while it is taken.
 	turn chan struct{}
-	refs int // guarded by reentry.mu; the entry goes when it is zero and subs is empty
+	refs int // guarded by Counter.mu; the entry goes when it is zero and subs is empty
 
-	// Guarded by reentry.mu.
+	// Guarded by Counter.mu.
 	renewals []*renewing  // that wait for the turn
 	server   backend.Hold // the hold that the server knows; its ID is zero when there is none
 	until    backend.Validity
@@ -51,21 +55,22 @@ type sub struct {
 	ttl    time.Duration
 }
 
-// errOwnerHolds refuses a place in the queue to an owner that holds the key: it
+// ErrOwnerHolds refuses a place in the queue to an owner that holds the key: it
 // would wait for itself.
-var errOwnerHolds = fmt.Errorf("%w: by the same owner", ErrHeld)
+var ErrOwnerHolds = fmt.Errorf("%w: by the same owner", backend.ErrHeld)
 
-func newReentry(b backend.Backend, clock backend.Clock) *reentry {
-	r := &reentry{Backend: b, clock: clock, owners: map[laneKey]*ownerHolds{}}
+// New returns a Counter in front of the backend, whose clock is given.
+func New(b backend.Backend, clock backend.Clock) *Counter {
+	r := &Counter{Backend: b, clock: clock, owners: map[ownerKey]*ownerHolds{}}
 	r.queuer, _ = backend.As[backend.Queuer](b)
 	return r
 }
 
-// serverHold returns the hold on the server that the owner's hold lives on.
-func (r *reentry) serverHold(hold backend.Hold) (backend.Hold, bool) {
+// ServerHold returns the hold on the server that the owner's hold lives on.
+func (r *Counter) ServerHold(hold backend.Hold) (backend.Hold, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o := r.owners[laneKey{hold.Key, hold.Owner}]
+	o := r.owners[ownerKey{hold.Key, hold.Owner}]
 	if o == nil {
 		return backend.Hold{}, false
 	}
@@ -75,14 +80,14 @@ func (r *reentry) serverHold(hold backend.Hold) (backend.Hold, bool) {
 
 // NotifyLoss implements backend.LossNotifier: a loss of the server's hold is a
 // loss of all holds beside it.
-func (r *reentry) NotifyLoss(lost func(id backend.ID, cause error)) {
+func (r *Counter) NotifyLoss(lost func(id backend.ID, cause error)) {
 	r.lost = lost
 	if n, ok := backend.As[backend.LossNotifier](r.Backend); ok {
 		n.NotifyLoss(r.serverLost)
 	}
 }
 
-func (r *reentry) serverLost(id backend.ID, cause error) {
+func (r *Counter) serverLost(id backend.ID, cause error) {
 	r.mu.Lock()
 	for _, o := range r.owners {
 		if o.server.ID == id {
@@ -96,7 +101,7 @@ func (r *reentry) serverLost(id backend.ID, cause error) {
 	r.lost(id, cause)
 }
 
-func (r *reentry) tell(ids []backend.ID, cause error) {
+func (r *Counter) tell(ids []backend.ID, cause error) {
 	for _, id := range ids {
 		r.lost(id, cause)
 	}
@@ -137,7 +142,7 @@ func (o *ownerHolds) beside(hold backend.Hold) (longest, patience time.Duration)
 }
 
 // refer returns the owner's holds, which stay until drop.
-func (r *reentry) refer(k laneKey) *ownerHolds {
+func (r *Counter) refer(k ownerKey) *ownerHolds {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.owners[k]
@@ -150,7 +155,7 @@ func (r *reentry) refer(k laneKey) *ownerHolds {
 }
 
 // enter takes the owner's turn. Without an error the caller owes a leave.
-func (r *reentry) enter(ctx context.Context, k laneKey) (*ownerHolds, error) {
+func (r *Counter) enter(ctx context.Context, k ownerKey) (*ownerHolds, error) {
 	o := r.refer(k)
 	select {
 	case o.turn <- struct{}{}:
@@ -161,12 +166,12 @@ func (r *reentry) enter(ctx context.Context, k laneKey) (*ownerHolds, error) {
 	}
 }
 
-func (r *reentry) leave(k laneKey, o *ownerHolds) {
+func (r *Counter) leave(k ownerKey, o *ownerHolds) {
 	<-o.turn
 	r.drop(k, o)
 }
 
-func (r *reentry) drop(k laneKey, o *ownerHolds) {
+func (r *Counter) drop(k ownerKey, o *ownerHolds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.refs--
@@ -175,12 +180,12 @@ func (r *reentry) drop(k laneKey, o *ownerHolds) {
 	}
 }
 
-// Try implements primitives.
-func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+// Try implements backend.Backend.
+func (r *Counter) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	if req.Owner == "" {
 		return r.Backend.Try(ctx, req)
 	}
-	k := laneKey{req.Key, req.Owner}
+	k := ownerKey{req.Key, req.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
 		return backend.Grant{}, err
@@ -198,14 +203,14 @@ func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 	switch {
 	case server.ID.IsZero():
 	case ending:
-		if err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) }); err != nil && !errors.Is(err, ErrNotHeld) {
+		if err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) }); err != nil && !errors.Is(err, backend.ErrNotHeld) {
 			return backend.Grant{}, err
 		}
 	case n >= backend.MaxHolds && !again:
-		return backend.Grant{}, ErrTooManyHolds
+		return backend.Grant{}, backend.ErrTooManyHolds
 	default:
 		g, err := r.add(ctx, o, server, backend.HoldOf(req))
-		if !errors.Is(err, ErrNotHeld) {
+		if !errors.Is(err, backend.ErrNotHeld) {
 			return g, err
 		}
 		// The old holds are lost, and told so; this request starts anew.
@@ -219,7 +224,7 @@ func (r *reentry) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 
 // begin records the grant of the outermost hold. What is known of an older one is
 // over, since the server has granted the key again.
-func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
+func (r *Counter) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 	r.mu.Lock()
 	delete(o.subs, req.ID)
 	ids := o.clear()
@@ -228,11 +233,11 @@ func (r *reentry) begin(o *ownerHolds, req backend.Request, g backend.Grant) {
 	o.until = g.Validity
 	o.subs = map[backend.ID]sub{req.ID: {g.Sent.Add(req.TTL), req.TTL}}
 	r.mu.Unlock()
-	r.tell(ids, ErrTakenOver)
+	r.tell(ids, backend.ErrTakenOver)
 }
 
 // add renews the server's hold and records a new hold beside it.
-func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.Hold) (backend.Grant, error) {
+func (r *Counter) add(ctx context.Context, o *ownerHolds, server, hold backend.Hold) (backend.Grant, error) {
 	v, err := r.renewBeside(ctx, o, &server, hold)
 	if err != nil {
 		return backend.Grant{}, err
@@ -244,7 +249,7 @@ func (r *reentry) add(ctx context.Context, o *ownerHolds, server, hold backend.H
 
 // renewBeside renews the server's hold on behalf of one beside it, for long enough
 // for all of them: that is its TTL from then on.
-func (r *reentry) renewBeside(ctx context.Context, o *ownerHolds, server *backend.Hold, hold backend.Hold) (backend.Validity, error) {
+func (r *Counter) renewBeside(ctx context.Context, o *ownerHolds, server *backend.Hold, hold backend.Hold) (backend.Validity, error) {
 	r.mu.Lock()
 	var patience time.Duration
 	server.TTL, patience = o.beside(hold)
@@ -261,7 +266,7 @@ func (r *reentry) renewBeside(ctx context.Context, o *ownerHolds, server *backen
 // held.
 func (o *ownerHolds) extended(server backend.Hold, v backend.Validity, hold backend.Hold) (backend.Grant, error) {
 	if o.server.ID != server.ID {
-		return backend.Grant{}, ErrSessionLost // noticed meanwhile
+		return backend.Grant{}, backend.ErrSessionLost // noticed meanwhile
 	}
 	o.server.TTL = server.TTL
 	if v.For > 0 {
@@ -275,12 +280,12 @@ func (o *ownerHolds) extended(server backend.Hold, v backend.Validity, hold back
 }
 
 // renewServer renews the server's hold, and has all holds lost when it is gone.
-func (r *reentry) renewServer(ctx context.Context, o *ownerHolds, server backend.Hold) (backend.Validity, error) {
+func (r *Counter) renewServer(ctx context.Context, o *ownerHolds, server backend.Hold) (backend.Validity, error) {
 	v, err := r.Backend.Renew(ctx, server)
-	if errors.Is(err, ErrNotHeld) {
+	if errors.Is(err, backend.ErrNotHeld) {
 		cause := err
-		if !errors.Is(err, ErrLost) {
-			cause = ErrTakenOver
+		if !errors.Is(err, backend.ErrLost) {
+			cause = backend.ErrTakenOver
 		}
 		r.mu.Lock()
 		ids := o.clear()
@@ -291,10 +296,10 @@ func (r *reentry) renewServer(ctx context.Context, o *ownerHolds, server backend
 	return v, err
 }
 
-// Release implements primitives. The server is told when the last hold ends. A hold
+// Release implements backend.Backend. The server is told when the last hold ends. A hold
 // that is not counted may be on the server all the same; its release keeps nobody's
 // turn, so that the renewals of the others do not wait for an answer.
-func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
+func (r *Counter) Release(ctx context.Context, hold backend.Hold) error {
 	if hold.Owner == "" {
 		return r.Backend.Release(ctx, hold)
 	}
@@ -305,8 +310,8 @@ func (r *reentry) Release(ctx context.Context, hold backend.Hold) error {
 }
 
 // releaseCounted also reports whether that was all that there is to release.
-func (r *reentry) releaseCounted(ctx context.Context, hold backend.Hold) (done bool, err error) {
-	k := laneKey{hold.Key, hold.Owner}
+func (r *Counter) releaseCounted(ctx context.Context, hold backend.Hold) (done bool, err error) {
+	k := ownerKey{hold.Key, hold.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
 		return false, err
@@ -326,7 +331,7 @@ func (r *reentry) releaseCounted(ctx context.Context, hold backend.Hold) (done b
 	case others && ok:
 		return true, nil // they live on the server's hold
 	case others && server.ID == hold.ID:
-		return true, ErrNotHeld
+		return true, backend.ErrNotHeld
 	case !others && !server.ID.IsZero():
 		// The last hold ends, or the last has expired and its server hold remains.
 		err := r.end(ctx, o, func(ctx context.Context) error { return r.Backend.Release(ctx, server) })
@@ -338,12 +343,12 @@ func (r *reentry) releaseCounted(ctx context.Context, hold backend.Hold) (done b
 }
 
 // end ends the server's hold, beside which nothing lives any more.
-func (r *reentry) end(ctx context.Context, o *ownerHolds, release func(context.Context) error) error {
+func (r *Counter) end(ctx context.Context, o *ownerHolds, release func(context.Context) error) error {
 	r.mu.Lock()
 	o.ending = true
 	r.mu.Unlock()
 	err := release(ctx)
-	if err == nil || errors.Is(err, ErrNotHeld) {
+	if err == nil || errors.Is(err, backend.ErrNotHeld) {
 		r.mu.Lock()
 		o.clear()
 		r.mu.Unlock()
@@ -352,11 +357,11 @@ func (r *reentry) end(ctx context.Context, o *ownerHolds, release func(context.C
 }
 
 // Enqueue implements backend.Queuer. An owner that holds the key gets no place.
-func (r *reentry) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+func (r *Counter) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	if req.Owner == "" {
 		return r.queuer.Enqueue(ctx, req)
 	}
-	k := laneKey{req.Key, req.Owner}
+	k := ownerKey{req.Key, req.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
 		return nil, err
@@ -366,37 +371,37 @@ func (r *reentry) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 	holds := !o.server.ID.IsZero()
 	r.mu.Unlock()
 	if holds {
-		return nil, errOwnerHolds
+		return nil, ErrOwnerHolds
 	}
 	t, err := r.queuer.Enqueue(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return &reentryTicket{Ticket: t, r: r, req: req}, nil
+	return &ticket{Ticket: t, r: r, req: req}, nil
 }
 
-type reentryTicket struct {
+type ticket struct {
 	backend.Ticket
-	r   *reentry
+	r   *Counter
 	req backend.Request
 
 	withdrawn bool // guarded by the owner's turn
 }
 
 // Wait implements backend.Ticket.
-func (t *reentryTicket) Wait(ctx context.Context) (backend.Grant, error) {
+func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	g, err := t.Ticket.Wait(ctx)
 	if err != nil {
 		return g, err
 	}
-	k := laneKey{t.req.Key, t.req.Owner}
+	k := ownerKey{t.req.Key, t.req.Owner}
 	o, err := t.r.enter(ctx, k)
 	if err != nil {
 		return backend.Grant{}, err
 	}
 	defer t.r.leave(k, o)
 	if t.withdrawn || t.r.outdated(o, g) {
-		return backend.Grant{}, ErrNotHeld
+		return backend.Grant{}, backend.ErrNotHeld
 	}
 	t.r.begin(o, t.req, g)
 	return g, nil
@@ -404,7 +409,7 @@ func (t *reentryTicket) Wait(ctx context.Context) (backend.Grant, error) {
 
 // outdated reports whether the server has granted the key to the owner again since the
 // grant, which had to wait for the owner's turn and has ended meanwhile.
-func (r *reentry) outdated(o *ownerHolds, g backend.Grant) bool {
+func (r *Counter) outdated(o *ownerHolds, g backend.Grant) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if o.server.ID.IsZero() {
@@ -414,14 +419,14 @@ func (r *reentry) outdated(o *ownerHolds, g backend.Grant) bool {
 }
 
 // MayArrive implements backend.LateTicket.
-func (t *reentryTicket) MayArrive() bool {
+func (t *ticket) MayArrive() bool {
 	l, ok := t.Ticket.(backend.LateTicket)
 	return ok && l.MayArrive()
 }
 
 // Withdraw implements backend.Ticket. A grant beside which the owner has entered
 // meanwhile stays for the others. A place that was not granted keeps nobody's turn.
-func (t *reentryTicket) Withdraw(ctx context.Context) error {
+func (t *ticket) Withdraw(ctx context.Context) error {
 	if done, err := t.withdrawCounted(ctx); done || err != nil {
 		return err
 	}
@@ -429,9 +434,9 @@ func (t *reentryTicket) Withdraw(ctx context.Context) error {
 }
 
 // withdrawCounted also reports whether that was all that there is to withdraw.
-func (t *reentryTicket) withdrawCounted(ctx context.Context) (done bool, err error) {
+func (t *ticket) withdrawCounted(ctx context.Context) (done bool, err error) {
 	r, id := t.r, t.req.ID
-	k := laneKey{t.req.Key, t.req.Owner}
+	k := ownerKey{t.req.Key, t.req.Owner}
 	o, err := r.enter(ctx, k)
 	if err != nil {
 		return false, err

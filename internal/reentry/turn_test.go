@@ -1,4 +1,4 @@
-package lock
+package reentry
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type oneHold struct {
 
 func (o *oneHold) Try(_ context.Context, req backend.Request) (backend.Grant, error) {
 	if !o.holder.IsZero() {
-		return backend.Grant{}, ErrHeld
+		return backend.Grant{}, backend.ErrHeld
 	}
 	o.holder = req.ID
 	return backend.Grant{Token: 1, Holds: 1, Validity: o.valid(req.TTL)}, nil
@@ -27,7 +27,7 @@ func (o *oneHold) Try(_ context.Context, req backend.Request) (backend.Grant, er
 
 func (o *oneHold) Renew(_ context.Context, h backend.Hold) (backend.Validity, error) {
 	if o.holder != h.ID {
-		return backend.Validity{}, ErrNotHeld
+		return backend.Validity{}, backend.ErrNotHeld
 	}
 	v := o.valid(h.TTL)
 	time.Sleep(time.Second)
@@ -36,7 +36,7 @@ func (o *oneHold) Renew(_ context.Context, h backend.Hold) (backend.Validity, er
 
 func (o *oneHold) Release(_ context.Context, h backend.Hold) error {
 	if o.holder != h.ID {
-		return ErrNotHeld
+		return backend.ErrNotHeld
 	}
 	o.holder = backend.ID{}
 	return nil
@@ -53,7 +53,7 @@ func TestRenewalBehindTheReleaseOfItsHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				r := newReentry(&oneHold{}, backend.RuntimeClock())
+				r := New(&oneHold{}, backend.RuntimeClock())
 				r.NotifyLoss(func(backend.ID, error) {})
 				var holds []backend.Hold
 				for range 3 {
@@ -75,7 +75,7 @@ func TestRenewalBehindTheReleaseOfItsHold(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
-				require.ErrorIs(t, answers[1], ErrNotHeld)
+				require.ErrorIs(t, answers[1], backend.ErrNotHeld)
 				require.NoError(t, answers[2])
 				require.NoError(t, r.Release(ctx, holds[0]))
 				require.NoError(t, r.Release(ctx, holds[2]))
