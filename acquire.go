@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // acquisition is one call of Acquire or TryAcquire. All its requests carry the
@@ -22,7 +23,7 @@ type acquisition struct {
 	refusal error         // the last refusal: somebody else holds the key
 	trouble error         // the last error of the server, cleared by any clear answer
 	unknown bool          // a request was sent whose outcome is unknown
-	flight  *flight       // the request that is why unknown is set, if there is but one
+	flight  *call.Flight  // the request that is why unknown is set, if there is but one
 	took    time.Duration // how long the last answer took
 
 	mu     sync.Mutex // guards the rest, and req.ID
@@ -37,7 +38,7 @@ func (a *acquisition) answerLimit() time.Duration { return a.req.TTL - a.req.TTL
 // try asks the server once.
 func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	c := a.c
-	start := c.clock.Now()
+	start := c.server.Clock.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -45,27 +46,23 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	c.notices.expect(req.ID)
 	var g backend.Grant
 	var err error
-	var sent *flight
-	if direct(ctx) {
-		limited, cancel := c.asking.within(a.answerLimit())
-		g, err = c.ops.Try(openContext{limited, ctx}, req)
+	var sent *call.Flight
+	if call.Direct(ctx) {
+		limited, cancel := c.server.Calls.Here(ctx, a.answerLimit())
+		g, err = c.server.Backend.Try(limited, req)
 		cancel()
-		if err != nil && c.open.Err() != nil && !isAny(err, known) {
-			err = ErrClosed
-		}
+		err = c.server.Calls.ClosedIfUnknown(err)
 	} else {
-		sent = newFlight()
-		limited, cancel := context.WithTimeout(ctx, a.answerLimit())
-		g, err = whileOpen(limited, c,
+		sent = call.NewFlight()
+		g, err = call.Ask(ctx, c.server.Calls, a.answerLimit(),
 			func(_ backend.Grant, err error) { a.late(req, err) },
 			func(ctx context.Context) (backend.Grant, error) {
-				g, err := c.ops.Try(ctx, req)
-				sent.land(err)
+				g, err := c.server.Backend.Try(ctx, req)
+				sent.Land(err)
 				return g, err
 			})
-		cancel()
 	}
-	end := c.clock.Now()
+	end := c.server.Clock.Now()
 	a.took = end.Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
@@ -101,7 +98,7 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 			a.trouble = err
 		}
 		return nil, err
-	case isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown):
+	case call.IsDecided(err):
 		a.trouble = err
 		return nil, err
 	}
@@ -109,7 +106,7 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = fmt.Errorf("no answer from the server within %s", a.answerLimit())
 	}
-	err = unknownUnlessKnown(err)
+	err = call.UnknownUnlessKnown(err)
 	if ctx.Err() == nil {
 		// What the server said last is worth more than that the caller gave up.
 		a.trouble = err
@@ -145,14 +142,14 @@ func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, err
 
 // admit schedules a new lease, unless the Locker is closing.
 func (c *client) admit(l *lease) bool {
-	c.sched.mu.Lock()
-	defer c.sched.mu.Unlock()
+	c.server.Sched.Lock()
+	defer c.server.Sched.Unlock()
 	select {
-	case <-c.done:
+	case <-c.server.Calls.Open.Done():
 		return false
 	default:
 	}
-	c.sched.set(l, l.state.renewal())
+	c.server.Sched.Set(l, l.state.renewal())
 	c.expiries.add(l)
 	return true
 }
@@ -161,7 +158,7 @@ func (c *client) admit(l *lease) bool {
 // grant that has no living lease, and will get none by a repeat of the request, is
 // given back.
 func (a *acquisition) late(req backend.Request, err error) {
-	if err != nil && isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown) {
+	if err != nil && call.IsDecided(err) {
 		return
 	}
 	a.mu.Lock()
@@ -174,14 +171,14 @@ func (a *acquisition) late(req backend.Request, err error) {
 	if l != nil && l.hold.ID == req.ID {
 		l.releasedTwice()
 	}
-	a.c.giveBack(backend.HoldOf(req)) // the failed call looks for what arrives later
+	a.c.server.GiveBack(backend.HoldOf(req)) // the failed call looks for what arrives later
 }
 
 // rename gives the acquisition a new id, so that the clean-up of what was sent
 // under the old one cannot hit what is sent from now on.
 func (a *acquisition) rename() {
 	if a.unknown {
-		a.c.release(a.req, a.flight)
+		a.c.server.Undo(a.req, a.flight)
 		a.unknown, a.flight = false, nil
 	}
 	a.c.notices.forget(a.req.ID)
@@ -198,7 +195,7 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	a.mu.Unlock()
 	a.c.notices.forget(a.req.ID)
 	if a.unknown {
-		a.c.release(a.req, a.flight).await()
+		a.c.server.Undo(a.req, a.flight).Await()
 	}
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ErrClosed) {
 		return a.gaveUp(ctxErr)
@@ -208,21 +205,6 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
-}
-
-// release gives back in the background what a request may have been granted, unless
-// only the flight is in doubt and it has never left.
-func (c *client) release(req backend.Request, only *flight) *cleanup {
-	late := func(confirmed error) bool {
-		// What was ended is what was in doubt, if that was one request.
-		return only.mayArrive() && (only == nil || errors.Is(confirmed, ErrNotHeld))
-	}
-	return c.cleanUp(req.Key, req.TTL, late, func(ctx context.Context) error {
-		if only.neverLeft(ctx) {
-			return nil
-		}
-		return c.ops.Release(ctx, backend.HoldOf(req))
-	})
 }
 
 // gaveUp is the error of a call whose context ended before the key was held.
@@ -237,4 +219,14 @@ func (a *acquisition) gaveUp(ctxErr error) error {
 		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 	return err
+}
+
+// doubt notes that something that was sent may have been granted.
+func (a *acquisition) doubt() { a.unknown, a.flight = true, nil }
+
+// doubtOf notes that the doubt, which there was not before, is about this request only.
+func (a *acquisition) doubtOf(f *call.Flight, before bool) {
+	if a.unknown && !before {
+		a.flight = f
+	}
 }

@@ -4,60 +4,44 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 	"github.com/mortiselock/lock/internal/reentry"
+	"github.com/mortiselock/lock/internal/schedule"
 )
-
-// closeLimit bounds Close, and one release or clean-up request.
-const closeLimit = 5 * time.Second
 
 // client is the Locker on any backend.
 type client struct {
+	server     *call.Server
 	backend    backend.Backend
 	guarantees backend.Guarantees
 	ttl        time.Duration
-	log        *slog.Logger
 	observer   Observer
 	host       string
 	pid        int
 
 	// What the backend can do, looked up once. Optional abilities are nil when
 	// they are missing.
-	ops      backend.Backend // the backend itself, or with the holds of owners counted
 	watcher  backend.Watcher
 	queuer   backend.Queuer
 	batch    backend.BatchRenewer
-	parts    backend.Partitioner
 	handOver backend.HandOverer
 	teller   backend.ReleaseTeller
 	counter  *reentry.Counter // of the holds of explicit owners, where that is done on this side
 
-	clock     backend.Clock
-	sched     *scheduler
 	expiries  *expiries
 	lanes     lanes
-	renewers  pool
-	cleaners  pool
-	reporters pool     // of ends that nobody asked for
-	callers   workers  // requests whose callers may stop waiting
-	notices   *notices // nil when the backend notifies nobody
+	renewers  call.Pool
+	reporters call.Pool // of ends that nobody asked for
+	notices   *notices  // nil when the backend notifies nobody
 
 	dueRenewals []dueRenewal // guarded by the scheduler's mutex
 
-	calls   tracker         // calls, requests, clean-ups and reports under way
-	telling tracker         // calls of observer and logger under way
-	open    context.Context // ends when Close begins
-	shut    context.CancelFunc
-	done    <-chan struct{} // of open
-	life    context.Context // ends when Close has finished
-	kill    context.CancelFunc
-	asking  deadlines // of attempts that only Close ends early
-	ending  deadlines // of releases
+	telling call.Tracker // calls of observer and logger under way
 	closed  sync.Once
 }
 
@@ -74,20 +58,12 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c := &client{
 		backend:    b,
 		guarantees: b.Guarantees(),
-		log:        o.Logger,
 		observer:   o.Observer,
 		pid:        os.Getpid(),
-		clock:      backend.SystemClock(),
-		renewers:   pool{limit: 32, urgent: true},
-		cleaners:   pool{limit: 32},
-		reporters:  pool{limit: 32},
+		renewers:   call.Pool{Limit: 32, Urgent: true},
+		reporters:  call.Pool{Limit: 32},
 	}
 	c.host, _ = os.Hostname()
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	} else {
-		c.log = slog.New(openHandler{c.log.Handler(), &c.telling})
-	}
 	if o.TTL == 0 {
 		c.ttl = c.guarantees.NearestTTL(DefaultTTL)
 	} else if err := c.guarantees.CheckTTL(o.TTL); err != nil {
@@ -95,31 +71,29 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	} else {
 		c.ttl = o.TTL
 	}
-	if clocked, ok := backend.As[backend.Clocked](b); ok {
-		c.clock = clocked.Clock()
+	log := slog.New(slog.DiscardHandler)
+	if o.Logger != nil {
+		log = slog.New(openHandler{o.Logger.Handler(), &c.telling})
 	}
-	c.sched = newScheduler(c.clock)
-	c.expiries = &expiries{clock: c.clock, armed: never, begin: c.calls.follow, after: c.afterExpiry}
-	c.sched.before, c.sched.along = c.expiries.run, c.takeAlong
-	c.open, c.shut = context.WithCancel(context.Background())
-	c.done = c.open.Done()
-	c.life, c.kill = context.WithCancel(context.Background())
-	c.asking.parent, c.ending.parent = c.open, c.life
-	c.callers = newWorkers(c.life.Done())
+	clock := backend.SystemClock()
+	if clocked, ok := backend.As[backend.Clocked](b); ok {
+		clock = clocked.Clock()
+	}
+	c.server = call.NewServer(b, clock, log)
+	c.expiries = &expiries{clock: clock, armed: schedule.Never, begin: c.server.Calls.Follow, after: c.afterExpiry}
+	c.server.Sched.Before, c.server.Sched.Along = c.expiries.run, c.takeAlong
 	c.lanes.m = map[laneKey]*lane{}
-	c.ops = b
 	c.watcher, _ = backend.As[backend.Watcher](b)
 	c.queuer, _ = backend.As[backend.Queuer](b)
 	c.batch, _ = backend.As[backend.BatchRenewer](b)
-	c.parts, _ = backend.As[backend.Partitioner](b)
 	c.handOver, _ = backend.As[backend.HandOverer](b)
 	c.teller, _ = backend.As[backend.ReleaseTeller](b)
 	notifier, _ := backend.As[backend.LossNotifier](b)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
-		r := reentry.New(b, c.clock)
+		r := reentry.New(b, clock)
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.ops, c.counter, c.handOver = r, r, nil
+		c.server.Backend, c.counter, c.handOver = r, r, nil
 		if c.queuer != nil {
 			c.queuer = r
 		}
@@ -149,7 +123,7 @@ func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Le
 	if err != nil {
 		return nil, err
 	}
-	defer c.calls.done()
+	defer c.server.Calls.Done()
 	l, err := a.try(ctx)
 	if err != nil {
 		return nil, a.fail(ctx, err)
@@ -163,7 +137,7 @@ func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease
 	if err != nil {
 		return nil, err
 	}
-	defer c.calls.done()
+	defer c.server.Calls.Done()
 	l, err := a.acquire(ctx)
 	if err != nil {
 		return nil, a.fail(ctx, err)
@@ -172,7 +146,7 @@ func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease
 }
 
 // begin checks what can be checked before anything is sent. Without an error the
-// caller owes a calls.done.
+// caller owes a Calls.Done.
 func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisition, error) {
 	if err := ValidateKey(key); err != nil {
 		return nil, err
@@ -195,7 +169,7 @@ func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisi
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock: acquiring %q: %w", key, err)
 	}
-	if !c.calls.add() {
+	if !c.server.Calls.Add() {
 		return nil, ErrClosed
 	}
 	return &acquisition{
@@ -220,12 +194,12 @@ func (c *client) ended(l *lease, cause error, lost bool) {
 	}
 	// Not before the context's end: the clean-up lets others have the key.
 	l.giveBack()
-	if c.observer == nil && !c.log.Enabled(context.Background(), slog.LevelWarn) {
-		c.calls.done()
+	if c.observer == nil && !c.server.Log.Enabled(context.Background(), slog.LevelWarn) {
+		c.server.Calls.Done()
 		return
 	}
-	c.reporters.run("", poolPatience, func() {
-		defer c.calls.done()
+	c.reporters.Run("", call.Patience, func() {
+		defer c.server.Calls.Done()
 		c.reportEnd(l, cause)
 	})
 }
@@ -235,17 +209,17 @@ func (c *client) ended(l *lease, cause error, lost bool) {
 func (c *client) afterExpiry(ended []*lease) {
 	for _, l := range ended {
 		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
-		c.calls.done()
+		c.server.Calls.Done()
 	}
 }
 
 // reportEnd tells log and observer about a hold that ended without a release.
 func (c *client) reportEnd(l *lease, cause error) {
-	e := Event{Kind: EventLoss, Key: l.hold.Key, Token: l.hold.Token, Duration: c.clock.Now().Sub(l.since), Err: cause}
+	e := Event{Kind: EventLoss, Key: l.hold.Key, Token: l.hold.Token, Duration: c.server.Clock.Now().Sub(l.since), Err: cause}
 	if cause == ErrClosed {
 		e.Kind = EventRelease
 	} else {
-		c.log.Warn("lock lost", "key", e.Key, "token", e.Token, "cause", cause, "held", e.Duration)
+		c.server.Log.Warn("lock lost", "key", e.Key, "token", e.Token, "cause", cause, "held", e.Duration)
 	}
 	c.observe(context.Background(), e)
 }
@@ -254,28 +228,28 @@ func (c *client) reportEnd(l *lease, cause error) {
 func (c *client) Close() error {
 	var err error
 	c.closed.Do(func() {
-		c.calls.close()
-		c.shut()
+		c.server.Calls.Close()
+		c.server.Calls.Shut()
 		c.endLeases()
-		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		limit, cancel := context.WithTimeout(context.Background(), call.Limit)
 		defer cancel()
 		for stopped := false; !stopped; {
 			select {
-			case <-c.calls.idle():
+			case <-c.server.Calls.Idle():
 				// A lease that ended just now may have something to clean up.
-				stopped = c.sched.stopIf(c.calls.none)
+				stopped = c.server.Sched.StopIf(c.server.Calls.None)
 			case <-limit.Done():
-				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, closeLimit)
-				stopped = c.sched.stopIf(func() bool { return true })
+				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, call.Limit)
+				stopped = c.server.Sched.StopIf(func() bool { return true })
 			}
 		}
-		c.kill()
+		c.server.Calls.Kill()
 		if cerr := c.backend.Close(); cerr != nil && err == nil {
 			err = fmt.Errorf("lock: closing the backend: %w", cerr)
 		}
-		c.telling.close()
+		c.telling.Close()
 		select {
-		case <-c.telling.idle():
+		case <-c.telling.Idle():
 		case <-limit.Done():
 		}
 	})
@@ -284,7 +258,7 @@ func (c *client) Close() error {
 
 // endLeases ends every lease with the cause ErrClosed, and then schedules the releases.
 func (c *client) endLeases() {
-	c.sched.mu.Lock()
+	c.server.Sched.Lock()
 	leases := c.expiries.all()
 	acts := make([]action, len(leases))
 	causes := make([]error, len(leases))
@@ -292,16 +266,11 @@ func (c *client) endLeases() {
 		acts[i] = l.apply(func(h *hold, _ backend.Instant) action { return h.close() })
 		causes[i] = l.state.cause
 	}
-	c.sched.mu.Unlock()
+	c.server.Sched.Unlock()
 	for i, l := range leases {
 		l.end(causes[i])
 	}
 	for i, l := range leases {
 		l.carryOut(acts[i], causes[i])
 	}
-}
-
-// between returns a random duration from d to d plus a quarter of it.
-func between(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Float64()*float64(d)/4)
 }

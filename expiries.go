@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // expiries ends the contexts of all leases of a Locker at their deadlines, from one
@@ -20,7 +21,7 @@ type expiries struct {
 	after func(ended []*lease) // is called when all that is due has ended; it tells the server
 
 	mu      sync.Mutex
-	line    timeline[*lease]
+	line    schedule.Timeline[*lease]
 	timer   *time.Timer
 	armed   backend.Instant // when the timer fires, or never
 	busy    bool            // run is under way, and will arm the timer
@@ -41,7 +42,7 @@ func (x *expiries) add(l *lease) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	at, _ := l.term.read()
-	x.line.set(l, &l.expiry, at)
+	x.line.Set(l, &l.expiry, at)
 	if at < x.armed && !x.busy {
 		x.arm()
 	}
@@ -51,28 +52,24 @@ func (x *expiries) add(l *lease) {
 func (x *expiries) remove(l *lease) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.line.set(l, &l.expiry, never)
+	x.line.Set(l, &l.expiry, schedule.Never)
 }
 
 // all returns the leases that have not ended.
 func (x *expiries) all() []*lease {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := make([]*lease, len(x.line.items))
-	for i, item := range x.line.items {
-		out[i] = item.e
-	}
-	return out
+	return x.line.All()
 }
 
 // arm sets the timer for the first lease. The mutex is held.
 func (x *expiries) arm() {
-	x.armed = never
-	if x.line.first() == never {
+	x.armed = schedule.Never
+	if x.line.First() == schedule.Never {
 		return
 	}
 	now := x.clock.Now()
-	sleep := min(max(x.line.first().Sub(now), 0), maxSleep)
+	sleep := min(max(x.line.First().Sub(now), 0), schedule.MaxSleep)
 	x.armed = now.Add(sleep)
 	if x.timer == nil {
 		x.timer = time.AfterFunc(sleep, func() { x.run() })
@@ -110,16 +107,16 @@ func (x *expiries) run() bool {
 func (x *expiries) due() []*lease {
 	var due []*lease
 	now := x.clock.Now()
-	for x.line.first() <= now && len(due) < expireAtOnce {
-		l := x.line.items[0].e
+	for x.line.First() <= now && len(due) < expireAtOnce {
+		l := x.line.Peek()
 		switch at, over := l.term.read(); {
 		case over:
 			// Somebody else has found it over, and does the rest.
-			x.line.pop()
+			x.line.Pop()
 		case at > now:
-			x.line.set(l, &l.expiry, at) // it was renewed
+			x.line.Set(l, &l.expiry, at) // it was renewed
 		case l.term.end(at):
-			x.line.pop()
+			x.line.Pop()
 			x.begin()
 			due = append(due, l)
 		}
@@ -132,7 +129,7 @@ func (x *expiries) due() []*lease {
 func (x *expiries) tell() {
 	for {
 		x.mu.Lock()
-		if len(x.ended) == 0 || x.busy || x.line.first() <= x.clock.Now() {
+		if len(x.ended) == 0 || x.busy || x.line.First() <= x.clock.Now() {
 			x.telling = false
 			if len(x.ended) == 0 {
 				x.ended = nil
@@ -175,7 +172,7 @@ func (c leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	if at, over := c.l.term.read(); !over && c.l.c.clock.Now() < at {
+	if at, over := c.l.term.read(); !over && c.l.c.server.Clock.Now() < at {
 		return nil
 	}
 	c.l.expire()

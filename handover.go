@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // offer is the readiness of a waiting acquisition to be granted the key by the
@@ -95,7 +96,7 @@ func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
 		return h, nil
 	case <-ctx.Done():
 		gaveUp = ctx.Err()
-	case <-c.done:
+	case <-c.server.Calls.Open.Done():
 		gaveUp = ErrClosed
 	}
 	if !o.settled.CompareAndSwap(false, true) {
@@ -108,8 +109,8 @@ func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
 func (o *offer) answer(c *client, h handed) {
 	if o.settled.CompareAndSwap(false, true) {
 		o.taken <- h
-	} else if h.err == nil || !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown) {
-		c.release(o.req, nil)
+	} else if h.err == nil || !call.IsDecided(h.err) {
+		c.server.Undo(o.req, nil)
 	}
 }
 
@@ -119,13 +120,13 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 	switch {
 	case h.err == nil:
 		w.handedOver = true
-		l, _ = w.a.granted(h.grant, w.a.c.clock.Now()) // a grant that comes too late is asked for again
+		l, _ = w.a.granted(h.grant, w.a.c.server.Clock.Now()) // a grant that comes too late is asked for again
 		if l != nil {
 			l.run = h.run
 		}
 	case errors.Is(h.err, ErrHeld):
 		left = true
-	case !isAny(h.err, known) || errors.Is(h.err, ErrOutcomeUnknown):
+	case !call.IsDecided(h.err):
 		w.a.doubt()
 	}
 	return l, left
@@ -136,13 +137,13 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 // a plain release has to follow.
 func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, direct bool) (bool, error) {
 	c := l.c
-	start := c.clock.Now()
+	start := c.server.Clock.Now()
 	var g backend.Grant
 	var err error
 	if direct {
 		g, err = c.handOver.HandOver(ctx, *l.hold, o.req)
 	} else {
-		g, err = bounded(ctx, c, giveUp,
+		g, err = call.Bounded(ctx, c.server.Calls, giveUp,
 			func(_ backend.Grant, err error) { o.a.late(o.req, err) },
 			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, *l.hold, o.req) })
 	}

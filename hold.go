@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // hold is the life of one hold as a pure state machine: what happened and when
@@ -67,7 +68,7 @@ func retryPeriod(ttl time.Duration, roll float64) time.Duration {
 
 // newHold begins the life of a grant.
 func newHold(ttl time.Duration, v backend.Validity, now backend.Instant, renew bool, maxHold time.Duration, roll float64) hold {
-	h := hold{ttl: ttl, deadline: v.Until(), limit: never, renewAt: never}
+	h := hold{ttl: ttl, deadline: v.Until(), limit: schedule.Never, renewAt: schedule.Never}
 	if renew {
 		h.renewAt = v.Sent.Add(renewalPeriod(ttl, v.For, roll))
 	}
@@ -84,7 +85,7 @@ func (h *hold) wake() backend.Instant { return min(h.ends(), h.renewal()) }
 // it is over.
 func (h *hold) ends() backend.Instant {
 	if h.phase != phaseHeld {
-		return never
+		return schedule.Never
 	}
 	return min(h.deadline, h.limit)
 }
@@ -92,7 +93,7 @@ func (h *hold) ends() backend.Instant {
 // renewal is when the next renewal is to be sent, or never.
 func (h *hold) renewal() backend.Instant {
 	if h.phase != phaseHeld {
-		return never
+		return schedule.Never
 	}
 	return h.renewAt
 }
@@ -129,7 +130,7 @@ func (h *hold) renewed(now backend.Instant, v backend.Validity, roll float64) ac
 		return 0
 	}
 	h.deadline = max(h.deadline, v.Until())
-	if h.renewAt != never {
+	if h.renewAt != schedule.Never {
 		h.renewAt = max(v.Sent.Add(renewalPeriod(h.ttl, v.For, roll)), now)
 	}
 	return 0
@@ -144,7 +145,7 @@ func (h *hold) failed(now backend.Instant, roll float64) action {
 	if now >= h.deadline {
 		return h.lose(backend.ErrExpired)
 	}
-	if h.renewAt != never {
+	if h.renewAt != schedule.Never {
 		h.renewAt = min(h.renewAt, now.Add(retryPeriod(h.ttl, roll)/2))
 	}
 	return 0

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // holdModel is what a hold must be, written down independently: a deadline that
@@ -46,7 +47,7 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 		renew := rapid.Bool().Draw(t, "renew")
 		roll := func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "roll") }
 		h := newHold(ttl, backend.Validity{Sent: now, For: backend.ValidFor(ttl)}, now, renew, maxHold, roll())
-		m := holdModel{ttl: ttl, deadline: now.Add(backend.ValidFor(ttl)), limit: never}
+		m := holdModel{ttl: ttl, deadline: now.Add(backend.ValidFor(ttl)), limit: schedule.Never}
 		if maxHold > 0 {
 			m.limit = now.Add(maxHold)
 		}
@@ -138,7 +139,7 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 				t.Fatal("a renewal was sent that nobody may send")
 			case !m.over && h.wake() > m.deadline:
 				t.Fatalf("it sleeps until %d, beyond its deadline %d", h.wake(), m.deadline)
-			case m.over && h.wake() != never:
+			case m.over && h.wake() != schedule.Never:
 				t.Fatal("a hold that is over wakes again")
 			}
 		}

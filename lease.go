@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // lease is the Lease of this package: a hold, its context and its places among the
@@ -42,7 +44,7 @@ type lease struct {
 // newLease begins the hold.
 func (c *client) newLease(h backend.Hold, g backend.Grant, s Settings, now backend.Instant) *lease {
 	h.Token = g.Token
-	l := &lease{c: c, hold: &h, since: now, auto: !s.NoRenewal, late: g.MayArrive, part: c.partition(h.Key)}
+	l := &lease{c: c, hold: &h, since: now, auto: !s.NoRenewal, late: g.MayArrive, part: c.server.Partition(h.Key)}
 	ctx, end := context.WithCancelCause(context.Background())
 	l.ctx, l.end = leaseContext{ctx, l}, end
 	l.state = newHold(h.TTL, g.Validity, now, !s.NoRenewal, s.MaxHold, rand.Float64())
@@ -68,15 +70,15 @@ func (l *lease) LogValue() slog.Value {
 
 func (l *lease) Deadline() (time.Time, bool) {
 	at, _ := l.term.read()
-	return time.Now().Add(at.Sub(l.c.clock.Now())), true
+	return time.Now().Add(at.Sub(l.c.server.Clock.Now())), true
 }
 
 // place and due make a lease an entry of the scheduler, for its renewals.
-func (l *lease) place() *int32 { return &l.next }
+func (l *lease) Place() *int32 { return &l.next }
 
-func (l *lease) due(now backend.Instant) (backend.Instant, func()) {
+func (l *lease) Due(now backend.Instant) (backend.Instant, func()) {
 	if now >= l.state.ends() {
-		return never, nil // expiries ends it
+		return schedule.Never, nil // expiries ends it
 	}
 	var todo func()
 	if l.state.tick(now, rand.Float64())&actRenew != 0 {
@@ -88,10 +90,10 @@ func (l *lease) due(now backend.Instant) (backend.Instant, func()) {
 // step applies an event to the hold under the mutex, and carries out what follows when
 // that ends it.
 func (l *lease) step(event func(h *hold, now backend.Instant) action) {
-	l.c.sched.mu.Lock()
+	l.c.server.Sched.Lock()
 	act := l.apply(event)
 	cause := l.state.cause
-	l.c.sched.mu.Unlock()
+	l.c.server.Sched.Unlock()
 	l.carryOut(act, cause)
 }
 
@@ -99,31 +101,31 @@ func (l *lease) step(event func(h *hold, now backend.Instant) action) {
 // scheduler's mutex is held; the caller owes a carryOut. A hold whose term was over
 // before the event is lost, whatever the event says.
 func (l *lease) apply(event func(h *hold, now backend.Instant) action) action {
-	s := l.c.sched
+	s := l.c.server.Sched
 	if l.state.phase != phaseHeld {
-		return event(&l.state, s.clock.Now())
+		return event(&l.state, l.c.server.Clock.Now())
 	}
 	var act action
 	for {
 		at, over := l.term.read()
 		state := l.state
 		if over {
-			act = state.tick(max(at, s.clock.Now()), 0)
+			act = state.tick(max(at, l.c.server.Clock.Now()), 0)
 			l.state = state
 			break
 		}
-		act = event(&state, s.clock.Now())
-		if ends := state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
+		act = event(&state, l.c.server.Clock.Now())
+		if ends := state.ends(); ends != schedule.Never && l.term.move(at, ends) || ends == schedule.Never && l.term.end(at) {
 			l.state = state
 			break
 		}
 	}
-	s.set(l, l.state.renewal())
+	s.Set(l, l.state.renewal())
 	if l.state.phase != phaseHeld {
 		l.c.expiries.remove(l)
 	}
 	if act&actCleanUp != 0 {
-		l.c.calls.follow() // Close waits until the clean-up is scheduled, and then for itself
+		l.c.server.Calls.Follow() // Close waits until the clean-up is scheduled, and then for itself
 	}
 	return act
 }
@@ -149,42 +151,42 @@ func (l *lease) expired() error {
 // ended it just now, the context may not have followed yet; and where a renewal has moved
 // the deadline since the caller looked, nothing ends.
 func (l *lease) expire() {
-	if at, over := l.term.read(); !over && l.c.clock.Now() >= at && l.term.end(at) {
+	if at, over := l.term.read(); !over && l.c.server.Clock.Now() >= at && l.term.end(at) {
 		l.end(l.expired())
 		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
 		return
 	}
-	l.c.sched.mu.Lock()
+	l.c.server.Sched.Lock()
 	ph, cause := l.state.phase, l.state.cause
-	l.c.sched.mu.Unlock()
+	l.c.server.Sched.Unlock()
 	switch at, over := l.term.read(); {
 	case ph != phaseHeld:
 		l.end(cause)
 	case over:
 		l.end(l.expired())
-	case l.c.clock.Now() >= at:
+	case l.c.server.Clock.Now() >= at:
 		l.expire()
 	}
 }
 
 // Renew extends the hold now.
 func (l *lease) Renew(ctx context.Context) error {
-	start := l.c.clock.Now()
+	start := l.c.server.Clock.Now()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := l.ended(); err != nil {
 		return err
 	}
-	if !l.c.calls.add() {
+	if !l.c.server.Calls.Add() {
 		return &endedError{key: l.hold.Key, cause: ErrClosed}
 	}
-	defer l.c.calls.done()
+	defer l.c.server.Calls.Done()
 	// Without an answer the wait ends with the hold, Close included.
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	v, err := bounded(limited, l.c, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
-		return l.c.ops.Renew(ctx, *l.hold)
+	v, err := call.Bounded(limited, l.c.server.Calls, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
+		return l.c.server.Backend.Renew(ctx, *l.hold)
 	})
 	l.c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 	if err == nil {
@@ -193,7 +195,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	if ended := l.ended(); ended != nil {
 		return ended
 	}
-	return fmt.Errorf("lock: renewing %q: %w", l.hold.Key, unknownUnlessKnown(err))
+	return fmt.Errorf("lock: renewing %q: %w", l.hold.Key, call.UnknownUnlessKnown(err))
 }
 
 // ended returns why the hold is over, matching ErrNotHeld, or nil while it goes

@@ -34,10 +34,10 @@ func TestFirstLookTellsWhileTheTimerIsStillAtIt(t *testing.T) {
 	held, err := locker.TryAcquire(t.Context(), "k", WithTTL(time.Hour), WithoutRenewal())
 	require.NoError(t, err)
 	l := held.(*lease)
-	past := l.c.clock.Now()
-	l.c.sched.mu.Lock()
+	past := l.c.server.Clock.Now()
+	l.c.server.Sched.Lock()
 	l.state.deadline = past
-	l.c.sched.mu.Unlock()
+	l.c.server.Sched.Unlock()
 	l.term.begin(past)
 	at, _ := l.term.read()
 	require.True(t, l.term.end(at))

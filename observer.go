@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // Observer is told what happens in a Locker, for metrics and traces. It is
@@ -65,24 +67,24 @@ type Event struct {
 
 // observe tells the observer, until Close has returned.
 func (c *client) observe(ctx context.Context, e Event) {
-	if c.observer == nil || !c.telling.add() {
+	if c.observer == nil || !c.telling.Add() {
 		return
 	}
-	defer c.telling.done()
+	defer c.telling.Done()
 	c.observer(ctx, e)
 }
 
 // openHandler hands log records on until Close has returned.
 type openHandler struct {
 	slog.Handler
-	telling *tracker
+	telling *call.Tracker
 }
 
 func (h openHandler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.telling.add() {
+	if !h.telling.Add() {
 		return nil
 	}
-	defer h.telling.done()
+	defer h.telling.Done()
 	return h.Handler.Handle(ctx, r)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // Release implements Lease.
@@ -15,7 +16,7 @@ func (l *lease) Release(ctx context.Context) error {
 	if c.observer != nil {
 		c.observe(ctx, Event{
 			Kind: EventRelease, Key: l.hold.Key, Token: l.hold.Token,
-			Duration: c.clock.Now().Sub(l.since), Err: err,
+			Duration: c.server.Clock.Now().Sub(l.since), Err: err,
 		})
 	}
 	return err
@@ -37,17 +38,17 @@ func (l *lease) release(ctx context.Context) error {
 			return fmt.Errorf("lock: releasing %q: another Release is still waiting for the server: %w: %w", l.hold.Key, ErrOutcomeUnknown, ctx.Err())
 		}
 	}
-	defer l.c.calls.done()
+	defer l.c.server.Calls.Done()
 	err := l.sendRelease(ctx)
 	return l.endRelease(err)
 }
 
 // beginRelease ends the hold on this side. It returns the end of another release
 // to wait for, or settled and the final result when there is nothing to send, or
-// nothing when the caller is the one to send and owes a calls.done.
+// nothing when the caller is the one to send and owes a Calls.Done.
 func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
-	s := l.c.sched
-	s.mu.Lock()
+	s := l.c.server.Sched
+	s.Lock()
 	act := l.apply(func(h *hold, now backend.Instant) action { return h.release(now) })
 	cause := l.state.cause
 	switch l.state.phase {
@@ -59,14 +60,14 @@ func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 		switch {
 		case l.releasing != nil:
 			turn = l.releasing
-		case s.stopped:
+		case s.Stopped():
 			settled, err = true, fmt.Errorf("%w: releasing %q was not confirmed before; the lease ends within its TTL: %w", ErrOutcomeUnknown, l.hold.Key, ErrClosed)
 		default:
-			l.c.calls.follow()
+			l.c.server.Calls.Follow()
 			l.releasing = make(chan struct{})
 		}
 	}
-	s.mu.Unlock()
+	s.Unlock()
 	l.carryOut(act, cause)
 	return turn, settled, err
 }
@@ -76,50 +77,49 @@ func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 // the request goes on.
 func (l *lease) sendRelease(ctx context.Context) error {
 	c := l.c
-	limited, cancel := c.ending.within(closeLimit)
+	detached, cancel := c.server.Calls.Detached(ctx)
 	defer cancel()
-	var detached context.Context = openContext{limited, ctx}
 	giveUp := ctx.Done()
 	if ctx.Err() != nil {
 		giveUp = nil
 	}
 	repeated := false
 	if o := l.takeOffer(); o != nil {
-		done, err := l.releaseTo(detached, o, giveUp, direct(ctx))
+		done, err := l.releaseTo(detached, o, giveUp, call.Direct(ctx))
 		if done {
 			return err
 		}
-		if err == errStopped {
+		if err == call.ErrStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
-		repeated = !isAny(err, known) || errors.Is(err, ErrOutcomeUnknown)
+		repeated = !call.IsDecided(err)
 	}
-	send := func(ctx context.Context) (int, error) { return -1, c.ops.Release(ctx, *l.hold) }
+	send := func(ctx context.Context) (int, error) { return -1, c.server.Backend.Release(ctx, *l.hold) }
 	if c.teller != nil && !(c.counter != nil && l.hold.Owner != "") {
 		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.hold) }
 	}
-	start := c.clock.Now()
+	start := c.server.Clock.Now()
 	t := l.openTurn()
 	defer l.closeTurn(t)
 	for tries := 1; ; tries++ {
 		var others int
 		var err error
-		if direct(ctx) {
+		if call.Direct(ctx) {
 			others, err = send(detached)
 		} else {
-			others, err = bounded(detached, c, giveUp, nil, send)
+			others, err = call.Bounded(detached, c.server.Calls, giveUp, nil, send)
 		}
 		if err == nil && c.queuer == nil {
-			l.leaveTurn(t, others, c.clock.Now().Sub(start))
+			l.leaveTurn(t, others, c.server.Clock.Now().Sub(start))
 		}
-		if err == errStopped {
+		if err == call.ErrStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
 		if (repeated || tries > 1) && errors.Is(err, ErrNotHeld) {
 			// The first request, whose answer was lost, has done it.
 			return nil
 		}
-		if err == nil || tries == 2 || isAny(err, known) || detached.Err() != nil {
+		if err == nil || tries == 2 || call.IsKnown(err) || detached.Err() != nil {
 			return err
 		}
 	}
@@ -128,9 +128,9 @@ func (l *lease) sendRelease(ctx context.Context) error {
 // releasedTwice says that a clean-up is going to end the hold too, so that a release
 // under way which finds no hold is no loss.
 func (l *lease) releasedTwice() {
-	s := l.c.sched
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s := l.c.server.Sched
+	s.Lock()
+	defer s.Unlock()
 	l.unsettled = true
 }
 
@@ -148,16 +148,16 @@ func (l *lease) endRelease(err error) error {
 // granted.
 func (l *lease) giveBack() {
 	c := l.c
-	c.cleanUp(l.hold.Key, l.hold.TTL, func(error) bool { return l.late }, func(ctx context.Context) error {
-		return c.ops.Release(ctx, *l.hold)
+	c.server.CleanUp(l.hold.Key, l.hold.TTL, func(error) bool { return l.late }, func(ctx context.Context) error {
+		return c.server.Backend.Release(ctx, *l.hold)
 	})
 }
 
 // concludeRelease also reports whether the release has to be repeated.
 func (l *lease) concludeRelease(err error) (again bool, _ error) {
-	s := l.c.sched
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s := l.c.server.Sched
+	s.Lock()
+	defer s.Unlock()
 	close(l.releasing)
 	l.releasing = nil
 	repeated := l.unsettled
@@ -174,7 +174,7 @@ func (l *lease) concludeRelease(err error) (again bool, _ error) {
 		cause := err
 		if !errors.Is(err, ErrLost) {
 			cause = ErrTakenOver
-			if s.clock.Now() >= l.state.deadline {
+			if l.c.server.Clock.Now() >= l.state.deadline {
 				cause = ErrExpired
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // batchSize is how many renewals share one round trip where the backend can.
@@ -53,24 +55,16 @@ func (c *client) takeAlong(now backend.Instant) {
 		total--
 		window = max(window, soon(d.l))
 	}
-	var others []timed[entry]
-	for line := &c.sched.entries; total > 0 && len(others) < 4*batchSize && line.first() <= now.Add(window); {
-		x := line.items[0]
-		line.pop()
-		l, ok := x.e.(*lease)
-		if !ok || room[l.part] == 0 || !c.batched(l) || x.at > now.Add(soon(l)) || now >= l.state.ends() {
-			others = append(others, x)
-			continue
+	c.server.Sched.Early(now.Add(window), total, 4*batchSize, func(e schedule.Entry, at backend.Instant) (backend.Instant, bool) {
+		l, ok := e.(*lease)
+		if !ok || room[l.part] == 0 || !c.batched(l) || at > now.Add(soon(l)) || now >= l.state.ends() {
+			return at, false
 		}
 		room[l.part]--
-		total--
 		l.state.renewAt = min(l.state.renewAt, now)
-		next, _ := l.due(now) // it is not the first, so it sends nothing
-		line.set(l, &l.next, next)
-	}
-	for _, x := range others {
-		c.sched.entries.set(x.e, x.place, x.at)
-	}
+		next, _ := l.Due(now) // it is not the first, so it sends nothing
+		return next, true
+	})
 }
 
 // soon is how much earlier than it is due a renewal may be sent.
@@ -80,22 +74,22 @@ func soon(l *lease) time.Duration { return l.hold.TTL / 100 }
 // pool. A renewal that hangs keeps its goroutine until its context ends, and its place
 // for a moment; the deadlines do not depend on them.
 func (c *client) sendRenewals() {
-	c.sched.mu.Lock()
+	c.server.Sched.Lock()
 	due := c.dueRenewals
 	c.dueRenewals = nil
-	c.sched.mu.Unlock()
+	c.server.Sched.Unlock()
 	together := map[string][]*lease{}
 	for _, d := range due {
-		l, part := d.l, c.partition(d.l.hold.Key)
+		l, part := d.l, c.server.Partition(d.l.hold.Key)
 		if part != d.part {
-			c.sched.mu.Lock()
+			c.server.Sched.Lock()
 			l.part = part
-			c.sched.mu.Unlock()
+			c.server.Sched.Unlock()
 		}
 		if c.batched(l) {
 			together[part] = append(together[part], l)
 		} else {
-			c.renewers.run(part, hangsAfter(l), func() { c.renew(l) })
+			c.renewers.Run(part, hangsAfter(l), func() { c.renew(l) })
 		}
 	}
 	for part, due := range together {
@@ -104,7 +98,7 @@ func (c *client) sendRenewals() {
 			if len(some) == 1 {
 				send = func() { c.renew(some[0]) }
 			}
-			c.renewers.run(part, hangsAfter(some...), send)
+			c.renewers.Run(part, hangsAfter(some...), send)
 		}
 	}
 }
@@ -112,37 +106,29 @@ func (c *client) sendRenewals() {
 // hangsAfter is how long the renewal of some leases may take before it is taken to
 // hang: little to those with a short TTL.
 func hangsAfter(leases ...*lease) time.Duration {
-	d := poolPatience
+	d := call.Patience
 	for _, l := range leases {
 		d = min(d, l.hold.TTL/30)
 	}
 	return d
 }
 
-// partition names what serves the key.
-func (c *client) partition(key string) string {
-	if c.parts == nil {
-		return ""
-	}
-	return c.parts.Partition(key)
-}
-
 // renewalContext bounds one renewal by a third of the TTL, so that at least two
 // can fail before the deadline, and like every request.
 func (c *client) renewalContext(ttl time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.life, min(ttl/3, closeLimit))
+	return context.WithTimeout(c.server.Calls.Life, min(ttl/3, call.Limit))
 }
 
 func (c *client) renew(l *lease) {
-	if l.ctx.Err() != nil || !c.calls.add() {
+	if l.ctx.Err() != nil || !c.server.Calls.Add() {
 		return
 	}
-	defer c.calls.done()
+	defer c.server.Calls.Done()
 	ctx, cancel := c.renewalContext(l.hold.TTL)
 	defer cancel()
-	start := c.clock.Now()
-	v, err := whileOpen(ctx, c, nil, func(ctx context.Context) (backend.Validity, error) {
-		return c.ops.Renew(ctx, *l.hold)
+	start := c.server.Clock.Now()
+	v, err := call.WhileOpen(ctx, c.server.Calls, nil, func(ctx context.Context) (backend.Validity, error) {
+		return c.server.Backend.Renew(ctx, *l.hold)
 	})
 	c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 }
@@ -158,14 +144,14 @@ func (c *client) renewBatch(leases []*lease) {
 			live, holds, ttl = append(live, l), append(holds, *l.hold), max(ttl, l.hold.TTL)
 		}
 	}
-	if len(live) == 0 || !c.calls.add() {
+	if len(live) == 0 || !c.server.Calls.Add() {
 		return
 	}
-	defer c.calls.done()
+	defer c.server.Calls.Done()
 	ctx, cancel := c.renewalContext(ttl)
 	defer cancel()
-	start := c.clock.Now()
-	answers, err := whileOpen(ctx, c, nil, func(ctx context.Context) ([]backend.Renewal, error) {
+	start := c.server.Clock.Now()
+	answers, err := call.WhileOpen(ctx, c.server.Calls, nil, func(ctx context.Context) ([]backend.Renewal, error) {
 		return c.batch.RenewBatch(ctx, holds), nil
 	})
 	if err == nil && len(answers) != len(live) {
@@ -197,12 +183,12 @@ func (c *client) renewalEnded(ctx context.Context, l *lease, v backend.Validity,
 		return h.failed(now, roll)
 	})
 	if err != nil && !errors.Is(err, ErrNotHeld) && !errors.Is(err, ErrClosed) && l.ctx.Context.Err() == nil {
-		c.log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)
+		c.server.Log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)
 	}
 	if c.observer != nil {
 		c.observe(ctx, Event{
 			Kind: EventRenewal, Key: l.hold.Key, Token: l.hold.Token,
-			Duration: c.clock.Now().Sub(start), Err: err,
+			Duration: c.server.Clock.Now().Sub(start), Err: err,
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // turn is the turn that a release leaves to other clients: this Locker would take the key
@@ -34,7 +35,7 @@ func (l *lease) openTurn() *turn {
 	if c.teller == nil || c.queuer != nil || l.hold.Owner != "" {
 		return nil
 	}
-	t := &turn{since: c.clock.Now(), until: never}
+	t := &turn{since: c.server.Clock.Now(), until: schedule.Never}
 	c.lanes.mu.Lock()
 	defer c.lanes.mu.Unlock()
 	c.lanes.putTurn(l.hold.Key, t, t.since)
@@ -53,7 +54,7 @@ func (l *lease) closeTurn(t *turn) {
 	if t.known != nil {
 		close(t.known)
 	}
-	if t.until == never && ls.left[l.hold.Key] == t {
+	if t.until == schedule.Never && ls.left[l.hold.Key] == t {
 		delete(ls.left, l.hold.Key)
 	}
 }
@@ -70,11 +71,11 @@ func (l *lease) leaveTurn(t *turn, others int, took time.Duration) {
 	if others <= 0 && doubts == 0 {
 		return
 	}
-	now := c.clock.Now()
+	now := c.server.Clock.Now()
 	d := min(courtesyLeast+4*took, pollMost)
 	if c.watcher == nil {
 		// Those who poll pause about as long as they have been waiting for this holder.
-		d = max(d, min(now.Sub(l.since), between(pollMost)))
+		d = max(d, min(now.Sub(l.since), schedule.Spread(pollMost)))
 	}
 	ls := &c.lanes
 	ls.mu.Lock()
@@ -127,8 +128,8 @@ func (c *client) isLeft(key string) bool {
 	if len(ls.left) == 0 {
 		return false
 	}
-	t := ls.leftTurn(key, c.clock.Now())
-	return t != nil && t.until != never
+	t := ls.leftTurn(key, c.server.Clock.Now())
+	return t != nil && t.until != schedule.Never
 }
 
 // takeTurn reports whether others have their turn by a release of this Locker, and ends
@@ -140,7 +141,7 @@ func (w *waiter) takeTurn() bool {
 	ls := &w.a.c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if len(ls.left) == 0 || ls.leftTurn(w.a.req.Key, w.a.c.clock.Now()) == nil {
+	if len(ls.left) == 0 || ls.leftTurn(w.a.req.Key, w.a.c.server.Clock.Now()) == nil {
 		return false
 	}
 	delete(ls.left, w.a.req.Key)
@@ -157,13 +158,13 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 		ls.mu.Lock()
 		var t *turn
 		if len(ls.left) > 0 {
-			t = ls.leftTurn(key, c.clock.Now())
+			t = ls.leftTurn(key, c.server.Clock.Now())
 		}
-		if t == nil || t.until == never && w.a.req.Owner != "" {
+		if t == nil || t.until == schedule.Never && w.a.req.Owner != "" {
 			ls.mu.Unlock()
 			return nil, nil //nolint:nilnil // there is none
 		}
-		if t.until != never {
+		if t.until != schedule.Never {
 			delete(ls.left, key)
 			ls.mu.Unlock()
 			return t, nil
@@ -184,7 +185,7 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 			return nil, nil //nolint:nilnil // there is none
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-c.done:
+		case <-c.server.Calls.Open.Done():
 			return nil, ErrClosed
 		}
 	}
@@ -202,13 +203,13 @@ func (w *waiter) giveTurn(ctx context.Context) (*lease, error) {
 	if ln.hints != nil && ln.hinted < t.since {
 		ln.yield++ // the hint of the release itself is still to come
 	}
-	ln.took, ln.hinted, ln.watchers = t.took, c.clock.Now(), t.others+1
+	ln.took, ln.hinted, ln.watchers = t.took, c.server.Clock.Now(), t.others+1
 	if c.watcher != nil && ln.hints == nil {
 		if _, err := w.watch(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if d := t.until.Sub(c.clock.Now()); d > 0 {
+	if d := t.until.Sub(c.server.Clock.Now()); d > 0 {
 		return w.sleep(ctx, d)
 	}
 	return nil, nil //nolint:nilnil // it is time to ask, as after sleep

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 	"github.com/mortiselock/lock/internal/reentry"
+	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // How long a waiter sleeps before it asks the server again without being told
@@ -29,10 +31,10 @@ const (
 // acquire waits until the key is held, ctx ends, or an error says that waiting is
 // of no use.
 func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
-	start := a.c.clock.Now()
+	start := a.c.server.Clock.Now()
 	l, waited, err := a.contend(ctx)
 	if waited && a.c.observer != nil {
-		e := Event{Kind: EventWait, Key: a.req.Key, Duration: a.c.clock.Now().Sub(start), Err: err}
+		e := Event{Kind: EventWait, Key: a.req.Key, Duration: a.c.server.Clock.Now().Sub(start), Err: err}
 		if l != nil {
 			e.Token = l.Token()
 		}
@@ -68,7 +70,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 		case <-ctx.Done():
 			a.passedOver(ln)
 			return nil, true, ctx.Err()
-		case <-c.done:
+		case <-c.server.Calls.Open.Done():
 			return nil, true, ErrClosed
 		}
 	}
@@ -115,7 +117,7 @@ func (a *acquisition) passedOver(ln *lane) {
 
 // over reports whether an error ends the wait.
 func (a *acquisition) over(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || isAny(err, final)
+	return ctx.Err() != nil || call.IsFinal(err)
 }
 
 // waiter is the acquisition at the head of its lane.
@@ -163,7 +165,7 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 		if !w.heldHere() {
 			w.doubts = mostDoubts
 		}
-		if c.watcher != nil && w.lane.hints == nil && c.clock.Now() >= w.lane.watchAt {
+		if c.watcher != nil && w.lane.hints == nil && c.server.Clock.Now() >= w.lane.watchAt {
 			watching, err := w.watch(ctx)
 			if err != nil {
 				return nil, err
@@ -198,10 +200,10 @@ func (w *waiter) heldHere() bool {
 // false when the watch cannot be had for now.
 func (w *waiter) watch(ctx context.Context) (bool, error) {
 	c := w.a.c
-	life, stop := context.WithCancel(c.life)
+	life, stop := context.WithCancel(c.server.Calls.Life)
 	limited, cancel := context.WithTimeout(ctx, pollWatched)
 	defer cancel()
-	hints, err := whileOpen(limited, c, nil, func(context.Context) (<-chan backend.Hint, error) {
+	hints, err := call.WhileOpen(limited, c.server.Calls, nil, func(context.Context) (<-chan backend.Hint, error) {
 		return c.watcher.Watch(life, w.lane.key.key)
 	})
 	if err != nil {
@@ -209,7 +211,7 @@ func (w *waiter) watch(ctx context.Context) (bool, error) {
 		if errors.Is(err, ErrClosed) || ctx.Err() != nil {
 			return false, err
 		}
-		c.log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
+		c.server.Log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
 		w.watchFailed()
 		return false, nil
 	}
@@ -221,7 +223,7 @@ func (w *waiter) watch(ctx context.Context) (bool, error) {
 func (w *waiter) watchFailed() {
 	ln := w.lane
 	ln.watchFails++
-	ln.watchAt = w.a.c.clock.Now().Add(backoff(troubleFirst, troubleMost, ln.watchFails))
+	ln.watchAt = w.a.c.server.Clock.Now().Add(backoff(troubleFirst, troubleMost, ln.watchFails))
 }
 
 // interval is how long to sleep after a refusal: not longer than the holder's
@@ -229,7 +231,7 @@ func (w *waiter) watchFailed() {
 func (w *waiter) interval() time.Duration {
 	var held *HeldError
 	refused := errors.As(w.a.refusal, &held)
-	d := between(pollWatched)
+	d := schedule.Spread(pollWatched)
 	if w.lane.hints == nil {
 		// A key that changes hands may be free soon; a holder of long standing may
 		// stay for as long again.
@@ -246,7 +248,7 @@ func (w *waiter) interval() time.Duration {
 	}
 	if w.heldHere() {
 		until, _ := w.lane.last.term.read()
-		d = min(d, max(until.Sub(w.a.c.clock.Now()), 0)+expiryPadding)
+		d = min(d, max(until.Sub(w.a.c.server.Clock.Now()), 0)+expiryPadding)
 	}
 	return d
 }
@@ -279,7 +281,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 	case <-w.timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-w.a.c.done:
+	case <-w.a.c.server.Calls.Open.Done():
 		err = ErrClosed
 	}
 	if o != nil && !w.withdraw(o) {
@@ -313,7 +315,7 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) bool {
 		return false
 	}
 	ln.watchFails = 0
-	now := w.a.c.clock.Now()
+	now := w.a.c.server.Clock.Now()
 	ln.apart, ln.hinted = now.Sub(ln.hinted), now
 	ln.watchers = hint.Watchers
 	if hint.Watchers > 0 {
@@ -345,7 +347,7 @@ func backoff(first, most time.Duration, times int) time.Duration {
 	for range min(times, 16) - 1 {
 		d = min(2*d, most)
 	}
-	return between(d)
+	return schedule.Spread(d)
 }
 
 // queue waits in the queue of the server, and takes a new place when the old one
@@ -374,7 +376,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 			if err == reentry.ErrOwnerHolds {
 				continue
 			}
-			a.c.log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
+			a.c.server.Log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
 			a.rename()
 		}
 		w.fails++
@@ -388,15 +390,15 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	a, c := w.a, w.a.c
 	c.notices.expect(a.req.ID)
-	start := c.clock.Now()
-	req, sent := a.req, newFlight()
-	ticket, err := queueCall(ctx, c, a.answerLimit(), func(t backend.Ticket, err error) {
+	start := c.server.Clock.Now()
+	req, sent := a.req, call.NewFlight()
+	ticket, err := call.Ask(ctx, c.server.Calls, a.answerLimit(), func(t backend.Ticket, err error) {
 		if err == nil {
 			c.withdraw(req, t)
 		}
 	}, func(ctx context.Context) (backend.Ticket, error) {
 		t, err := c.queuer.Enqueue(ctx, req)
-		sent.land(err)
+		sent.Land(err)
 		return t, err
 	})
 	if err == reentry.ErrOwnerHolds {
@@ -404,17 +406,17 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	}
 	if err != nil {
 		doubted := a.unknown
-		_, err = a.answer(ctx, backend.Grant{}, err, c.clock.Now())
+		_, err = a.answer(ctx, backend.Grant{}, err, c.server.Clock.Now())
 		a.doubtOf(sent, doubted)
 		return nil, err
 	}
 	a.trouble = nil // the server is there
 	w.lane.place.Store(&ticket)
 	defer w.lane.place.Store(nil)
-	placed := c.clock.Now()
-	g, err := queueCall(ctx, c, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
+	placed := c.server.Clock.Now()
+	g, err := call.Ask(ctx, c.server.Calls, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
-	if c.clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
+	if c.server.Clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
 		w.slept = true // longer than the answer of a server that grants at once
 	}
 	behind := ticket.Behind()
@@ -426,7 +428,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	}
 	var l *lease
 	if err == nil {
-		l, err = a.granted(g, c.clock.Now())
+		l, err = a.granted(g, c.server.Clock.Now())
 	} else if ctx.Err() != nil && !behind {
 		a.trouble = fmt.Errorf("%w: no answer from the server to the place in its queue", ErrOutcomeUnknown)
 	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
@@ -434,14 +436,14 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 			// It was the place that was lost, and no hold.
 			err = fmt.Errorf("%w: the place in the queue was lost: %v", ErrUnavailable, err)
 		}
-		err = unknownUnlessKnown(err)
+		err = call.UnknownUnlessKnown(err)
 		a.trouble = err
 	}
 	if err != nil {
-		c.withdraw(req, ticket).await()
+		c.withdraw(req, ticket).Await()
 	}
 	if c.observer != nil {
-		e := Event{Kind: EventAttempt, Key: req.Key, Duration: c.clock.Now().Sub(start), Err: err}
+		e := Event{Kind: EventAttempt, Key: req.Key, Duration: c.server.Clock.Now().Sub(start), Err: err}
 		if l != nil {
 			e.Token = l.Token()
 		}
@@ -450,41 +452,13 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	return l, err
 }
 
-// queueCall calls the queue of the server, on the caller's goroutine where that is
-// possible, for at most the limit if there is one.
-func queueCall[T any](ctx context.Context, c *client, limit time.Duration, late func(T, error), f func(context.Context) (T, error)) (T, error) {
-	if !direct(ctx) {
-		limited, cancel := context.WithCancel(ctx)
-		defer cancel()
-		if limit > 0 {
-			var stop context.CancelFunc
-			limited, stop = context.WithTimeout(limited, limit)
-			defer stop()
-		}
-		return whileOpen(limited, c, late, f)
-	}
-	var limited context.Context
-	var cancel context.CancelFunc
-	if limit > 0 {
-		limited, cancel = c.asking.within(limit)
-	} else {
-		limited, cancel = context.WithCancel(c.open)
-	}
-	defer cancel()
-	v, err := f(openContext{limited, ctx})
-	if err != nil && c.open.Err() != nil && !isAny(err, known) {
-		err = ErrClosed
-	}
-	return v, err
-}
-
 // withdraw gives a place up in the background until the server confirms it.
-func (c *client) withdraw(req backend.Request, t backend.Ticket) *cleanup {
+func (c *client) withdraw(req backend.Request, t backend.Ticket) *call.CleanUp {
 	late := func(error) bool {
 		l, ok := t.(backend.LateTicket)
 		return ok && l.MayArrive()
 	}
-	return c.cleanUp(req.Key, req.TTL, late, func(ctx context.Context) error {
+	return c.server.CleanUp(req.Key, req.TTL, late, func(ctx context.Context) error {
 		if err := t.Withdraw(ctx); err != nil {
 			return fmt.Errorf("withdrawing: %w", err)
 		}

@@ -1,18 +1,18 @@
-package lock
+package call
 
 import "sync"
 
-// tracker counts what is under way, so that Close can wait for it. Unlike
+// Tracker counts what is under way, so that Close can wait for it. Unlike
 // sync.WaitGroup it refuses new calls once closed, and the wait can be bounded.
-type tracker struct {
+type Tracker struct {
 	mu     sync.Mutex
 	n      int
 	closed bool
 	ended  chan struct{} // closed when n is zero after close
 }
 
-// add counts one more call, unless the tracker is closed.
-func (t *tracker) add() bool {
+// Add counts one more call, unless the tracker is closed.
+func (t *Tracker) Add() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -22,17 +22,17 @@ func (t *tracker) add() bool {
 	return true
 }
 
-// follow counts work that a counted call, or Close itself, leaves behind. After
+// Follow counts work that a counted call, or Close itself, leaves behind. After
 // close it is for those who are counted, and under the scheduler's mutex until the
 // scheduler is stopped: that is what Close relies on.
-func (t *tracker) follow() {
+func (t *Tracker) Follow() {
 	t.mu.Lock()
 	t.n++
 	t.mu.Unlock()
 }
 
-// done ends one call or one piece of work.
-func (t *tracker) done() {
+// Done ends one call or one piece of work.
+func (t *Tracker) Done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n--
@@ -42,14 +42,15 @@ func (t *tracker) done() {
 	}
 }
 
-func (t *tracker) close() {
+// Close has Add refuse from now on.
+func (t *Tracker) Close() {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
 }
 
-// idle returns a channel that is closed when nothing is under way.
-func (t *tracker) idle() <-chan struct{} {
+// Idle returns a channel that is closed when nothing is under way.
+func (t *Tracker) Idle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ch := make(chan struct{})
@@ -61,8 +62,8 @@ func (t *tracker) idle() <-chan struct{} {
 	return ch
 }
 
-// none reports whether nothing is under way.
-func (t *tracker) none() bool {
+// None reports whether nothing is under way.
+func (t *Tracker) None() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n == 0

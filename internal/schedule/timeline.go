@@ -1,4 +1,4 @@
-package lock
+package schedule
 
 import (
 	"math"
@@ -6,10 +6,10 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// timeline orders what has to happen by its instant: a heap with four children to a
-// node, whose instants lie side by side, since with many leases most of the time goes
+// Timeline orders what has to happen by its instant: a heap with four children to a
+// node, whose instants lie side by side, since with many entries most of the time goes
 // into reading memory.
-type timeline[E any] struct{ items []timed[E] }
+type Timeline[E any] struct{ items []timed[E] }
 
 type timed[E any] struct {
 	at    backend.Instant
@@ -17,24 +17,36 @@ type timed[E any] struct {
 	e     E
 }
 
-// never is an instant that no clock reaches.
-const never = backend.Instant(math.MaxInt64)
+// Never is an instant that no clock reaches.
+const Never = backend.Instant(math.MaxInt64)
 
-// first is the instant of the first entry, or never.
-func (t *timeline[E]) first() backend.Instant {
+// First is the instant of the first entry, or Never.
+func (t *Timeline[E]) First() backend.Instant {
 	if len(t.items) == 0 {
-		return never
+		return Never
 	}
 	return t.items[0].at
 }
 
-// set adds the entry, moves it to its instant, or takes it out when that is never.
+// Peek returns the first entry.
+func (t *Timeline[E]) Peek() E { return t.items[0].e }
+
+// All returns every entry, in no particular order.
+func (t *Timeline[E]) All() []E {
+	out := make([]E, len(t.items))
+	for i, item := range t.items {
+		out[i] = item.e
+	}
+	return out
+}
+
+// Set adds the entry, moves it to its instant, or takes it out when that is Never.
 // place belongs to the entry and to nobody else.
-func (t *timeline[E]) set(e E, place *int32, at backend.Instant) {
+func (t *Timeline[E]) Set(e E, place *int32, at backend.Instant) {
 	i := int(*place) - 1
 	switch {
-	case at == never && i < 0:
-	case at == never:
+	case at == Never && i < 0:
+	case at == Never:
 		t.remove(i)
 	case i < 0:
 		t.items = append(t.items, timed[E]{})
@@ -44,14 +56,14 @@ func (t *timeline[E]) set(e E, place *int32, at backend.Instant) {
 	}
 }
 
-// pop takes out the first entry.
-func (t *timeline[E]) pop() E {
+// Pop takes out the first entry.
+func (t *Timeline[E]) Pop() E {
 	e := t.items[0].e
 	t.remove(0)
 	return e
 }
 
-func (t *timeline[E]) remove(i int) {
+func (t *Timeline[E]) remove(i int) {
 	*t.items[i].place = 0
 	last := len(t.items) - 1
 	x := t.items[last]
@@ -66,7 +78,7 @@ func (t *timeline[E]) remove(i int) {
 }
 
 // move puts the item to where it belongs, given that place i is free for it.
-func (t *timeline[E]) move(i int, x timed[E]) {
+func (t *Timeline[E]) move(i int, x timed[E]) {
 	if i > 0 && x.at < t.items[(i-1)/4].at {
 		t.up(i, x)
 	} else {
@@ -74,7 +86,7 @@ func (t *timeline[E]) move(i int, x timed[E]) {
 	}
 }
 
-func (t *timeline[E]) up(i int, x timed[E]) {
+func (t *Timeline[E]) up(i int, x timed[E]) {
 	for i > 0 {
 		parent := (i - 1) / 4
 		if t.items[parent].at <= x.at {
@@ -86,7 +98,7 @@ func (t *timeline[E]) up(i int, x timed[E]) {
 	t.put(i, x)
 }
 
-func (t *timeline[E]) down(i int, x timed[E]) {
+func (t *Timeline[E]) down(i int, x timed[E]) {
 	for {
 		least := 4*i + 1
 		if least >= len(t.items) {
@@ -106,7 +118,7 @@ func (t *timeline[E]) down(i int, x timed[E]) {
 	t.put(i, x)
 }
 
-func (t *timeline[E]) put(i int, x timed[E]) {
+func (t *Timeline[E]) put(i int, x timed[E]) {
 	t.items[i] = x
-	*x.place = int32(i + 1) //nolint:gosec // fewer than 2^31 leases
+	*x.place = int32(i + 1) //nolint:gosec // fewer than 2^31 entries
 }

@@ -1,4 +1,4 @@
-package lock
+package call
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// flight is a request for a grant whose caller may stop waiting for it. What it left on
+// Flight is a request for a grant whose caller may stop waiting for it. What it left on
 // the server is cleaned up, unless it turns out that nothing was sent.
-type flight struct {
+type Flight struct {
 	landed  chan struct{} // closed when the backend has returned
 	unsent  bool          // set before
 	decided bool          // set before: the server has answered
@@ -20,18 +20,19 @@ type flight struct {
 // backend that has sent nothing yet returns when the context ends.
 const landing = 10 * time.Millisecond
 
-func newFlight() *flight { return &flight{landed: make(chan struct{})} }
+// NewFlight returns the Flight of a request that is about to be sent.
+func NewFlight() *Flight { return &Flight{landed: make(chan struct{})} }
 
-// land notes what the backend has returned.
-func (f *flight) land(err error) {
+// Land notes what the backend has returned.
+func (f *Flight) Land(err error) {
 	f.unsent = errors.Is(err, backend.ErrNotSent)
-	f.decided = err == nil || isAny(err, known) && !errors.Is(err, ErrOutcomeUnknown)
+	f.decided = err == nil || IsDecided(err)
 	close(f.landed)
 }
 
 // neverLeft reports that nothing was sent, waiting a moment for the answer. A nil
 // flight has left.
-func (f *flight) neverLeft(ctx context.Context) bool {
+func (f *Flight) neverLeft(ctx context.Context) bool {
 	if f == nil {
 		return false
 	}
@@ -47,7 +48,7 @@ func (f *flight) neverLeft(ctx context.Context) bool {
 }
 
 // mayArrive reports whether the request can still reach the server. A nil flight can.
-func (f *flight) mayArrive() bool {
+func (f *Flight) mayArrive() bool {
 	if f == nil {
 		return true
 	}
@@ -56,15 +57,5 @@ func (f *flight) mayArrive() bool {
 		return !f.unsent && !f.decided
 	default:
 		return true
-	}
-}
-
-// doubt notes that something that was sent may have been granted.
-func (a *acquisition) doubt() { a.unknown, a.flight = true, nil }
-
-// doubtOf notes that the doubt, which there was not before, is about this request only.
-func (a *acquisition) doubtOf(f *flight, before bool) {
-	if a.unknown && !before {
-		a.flight = f
 	}
 }

@@ -1,19 +1,19 @@
-package lock
+package call
 
 import (
 	"sync"
 	"time"
 )
 
-// pool runs functions that ask a server on a bounded number of goroutines, which end
+// Pool runs functions that ask a server on a bounded number of goroutines, which end
 // when there is nothing to do. The bound is one for each part of the server
 // ([backend.Partitioner]), so that what hangs in one part keeps nothing of another
 // waiting. Within a part a function that hangs gives its place up.
-type pool struct {
-	limit int // for each part
-	// urgent: what hangs gives one more place up with its own. However many hang, the
+type Pool struct {
+	Limit int // for each part
+	// Urgent: what hangs gives one more place up with its own. However many hang, the
 	// number of those that have begun doubles with every patience, until all have.
-	urgent bool
+	Urgent bool
 
 	mu    sync.Mutex
 	parts map[string]*poolPart // those that have something to do
@@ -25,12 +25,12 @@ type poolPart struct {
 	running int // goroutines that count
 }
 
-// poolPatience is how long a function of a pool counts at most.
-const poolPatience = 100 * time.Millisecond
+// Patience is how long a function of a Pool counts at most.
+const Patience = 100 * time.Millisecond
 
-// run calls f on a goroutine for the part when there is a place. patience is after
+// Run calls f on a goroutine for the part when there is a place. patience is after
 // what time f is taken to hang.
-func (p *pool) run(part string, patience time.Duration, f func()) {
+func (p *Pool) Run(part string, patience time.Duration, f func()) {
 	p.mu.Lock()
 	pp := p.parts[part]
 	if pp == nil {
@@ -40,7 +40,7 @@ func (p *pool) run(part string, patience time.Duration, f func()) {
 		pp = &poolPart{}
 		p.parts[part] = pp
 	}
-	if pp.running >= p.limit {
+	if pp.running >= p.Limit {
 		pp.queue = append(pp.queue, f)
 		p.mu.Unlock()
 		return
@@ -51,7 +51,7 @@ func (p *pool) run(part string, patience time.Duration, f func()) {
 }
 
 // work calls f, and then others of the part, in a place of the part.
-func (p *pool) work(part string, pp *poolPart, patience time.Duration, f func()) {
+func (p *Pool) work(part string, pp *poolPart, patience time.Duration, f func()) {
 	for f != nil {
 		hangs := time.AfterFunc(patience, func() {
 			if next := p.more(pp); next != nil {
@@ -69,7 +69,7 @@ func (p *pool) work(part string, pp *poolPart, patience time.Duration, f func())
 
 // next takes a function from the queue of the part, for a goroutine that has a
 // place. Without one the place is given up.
-func (p *pool) next(part string, pp *poolPart) func() {
+func (p *Pool) next(part string, pp *poolPart) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := pp.pop(); f != nil {
@@ -83,10 +83,10 @@ func (p *pool) next(part string, pp *poolPart) func() {
 }
 
 // more takes a function from the queue of the part together with a place.
-func (p *pool) more(pp *poolPart) func() {
+func (p *Pool) more(pp *poolPart) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.urgent {
+	if !p.Urgent {
 		return nil
 	}
 	f := pp.pop()

@@ -1,4 +1,4 @@
-package lock
+package schedule
 
 import (
 	"testing"
@@ -17,11 +17,11 @@ type alarm struct {
 	next   []backend.Instant // further wakes
 }
 
-func (a *alarm) place() *int32 { return &a.at }
-func (a *alarm) due(now backend.Instant) (backend.Instant, func()) {
+func (a *alarm) Place() *int32 { return &a.at }
+func (a *alarm) Due(now backend.Instant) (backend.Instant, func()) {
 	a.called = append(a.called, now)
 	if len(a.next) == 0 {
-		return never, nil
+		return Never, nil
 	}
 	next := a.next[0]
 	a.next = a.next[1:]
@@ -34,7 +34,7 @@ func TestSchedulerCallsEveryEntryInTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			clock := backend.RuntimeClock()
-			s := newScheduler(clock)
+			s := New(clock)
 			start := clock.Now()
 			at := func(name string) backend.Instant {
 				return start.Add(time.Duration(rapid.IntRange(1, 10000).Draw(t, name)) * time.Millisecond)
@@ -42,19 +42,19 @@ func TestSchedulerCallsEveryEntryInTime(t *testing.T) {
 			n := rapid.IntRange(1, 60).Draw(t, "entries")
 			alarms := make([]*alarm, n)
 			want := make([][]backend.Instant, n)
-			s.mu.Lock()
+			s.Lock()
 			for i := range alarms {
 				alarms[i] = &alarm{}
 				wake := at("wake")
-				s.set(alarms[i], wake)
+				s.Set(alarms[i], wake)
 				want[i] = []backend.Instant{wake}
 				switch rapid.IntRange(0, 3).Draw(t, "then") {
 				case 0: // removed
-					s.set(alarms[i], never)
+					s.Set(alarms[i], Never)
 					want[i] = nil
 				case 1: // moved
 					wake = at("moved")
-					s.set(alarms[i], wake)
+					s.Set(alarms[i], wake)
 					want[i] = []backend.Instant{wake}
 				case 2: // again
 					again := wake.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "again")) * time.Millisecond)
@@ -62,10 +62,10 @@ func TestSchedulerCallsEveryEntryInTime(t *testing.T) {
 					want[i] = append(want[i], again)
 				}
 			}
-			s.mu.Unlock()
+			s.Unlock()
 			time.Sleep(20 * time.Second)
 			synctest.Wait()
-			s.stopIf(func() bool { return true })
+			s.StopIf(func() bool { return true })
 			for i, a := range alarms {
 				if len(a.called) != len(want[i]) {
 					t.Fatalf("entry %d was called at %v, not at %v", i, a.called, want[i])
