@@ -1,6 +1,9 @@
 package lock
 
-import "github.com/mortiselock/lock/backend"
+import (
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/reentry"
+)
 
 // HoldOf returns the backend of a lease and the hold that the server knows, and
 // false when the lease is not one of a Locker made by [New] or [Open], or when the
@@ -17,8 +20,8 @@ func HoldOf(l Lease) (backend.Backend, backend.Hold, bool) {
 	if !ok {
 		return nil, backend.Hold{}, false
 	}
-	hold := *own.hold
-	if r := own.c.counter; r != nil && hold.Owner != "" {
+	hold := *own.Hold()
+	if r, counted := own.Backend().(*reentry.Counter); counted && hold.Owner != "" {
 		if hold, ok = r.ServerHold(hold); !ok {
 			return nil, backend.Hold{}, false
 		}
@@ -31,5 +34,5 @@ func HoldOf(l Lease) (backend.Backend, backend.Hold, bool) {
 // it unasked. It does no I/O and is safe for concurrent use.
 func RenewsItself(l Lease) bool {
 	own, ok := l.(*lease)
-	return ok && own.auto
+	return ok && own.RenewsItself()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
 )
 
 // acquisition is one call of Acquire or TryAcquire. All its requests carry the
@@ -43,7 +44,7 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 		return nil, err
 	}
 	req := a.req
-	c.notices.expect(req.ID)
+	c.leases.Expect(req.ID)
 	var g backend.Grant
 	var err error
 	var sent *call.Flight
@@ -69,14 +70,16 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 	doubted := a.unknown
 	l, err := a.answer(ctx, g, err, end)
 	a.doubtOf(sent, doubted)
-	if c.observer != nil {
-		e := Event{Kind: EventAttempt, Key: a.req.Key, Duration: a.took, Err: err}
-		if l != nil {
-			e.Token = l.Token()
-		}
-		c.observe(ctx, e)
-	}
+	c.server.Tell(ctx, call.Attempt, a.req.Key, tokenOf(l), start, err)
 	return l, err
+}
+
+// tokenOf is the token of a lease, or zero when there is none.
+func tokenOf(l *lease) uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.Token()
 }
 
 // answer turns what the backend said into a lease or an error that is
@@ -123,35 +126,17 @@ func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, err
 			ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
 		return nil, a.trouble
 	}
-	l := c.newLease(backend.HoldOf(a.req), g, a.settings, now)
-	if !c.admit(l) {
+	l := &lease{c: c}
+	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, hold.Terms{Renewed: !a.settings.NoRenewal, Longest: a.settings.MaxHold}, now)
+	if !c.leases.Admit(&l.Lease) {
 		a.doubt()
 		return nil, ErrClosed
 	}
 	a.mu.Lock()
 	a.lease = l
 	a.mu.Unlock()
-	if cause := c.notices.admit(l); cause != nil {
-		l.step(func(h *hold, now backend.Instant) action { return h.gone(now, cause) })
-	}
-	if l.ctx.Context.Err() != nil {
-		c.notices.forget(l.hold.ID) // it may have ended before it was registered
-	}
+	c.leases.Heed(&l.Lease)
 	return l, nil
-}
-
-// admit schedules a new lease, unless the Locker is closing.
-func (c *client) admit(l *lease) bool {
-	c.server.Sched.Lock()
-	defer c.server.Sched.Unlock()
-	select {
-	case <-c.server.Calls.Open.Done():
-		return false
-	default:
-	}
-	c.server.Sched.Set(l, l.state.renewal())
-	c.expiries.add(l)
-	return true
 }
 
 // late is told what a request returned after nobody waited for it any more. A
@@ -163,13 +148,13 @@ func (a *acquisition) late(req backend.Request, err error) {
 	}
 	a.mu.Lock()
 	l := a.lease
-	wanted := req.ID == a.req.ID && !a.failed && (l == nil || l.ctx.Err() == nil)
+	wanted := req.ID == a.req.ID && !a.failed && (l == nil || l.Context().Err() == nil)
 	a.mu.Unlock()
 	if wanted {
 		return
 	}
-	if l != nil && l.hold.ID == req.ID {
-		l.releasedTwice()
+	if l != nil && l.Hold().ID == req.ID {
+		l.ReleasedTwice()
 	}
 	a.c.server.GiveBack(backend.HoldOf(req)) // the failed call looks for what arrives later
 }
@@ -181,7 +166,7 @@ func (a *acquisition) rename() {
 		a.c.server.Undo(a.req, a.flight)
 		a.unknown, a.flight = false, nil
 	}
-	a.c.notices.forget(a.req.ID)
+	a.c.leases.Forget(a.req.ID)
 	a.mu.Lock()
 	a.req.ID = backend.NewID()
 	a.mu.Unlock()
@@ -193,7 +178,7 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	a.mu.Lock()
 	a.failed = true
 	a.mu.Unlock()
-	a.c.notices.forget(a.req.ID)
+	a.c.leases.Forget(a.req.ID)
 	if a.unknown {
 		a.c.server.Undo(a.req, a.flight).Await()
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
 	"github.com/mortiselock/lock/internal/reentry"
-	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // client is the Locker on any backend.
@@ -20,7 +20,6 @@ type client struct {
 	backend    backend.Backend
 	guarantees backend.Guarantees
 	ttl        time.Duration
-	observer   Observer
 	host       string
 	pid        int
 
@@ -28,18 +27,11 @@ type client struct {
 	// they are missing.
 	watcher  backend.Watcher
 	queuer   backend.Queuer
-	batch    backend.BatchRenewer
 	handOver backend.HandOverer
 	teller   backend.ReleaseTeller
-	counter  *reentry.Counter // of the holds of explicit owners, where that is done on this side
 
-	expiries  *expiries
-	lanes     lanes
-	renewers  call.Pool
-	reporters call.Pool // of ends that nobody asked for
-	notices   *notices  // nil when the backend notifies nobody
-
-	dueRenewals []dueRenewal // guarded by the scheduler's mutex
+	leases *hold.Leases
+	lanes  lanes
 
 	telling call.Tracker // calls of observer and logger under way
 	closed  sync.Once
@@ -58,10 +50,7 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c := &client{
 		backend:    b,
 		guarantees: b.Guarantees(),
-		observer:   o.Observer,
 		pid:        os.Getpid(),
-		renewers:   call.Pool{Limit: 32, Urgent: true},
-		reporters:  call.Pool{Limit: 32},
 	}
 	c.host, _ = os.Hostname()
 	if o.TTL == 0 {
@@ -80,29 +69,24 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 		clock = clocked.Clock()
 	}
 	c.server = call.NewServer(b, clock, log)
-	c.expiries = &expiries{clock: clock, armed: schedule.Never, begin: c.server.Calls.Follow, after: c.afterExpiry}
-	c.server.Sched.Before, c.server.Sched.Along = c.expiries.run, c.takeAlong
+	if o.Observer != nil {
+		c.server.Observe = c.observeWith(o.Observer)
+	}
 	c.lanes.m = map[laneKey]*lane{}
 	c.watcher, _ = backend.As[backend.Watcher](b)
 	c.queuer, _ = backend.As[backend.Queuer](b)
-	c.batch, _ = backend.As[backend.BatchRenewer](b)
 	c.handOver, _ = backend.As[backend.HandOverer](b)
 	c.teller, _ = backend.As[backend.ReleaseTeller](b)
-	notifier, _ := backend.As[backend.LossNotifier](b)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		r := reentry.New(b, clock)
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.server.Backend, c.counter, c.handOver = r, r, nil
+		c.server.Backend, c.server.Counted, c.handOver = r, true, nil
 		if c.queuer != nil {
 			c.queuer = r
 		}
-		notifier = r
 	}
-	if notifier != nil {
-		c.notices = &notices{leases: map[backend.ID]*lease{}, early: map[backend.ID]error{}}
-		notifier.NotifyLoss(c.lossNoticed)
-	}
+	c.leases = hold.NewLeases(c.server)
 	return c, nil
 }
 
@@ -183,54 +167,13 @@ func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisi
 	}, nil
 }
 
-// ended does what follows when the context of a lease has ended. If it was lost, the
-// server is told, and log and observer are; the caller has counted that as under way.
-func (c *client) ended(l *lease, cause error, lost bool) {
-	if c.notices != nil {
-		c.notices.forget(l.hold.ID)
-	}
-	if !lost {
-		return
-	}
-	// Not before the context's end: the clean-up lets others have the key.
-	l.giveBack()
-	if c.observer == nil && !c.server.Log.Enabled(context.Background(), slog.LevelWarn) {
-		c.server.Calls.Done()
-		return
-	}
-	c.reporters.Run("", call.Patience, func() {
-		defer c.server.Calls.Done()
-		c.reportEnd(l, cause)
-	})
-}
-
-// afterExpiry has the states of leases follow their terms, which are over and whose
-// contexts have ended.
-func (c *client) afterExpiry(ended []*lease) {
-	for _, l := range ended {
-		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
-		c.server.Calls.Done()
-	}
-}
-
-// reportEnd tells log and observer about a hold that ended without a release.
-func (c *client) reportEnd(l *lease, cause error) {
-	e := Event{Kind: EventLoss, Key: l.hold.Key, Token: l.hold.Token, Duration: c.server.Clock.Now().Sub(l.since), Err: cause}
-	if cause == ErrClosed {
-		e.Kind = EventRelease
-	} else {
-		c.server.Log.Warn("lock lost", "key", e.Key, "token", e.Token, "cause", cause, "held", e.Duration)
-	}
-	c.observe(context.Background(), e)
-}
-
 // Close implements Locker.
 func (c *client) Close() error {
 	var err error
 	c.closed.Do(func() {
 		c.server.Calls.Close()
 		c.server.Calls.Shut()
-		c.endLeases()
+		c.leases.EndAll()
 		limit, cancel := context.WithTimeout(context.Background(), call.Limit)
 		defer cancel()
 		for stopped := false; !stopped; {
@@ -254,23 +197,4 @@ func (c *client) Close() error {
 		}
 	})
 	return err
-}
-
-// endLeases ends every lease with the cause ErrClosed, and then schedules the releases.
-func (c *client) endLeases() {
-	c.server.Sched.Lock()
-	leases := c.expiries.all()
-	acts := make([]action, len(leases))
-	causes := make([]error, len(leases))
-	for i, l := range leases {
-		acts[i] = l.apply(func(h *hold, _ backend.Instant) action { return h.close() })
-		causes[i] = l.state.cause
-	}
-	c.server.Sched.Unlock()
-	for i, l := range leases {
-		l.end(causes[i])
-	}
-	for i, l := range leases {
-		l.carryOut(acts[i], causes[i])
-	}
 }

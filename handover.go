@@ -65,13 +65,13 @@ func (w *waiter) withdraw(o *offer) bool {
 // takeOffer returns who waits for the key of the lease in this Locker, if anybody
 // does and the backend can hand it over.
 func (l *lease) takeOffer() *offer {
-	if l.c.handOver == nil || l.hold.Owner != "" {
+	if l.c.handOver == nil || l.Hold().Owner != "" {
 		return nil
 	}
 	ls := &l.c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ln := ls.m[laneKey{key: l.hold.Key}]
+	ln := ls.m[laneKey{key: l.Hold().Key}]
 	if ln == nil || ln.offer == nil {
 		return nil
 	}
@@ -141,11 +141,11 @@ func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{},
 	var g backend.Grant
 	var err error
 	if direct {
-		g, err = c.handOver.HandOver(ctx, *l.hold, o.req)
+		g, err = c.handOver.HandOver(ctx, *l.Hold(), o.req)
 	} else {
 		g, err = call.Bounded(ctx, c.server.Calls, giveUp,
 			func(_ backend.Grant, err error) { o.a.late(o.req, err) },
-			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, *l.hold, o.req) })
+			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, *l.Hold(), o.req) })
 	}
 	g.Sent = min(g.Sent, start)
 	// Without an answer the waiter asks the server, as the same acquisition.

@@ -5,77 +5,28 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
 )
 
+// lease is the Lease of this package: a hold, and what its release owes to those who wait.
+type lease struct {
+	hold.Lease
+	c *client
+
+	// doubts is how many turns are left to others of whom only refusals told. It and run are
+	// set before the caller gets the lease.
+	doubts int
+	run    run
+}
+
 // Release implements Lease.
-func (l *lease) Release(ctx context.Context) error {
-	err := l.release(ctx)
-	c := l.c
-	if c.observer != nil {
-		c.observe(ctx, Event{
-			Kind: EventRelease, Key: l.hold.Key, Token: l.hold.Token,
-			Duration: c.server.Clock.Now().Sub(l.since), Err: err,
-		})
-	}
-	return err
-}
+func (l *lease) Release(ctx context.Context) error { return l.End(ctx, l) }
 
-func (l *lease) release(ctx context.Context) error {
-	for {
-		turn, settled, err := l.beginRelease()
-		if settled {
-			return err
-		}
-		if turn == nil {
-			break
-		}
-		// Another Release is under way; its outcome decides about this one.
-		select {
-		case <-turn:
-		case <-ctx.Done():
-			return fmt.Errorf("lock: releasing %q: another Release is still waiting for the server: %w: %w", l.hold.Key, ErrOutcomeUnknown, ctx.Err())
-		}
-	}
-	defer l.c.server.Calls.Done()
-	err := l.sendRelease(ctx)
-	return l.endRelease(err)
-}
-
-// beginRelease ends the hold on this side. It returns the end of another release
-// to wait for, or settled and the final result when there is nothing to send, or
-// nothing when the caller is the one to send and owes a Calls.Done.
-func (l *lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
-	s := l.c.server.Sched
-	s.Lock()
-	act := l.apply(func(h *hold, now backend.Instant) action { return h.release(now) })
-	cause := l.state.cause
-	switch l.state.phase {
-	case phaseLost:
-		settled, err = true, &endedError{key: l.hold.Key, cause: l.state.cause}
-	case phaseSettled:
-		settled, err = true, &endedError{key: l.hold.Key, cause: ErrReleased}
-	case phaseHeld, phaseReleasing:
-		switch {
-		case l.releasing != nil:
-			turn = l.releasing
-		case s.Stopped():
-			settled, err = true, fmt.Errorf("%w: releasing %q was not confirmed before; the lease ends within its TTL: %w", ErrOutcomeUnknown, l.hold.Key, ErrClosed)
-		default:
-			l.c.server.Calls.Follow()
-			l.releasing = make(chan struct{})
-		}
-	}
-	s.Unlock()
-	l.carryOut(act, cause)
-	return turn, settled, err
-}
-
-// sendRelease tells the server, on a context that the caller's cancellation does
+// SendRelease implements hold.Sender. It tells the server, on a context that the caller's cancellation does
 // not reach. A caller whose context ends during the call gets its answer at once;
 // the request goes on.
-func (l *lease) sendRelease(ctx context.Context) error {
+func (l *lease) SendRelease(ctx context.Context) error {
 	c := l.c
 	detached, cancel := c.server.Calls.Detached(ctx)
 	defer cancel()
@@ -94,9 +45,9 @@ func (l *lease) sendRelease(ctx context.Context) error {
 		}
 		repeated = !call.IsDecided(err)
 	}
-	send := func(ctx context.Context) (int, error) { return -1, c.server.Backend.Release(ctx, *l.hold) }
-	if c.teller != nil && !(c.counter != nil && l.hold.Owner != "") {
-		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.hold) }
+	send := func(ctx context.Context) (int, error) { return -1, c.server.Backend.Release(ctx, *l.Hold()) }
+	if c.teller != nil && !(c.server.Counted && l.Hold().Owner != "") {
+		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.Hold()) }
 	}
 	start := c.server.Clock.Now()
 	t := l.openTurn()
@@ -123,64 +74,4 @@ func (l *lease) sendRelease(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// releasedTwice says that a clean-up is going to end the hold too, so that a release
-// under way which finds no hold is no loss.
-func (l *lease) releasedTwice() {
-	s := l.c.server.Sched
-	s.Lock()
-	defer s.Unlock()
-	l.unsettled = true
-}
-
-// endRelease draws the conclusion from what the server said.
-func (l *lease) endRelease(err error) error {
-	again, err := l.concludeRelease(err)
-	// A renewal that was not confirmed may have lengthened the lease up to now.
-	if again || l.late {
-		l.giveBack()
-	}
-	return err
-}
-
-// giveBack ends the hold in the background, and what a request that may arrive late is
-// granted.
-func (l *lease) giveBack() {
-	c := l.c
-	c.server.CleanUp(l.hold.Key, l.hold.TTL, func(error) bool { return l.late }, func(ctx context.Context) error {
-		return c.server.Backend.Release(ctx, *l.hold)
-	})
-}
-
-// concludeRelease also reports whether the release has to be repeated.
-func (l *lease) concludeRelease(err error) (again bool, _ error) {
-	s := l.c.server.Sched
-	s.Lock()
-	defer s.Unlock()
-	close(l.releasing)
-	l.releasing = nil
-	repeated := l.unsettled
-	switch {
-	case err == nil:
-		l.state.settle()
-		return false, nil
-	case errors.Is(err, ErrNotHeld):
-		l.state.settle()
-		if repeated {
-			// The first request, whose answer was lost, or a clean-up has done it.
-			return false, nil
-		}
-		cause := err
-		if !errors.Is(err, ErrLost) {
-			cause = ErrTakenOver
-			if l.c.server.Clock.Now() >= l.state.deadline {
-				cause = ErrExpired
-			}
-		}
-		return false, &endedError{key: l.hold.Key, cause: cause}
-	}
-	l.unsettled = true
-	return !repeated, fmt.Errorf("%w: releasing %q was not confirmed; it is repeated in the background, and the lease ends within its TTL: %w",
-		backend.ErrOutcomeUnknown, l.hold.Key, err)
 }

@@ -32,13 +32,13 @@ const mostDoubts = 3
 // where the release can't.
 func (l *lease) openTurn() *turn {
 	c := l.c
-	if c.teller == nil || c.queuer != nil || l.hold.Owner != "" {
+	if c.teller == nil || c.queuer != nil || l.Hold().Owner != "" {
 		return nil
 	}
 	t := &turn{since: c.server.Clock.Now(), until: schedule.Never}
 	c.lanes.mu.Lock()
 	defer c.lanes.mu.Unlock()
-	c.lanes.putTurn(l.hold.Key, t, t.since)
+	c.lanes.putTurn(l.Hold().Key, t, t.since)
 	return t
 }
 
@@ -54,8 +54,8 @@ func (l *lease) closeTurn(t *turn) {
 	if t.known != nil {
 		close(t.known)
 	}
-	if t.until == schedule.Never && ls.left[l.hold.Key] == t {
-		delete(ls.left, l.hold.Key)
+	if t.until == schedule.Never && ls.left[l.Hold().Key] == t {
+		delete(ls.left, l.Hold().Key)
 	}
 }
 
@@ -75,23 +75,23 @@ func (l *lease) leaveTurn(t *turn, others int, took time.Duration) {
 	d := min(courtesyLeast+4*took, pollMost)
 	if c.watcher == nil {
 		// Those who poll pause about as long as they have been waiting for this holder.
-		d = max(d, min(now.Sub(l.since), schedule.Spread(pollMost)))
+		d = max(d, min(now.Sub(l.Since()), schedule.Spread(pollMost)))
 	}
 	ls := &c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if t != nil && others > 0 {
-		if ls.left[l.hold.Key] != t {
+		if ls.left[l.Hold().Key] != t {
 			return // a hint has told somebody here already
 		}
-	} else if ls.m[laneKey{key: l.hold.Key}] != nil || ls.m[laneKey{l.hold.Key, l.hold.Owner}] != nil {
+	} else if ls.m[laneKey{key: l.Hold().Key}] != nil || ls.m[laneKey{l.Hold().Key, l.Hold().Owner}] != nil {
 		return // who waits here knows of the others
 	}
 	if t == nil {
 		t = &turn{since: now}
 	}
 	t.until, t.took, t.others, t.doubts = now.Add(d), took, max(others, 1), doubts
-	ls.putTurn(l.hold.Key, t, now)
+	ls.putTurn(l.Hold().Key, t, now)
 }
 
 // putTurn notes the turn. The mutex is held.

@@ -33,12 +33,8 @@ const (
 func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
 	start := a.c.server.Clock.Now()
 	l, waited, err := a.contend(ctx)
-	if waited && a.c.observer != nil {
-		e := Event{Kind: EventWait, Key: a.req.Key, Duration: a.c.server.Clock.Now().Sub(start), Err: err}
-		if l != nil {
-			e.Token = l.Token()
-		}
-		a.c.observe(ctx, e)
+	if waited {
+		a.c.server.Tell(ctx, call.Wait, a.req.Key, tokenOf(l), start, err)
 	}
 	return l, err
 }
@@ -193,7 +189,7 @@ func (w *waiter) worthAsking() bool {
 // heldHere reports whether the lane's own last lease stands in the way.
 func (w *waiter) heldHere() bool {
 	last := w.lane.last
-	return w.a.req.Owner == "" && last != nil && last.ctx.Err() == nil
+	return w.a.req.Owner == "" && last != nil && last.Context().Err() == nil
 }
 
 // watch begins to watch the key for as long as the lane has waiters. It returns
@@ -247,8 +243,7 @@ func (w *waiter) interval() time.Duration {
 		d = min(d, held.Remaining+expiryPadding+rand.N(min(held.Remaining/8, expirySpread)+1))
 	}
 	if w.heldHere() {
-		until, _ := w.lane.last.term.read()
-		d = min(d, max(until.Sub(w.a.c.server.Clock.Now()), 0)+expiryPadding)
+		d = min(d, max(w.lane.last.Until().Sub(w.a.c.server.Clock.Now()), 0)+expiryPadding)
 	}
 	return d
 }
@@ -389,7 +384,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 // inQueue takes one place in the server's queue and waits there.
 func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	a, c := w.a, w.a.c
-	c.notices.expect(a.req.ID)
+	c.leases.Expect(a.req.ID)
 	start := c.server.Clock.Now()
 	req, sent := a.req, call.NewFlight()
 	ticket, err := call.Ask(ctx, c.server.Calls, a.answerLimit(), func(t backend.Ticket, err error) {
@@ -442,13 +437,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	if err != nil {
 		c.withdraw(req, ticket).Await()
 	}
-	if c.observer != nil {
-		e := Event{Kind: EventAttempt, Key: req.Key, Duration: c.server.Clock.Now().Sub(start), Err: err}
-		if l != nil {
-			e.Token = l.Token()
-		}
-		c.observe(ctx, e)
-	}
+	c.server.Tell(ctx, call.Attempt, req.Key, tokenOf(l), start, err)
 	return l, err
 }
 

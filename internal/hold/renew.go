@@ -1,4 +1,4 @@
-package lock
+package hold
 
 import (
 	"context"
@@ -17,13 +17,13 @@ const batchSize = 128
 
 // dueRenewal is a renewal that is to be sent, with what served the key before.
 type dueRenewal struct {
-	l    *lease
+	l    *Lease
 	part string
 }
 
 // renewSoon notes a renewal that is due, and returns what sends all that are noted. The
 // scheduler's mutex is held.
-func (c *client) renewSoon(l *lease) func() {
+func (c *Leases) renewSoon(l *Lease) func() {
 	c.dueRenewals = append(c.dueRenewals, dueRenewal{l, l.part})
 	if len(c.dueRenewals) > 1 {
 		return nil
@@ -32,14 +32,14 @@ func (c *client) renewSoon(l *lease) func() {
 }
 
 // batched reports whether the lease may be renewed together with others.
-func (c *client) batched(l *lease) bool {
-	return c.batch != nil && !(c.counter != nil && l.hold.Owner != "")
+func (c *Leases) batched(l *Lease) bool {
+	return c.batch != nil && !(c.server.Counted && l.hold.Owner != "")
 }
 
 // takeAlong fills up the batches in which the renewals go that are due, with those that
 // are due soon: within a hundredth of their TTL, which costs one renewal more in thirty.
 // The scheduler's mutex is held.
-func (c *client) takeAlong(now backend.Instant) {
+func (c *Leases) takeAlong(now backend.Instant) {
 	room := map[string]int{} // in the last batch of each part
 	total := 0
 	var window time.Duration
@@ -56,29 +56,30 @@ func (c *client) takeAlong(now backend.Instant) {
 		window = max(window, soon(d.l))
 	}
 	c.server.Sched.Early(now.Add(window), total, 4*batchSize, func(e schedule.Entry, at backend.Instant) (backend.Instant, bool) {
-		l, ok := e.(*lease)
+		r, ok := e.(*renewals)
+		l := (*Lease)(r)
 		if !ok || room[l.part] == 0 || !c.batched(l) || at > now.Add(soon(l)) || now >= l.state.ends() {
 			return at, false
 		}
 		room[l.part]--
 		l.state.renewAt = min(l.state.renewAt, now)
-		next, _ := l.Due(now) // it is not the first, so it sends nothing
+		next, _ := r.Due(now) // it is not the first, so it sends nothing
 		return next, true
 	})
 }
 
 // soon is how much earlier than it is due a renewal may be sent.
-func soon(l *lease) time.Duration { return l.hold.TTL / 100 }
+func soon(l *Lease) time.Duration { return l.hold.TTL / 100 }
 
 // sendRenewals sends the renewals that are due, on the goroutines of a bounded
 // pool. A renewal that hangs keeps its goroutine until its context ends, and its place
 // for a moment; the deadlines do not depend on them.
-func (c *client) sendRenewals() {
+func (c *Leases) sendRenewals() {
 	c.server.Sched.Lock()
 	due := c.dueRenewals
 	c.dueRenewals = nil
 	c.server.Sched.Unlock()
-	together := map[string][]*lease{}
+	together := map[string][]*Lease{}
 	for _, d := range due {
 		l, part := d.l, c.server.Partition(d.l.hold.Key)
 		if part != d.part {
@@ -105,7 +106,7 @@ func (c *client) sendRenewals() {
 
 // hangsAfter is how long the renewal of some leases may take before it is taken to
 // hang: little to those with a short TTL.
-func hangsAfter(leases ...*lease) time.Duration {
+func hangsAfter(leases ...*Lease) time.Duration {
 	d := call.Patience
 	for _, l := range leases {
 		d = min(d, l.hold.TTL/30)
@@ -115,11 +116,11 @@ func hangsAfter(leases ...*lease) time.Duration {
 
 // renewalContext bounds one renewal by a third of the TTL, so that at least two
 // can fail before the deadline, and like every request.
-func (c *client) renewalContext(ttl time.Duration) (context.Context, context.CancelFunc) {
+func (c *Leases) renewalContext(ttl time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.server.Calls.Life, min(ttl/3, call.Limit))
 }
 
-func (c *client) renew(l *lease) {
+func (c *Leases) renew(l *Lease) {
 	if l.ctx.Err() != nil || !c.server.Calls.Add() {
 		return
 	}
@@ -135,8 +136,8 @@ func (c *client) renew(l *lease) {
 
 // renewBatch renews the leases in one round trip. They get the same time for the next
 // one, so that they stay together.
-func (c *client) renewBatch(leases []*lease) {
-	live := make([]*lease, 0, len(leases))
+func (c *Leases) renewBatch(leases []*Lease) {
+	live := make([]*Lease, 0, len(leases))
 	holds := make([]backend.Hold, 0, len(leases))
 	var ttl time.Duration
 	for _, l := range leases {
@@ -169,26 +170,21 @@ func (c *client) renewBatch(leases []*lease) {
 
 // renewalEnded tells the hold how a renewal that began at start ended: extended,
 // still held, gone, or unknown. roll spreads the next one.
-func (c *client) renewalEnded(ctx context.Context, l *lease, v backend.Validity, err error, start backend.Instant, roll float64) {
+func (c *Leases) renewalEnded(ctx context.Context, l *Lease, v backend.Validity, err error, start backend.Instant, roll float64) {
 	v.Sent = min(v.Sent, start)
-	l.step(func(h *hold, now backend.Instant) action {
+	l.step(func(h *machine, now backend.Instant) action {
 		switch {
 		case err == nil:
 			return h.renewed(now, v, roll)
-		case errors.Is(err, ErrLost):
+		case errors.Is(err, backend.ErrLost):
 			return h.gone(now, err)
-		case errors.Is(err, ErrNotHeld):
-			return h.gone(now, ErrTakenOver)
+		case errors.Is(err, backend.ErrNotHeld):
+			return h.gone(now, backend.ErrTakenOver)
 		}
 		return h.failed(now, roll)
 	})
-	if err != nil && !errors.Is(err, ErrNotHeld) && !errors.Is(err, ErrClosed) && l.ctx.Context.Err() == nil {
+	if err != nil && !errors.Is(err, backend.ErrNotHeld) && !errors.Is(err, backend.ErrClosed) && l.ctx.Context.Err() == nil {
 		c.server.Log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)
 	}
-	if c.observer != nil {
-		c.observe(ctx, Event{
-			Kind: EventRenewal, Key: l.hold.Key, Token: l.hold.Token,
-			Duration: c.server.Clock.Now().Sub(start), Err: err,
-		})
-	}
+	c.server.Tell(ctx, call.Renewal, l.hold.Key, l.hold.Token, start, err)
 }

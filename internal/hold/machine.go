@@ -1,13 +1,12 @@
-package lock
+package hold
 
 import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-	"github.com/mortiselock/lock/internal/schedule"
 )
 
-// hold is the life of one hold as a pure state machine: what happened and when
+// machine is the life of one hold as a pure state machine: what happened and when
 // goes in, what to do comes out. It has no goroutine, no clock and no I/O, so
 // that any order of events can be tested in virtual time.
 //
@@ -23,7 +22,7 @@ import (
 // Two rules make it safe. The deadline moves only forward and only while the
 // hold is in phase held; and an event that arrives at or after the deadline finds
 // the hold lost, whatever the event says.
-type hold struct {
+type machine struct {
 	ttl      time.Duration
 	deadline backend.Instant // until when the hold is certain
 	limit    backend.Instant // end of the maximum hold, or never
@@ -66,9 +65,9 @@ func retryPeriod(ttl time.Duration, roll float64) time.Duration {
 	return time.Duration(sixth - sixth/4*roll)
 }
 
-// newHold begins the life of a grant.
-func newHold(ttl time.Duration, v backend.Validity, now backend.Instant, renew bool, maxHold time.Duration, roll float64) hold {
-	h := hold{ttl: ttl, deadline: v.Until(), limit: schedule.Never, renewAt: schedule.Never}
+// newMachine begins the life of a grant.
+func newMachine(ttl time.Duration, v backend.Validity, now backend.Instant, renew bool, maxHold time.Duration, roll float64) machine {
+	h := machine{ttl: ttl, deadline: v.Until(), limit: never, renewAt: never}
 	if renew {
 		h.renewAt = v.Sent.Add(renewalPeriod(ttl, v.For, roll))
 	}
@@ -79,27 +78,27 @@ func newHold(ttl time.Duration, v backend.Validity, now backend.Instant, renew b
 }
 
 // wake is the next instant at which tick has something to do.
-func (h *hold) wake() backend.Instant { return min(h.ends(), h.renewal()) }
+func (h *machine) wake() backend.Instant { return min(h.ends(), h.renewal()) }
 
 // ends is until when the hold lasts if no further renewal is confirmed, or never when
 // it is over.
-func (h *hold) ends() backend.Instant {
+func (h *machine) ends() backend.Instant {
 	if h.phase != phaseHeld {
-		return schedule.Never
+		return never
 	}
 	return min(h.deadline, h.limit)
 }
 
 // renewal is when the next renewal is to be sent, or never.
-func (h *hold) renewal() backend.Instant {
+func (h *machine) renewal() backend.Instant {
 	if h.phase != phaseHeld {
-		return schedule.Never
+		return never
 	}
 	return h.renewAt
 }
 
 // tick is the passing of time.
-func (h *hold) tick(now backend.Instant, roll float64) action {
+func (h *machine) tick(now backend.Instant, roll float64) action {
 	if h.phase != phaseHeld {
 		return 0
 	}
@@ -119,7 +118,7 @@ func (h *hold) tick(now backend.Instant, roll float64) action {
 
 // renewed is a renewal that the server confirmed. A validity of zero length says
 // that the hold still exists but was not extended.
-func (h *hold) renewed(now backend.Instant, v backend.Validity, roll float64) action {
+func (h *machine) renewed(now backend.Instant, v backend.Validity, roll float64) action {
 	if h.phase != phaseHeld {
 		return 0
 	}
@@ -130,7 +129,7 @@ func (h *hold) renewed(now backend.Instant, v backend.Validity, roll float64) ac
 		return 0
 	}
 	h.deadline = max(h.deadline, v.Until())
-	if h.renewAt != schedule.Never {
+	if h.renewAt != never {
 		h.renewAt = max(v.Sent.Add(renewalPeriod(h.ttl, v.For, roll)), now)
 	}
 	return 0
@@ -138,21 +137,21 @@ func (h *hold) renewed(now backend.Instant, v backend.Validity, roll float64) ac
 
 // failed is a renewal whose outcome is unknown. It is no loss: the renewal is
 // sent again, and the deadline stands.
-func (h *hold) failed(now backend.Instant, roll float64) action {
+func (h *machine) failed(now backend.Instant, roll float64) action {
 	if h.phase != phaseHeld {
 		return 0
 	}
 	if now >= h.deadline {
 		return h.lose(backend.ErrExpired)
 	}
-	if h.renewAt != schedule.Never {
+	if h.renewAt != never {
 		h.renewAt = min(h.renewAt, now.Add(retryPeriod(h.ttl, roll)/2))
 	}
 	return 0
 }
 
 // gone is the server's word that the hold no longer exists.
-func (h *hold) gone(now backend.Instant, cause error) action {
+func (h *machine) gone(now backend.Instant, cause error) action {
 	if h.phase != phaseHeld {
 		return 0
 	}
@@ -163,21 +162,21 @@ func (h *hold) gone(now backend.Instant, cause error) action {
 }
 
 // close is the end of the Locker.
-func (h *hold) close() action {
+func (h *machine) close() action {
 	if h.phase != phaseHeld {
 		return 0
 	}
 	return h.lose(backend.ErrClosed)
 }
 
-func (h *hold) lose(cause error) action {
+func (h *machine) lose(cause error) action {
 	h.phase, h.cause = phaseLost, cause
 	return actEnd | actCleanUp
 }
 
 // release is the holder's wish to end the hold. It is possible until the
 // deadline; later the hold is lost.
-func (h *hold) release(now backend.Instant) action {
+func (h *machine) release(now backend.Instant) action {
 	if h.phase != phaseHeld {
 		return 0
 	}
@@ -190,7 +189,7 @@ func (h *hold) release(now backend.Instant) action {
 
 // settle is the server's word that the release took effect, or that there was
 // nothing left to release.
-func (h *hold) settle() {
+func (h *machine) settle() {
 	if h.phase == phaseReleasing {
 		h.phase = phaseSettled
 	}

@@ -1,4 +1,4 @@
-package lock
+package hold
 
 import (
 	"sync"
@@ -12,7 +12,7 @@ import (
 // notify nobody.
 type notices struct {
 	mu     sync.Mutex
-	leases map[backend.ID]*lease
+	leases map[backend.ID]*Lease
 	early  map[backend.ID]error // acquisitions under way, with the notice if there was one
 }
 
@@ -29,7 +29,7 @@ func (n *notices) expect(id backend.ID) {
 
 // admit registers the lease of an acquisition and returns the cause if it was
 // lost already.
-func (n *notices) admit(l *lease) error {
+func (n *notices) admit(l *Lease) error {
 	if n == nil {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (n *notices) forget(id backend.ID) {
 }
 
 // lossNoticed is the function that the backend calls.
-func (c *client) lossNoticed(id backend.ID, cause error) {
+func (c *Leases) lossNoticed(id backend.ID, cause error) {
 	n := c.notices
 	n.mu.Lock()
 	l := n.leases[id]
@@ -62,6 +62,23 @@ func (c *client) lossNoticed(id backend.ID, cause error) {
 	}
 	n.mu.Unlock()
 	if l != nil {
-		l.step(func(h *hold, now backend.Instant) action { return h.gone(now, cause) })
+		l.step(func(h *machine, now backend.Instant) action { return h.gone(now, cause) })
+	}
+}
+
+// Expect keeps a notice of loss about the acquisition until its lease is admitted or it
+// is forgotten.
+func (c *Leases) Expect(id backend.ID) { c.notices.expect(id) }
+
+// Forget drops an acquisition that has led to no lease.
+func (c *Leases) Forget(id backend.ID) { c.notices.forget(id) }
+
+// Heed ends an admitted lease if its loss was noticed before.
+func (c *Leases) Heed(l *Lease) {
+	if cause := c.notices.admit(l); cause != nil {
+		l.step(func(h *machine, now backend.Instant) action { return h.gone(now, cause) })
+	}
+	if l.ctx.Context.Err() != nil {
+		c.notices.forget(l.hold.ID) // it may have ended before it was registered
 	}
 }

@@ -1,4 +1,4 @@
-package lock
+package hold
 
 import (
 	"context"
@@ -18,14 +18,14 @@ import (
 type expiries struct {
 	clock backend.Clock
 	begin func()               // is called with the mutex held when leases end
-	after func(ended []*lease) // is called when all that is due has ended; it tells the server
+	after func(ended []*Lease) // is called when all that is due has ended; it tells the server
 
 	mu      sync.Mutex
-	line    schedule.Timeline[*lease]
+	line    schedule.Timeline[*Lease]
 	timer   *time.Timer
 	armed   backend.Instant // when the timer fires, or never
 	busy    bool            // run is under way, and will arm the timer
-	ended   []*lease        // of which the server is to be told
+	ended   []*Lease        // of which the server is to be told
 	telling bool            // tell is under way
 }
 
@@ -38,7 +38,7 @@ const (
 )
 
 // add begins to watch the lease's term.
-func (x *expiries) add(l *lease) {
+func (x *expiries) add(l *Lease) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	at, _ := l.term.read()
@@ -49,14 +49,14 @@ func (x *expiries) add(l *lease) {
 }
 
 // remove ends the watch over a lease that has ended.
-func (x *expiries) remove(l *lease) {
+func (x *expiries) remove(l *Lease) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.line.Set(l, &l.expiry, schedule.Never)
+	x.line.Set(l, &l.expiry, never)
 }
 
 // all returns the leases that have not ended.
-func (x *expiries) all() []*lease {
+func (x *expiries) all() []*Lease {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.line.All()
@@ -64,8 +64,8 @@ func (x *expiries) all() []*lease {
 
 // arm sets the timer for the first lease. The mutex is held.
 func (x *expiries) arm() {
-	x.armed = schedule.Never
-	if x.line.First() == schedule.Never {
+	x.armed = never
+	if x.line.First() == never {
 		return
 	}
 	now := x.clock.Now()
@@ -104,8 +104,8 @@ func (x *expiries) run() bool {
 }
 
 // due takes out leases whose terms are over. The mutex is held.
-func (x *expiries) due() []*lease {
-	var due []*lease
+func (x *expiries) due() []*Lease {
+	var due []*Lease
 	now := x.clock.Now()
 	for x.line.First() <= now && len(due) < expireAtOnce {
 		l := x.line.Peek()
@@ -146,7 +146,7 @@ func (x *expiries) tell() {
 }
 
 // endAll ends the contexts of leases whose terms are over.
-func endAll(leases []*lease) {
+func endAll(leases []*Lease) {
 	if len(leases) <= expireTogether {
 		for _, l := range leases {
 			l.end(l.expired())
@@ -165,7 +165,7 @@ func endAll(leases []*lease) {
 // chance to run.
 type leaseContext struct {
 	context.Context
-	l *lease
+	l *Lease
 }
 
 func (c leaseContext) Err() error {

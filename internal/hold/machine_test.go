@@ -1,4 +1,4 @@
-package lock
+package hold
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/mortiselock/lock/backend"
-	"github.com/mortiselock/lock/internal/schedule"
 )
 
 // holdModel is what a hold must be, written down independently: a deadline that
@@ -46,8 +45,8 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 		maxHold := time.Duration(rapid.SampledFrom([]int64{0, 0, int64(ttl), 10 * int64(ttl)}).Draw(t, "maxHold"))
 		renew := rapid.Bool().Draw(t, "renew")
 		roll := func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "roll") }
-		h := newHold(ttl, backend.Validity{Sent: now, For: backend.ValidFor(ttl)}, now, renew, maxHold, roll())
-		m := holdModel{ttl: ttl, deadline: now.Add(backend.ValidFor(ttl)), limit: schedule.Never}
+		h := newMachine(ttl, backend.Validity{Sent: now, For: backend.ValidFor(ttl)}, now, renew, maxHold, roll())
+		m := holdModel{ttl: ttl, deadline: now.Add(backend.ValidFor(ttl)), limit: never}
 		if maxHold > 0 {
 			m.limit = now.Add(maxHold)
 		}
@@ -139,7 +138,7 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 				t.Fatal("a renewal was sent that nobody may send")
 			case !m.over && h.wake() > m.deadline:
 				t.Fatalf("it sleeps until %d, beyond its deadline %d", h.wake(), m.deadline)
-			case m.over && h.wake() != schedule.Never:
+			case m.over && h.wake() != never:
 				t.Fatal("a hold that is over wakes again")
 			}
 		}
@@ -151,7 +150,7 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 func TestHoldSendsSeveralRenewalsBeforeItsDeadline(t *testing.T) {
 	const ttl = 15 * time.Second
 	for _, roll := range []float64{0, 0.5, 0.999} {
-		h := newHold(ttl, backend.Validity{For: backend.ValidFor(ttl)}, 0, true, 0, roll)
+		h := newMachine(ttl, backend.Validity{For: backend.ValidFor(ttl)}, 0, true, 0, roll)
 		sent := 0
 		for now := backend.Instant(0); h.phase == phaseHeld; now = h.wake() {
 			if h.tick(now, roll)&actRenew != 0 {
@@ -162,7 +161,7 @@ func TestHoldSendsSeveralRenewalsBeforeItsDeadline(t *testing.T) {
 		require.LessOrEqual(t, sent, 8)
 		require.ErrorIs(t, h.cause, backend.ErrExpired)
 
-		h = newHold(ttl, backend.Validity{For: backend.ValidFor(ttl)}, 0, true, 0, roll)
+		h = newMachine(ttl, backend.Validity{For: backend.ValidFor(ttl)}, 0, true, 0, roll)
 		sent = 0
 		for now := backend.Instant(0); now < backend.Instant(100*ttl); now = h.wake() {
 			if h.tick(now, roll)&actRenew != 0 {
@@ -183,7 +182,7 @@ func TestHoldOfShortValidityIsRenewedInTime(t *testing.T) {
 	ttl := 3 * time.Second
 	for _, worth := range []time.Duration{ttl, 2 * ttl / 3, ttl / 3, ttl / 10} {
 		v := backend.Validity{Sent: 1000, For: worth}
-		h := newHold(ttl, v, 1000, true, 0, 0)
+		h := newMachine(ttl, v, 1000, true, 0, 0)
 		require.LessOrEqual(t, h.renewAt.Sub(v.Sent), min(ttl/3, worth/2))
 		require.Positive(t, h.renewAt.Sub(v.Sent))
 		later := backend.Validity{Sent: h.renewAt, For: worth}
