@@ -12,6 +12,7 @@ import (
 	"github.com/mortiselock/lock/internal/call"
 	"github.com/mortiselock/lock/internal/hold"
 	"github.com/mortiselock/lock/internal/reentry"
+	"github.com/mortiselock/lock/internal/wait"
 )
 
 // client is the Locker on any backend.
@@ -23,15 +24,8 @@ type client struct {
 	host       string
 	pid        int
 
-	// What the backend can do, looked up once. Optional abilities are nil when
-	// they are missing.
-	watcher  backend.Watcher
-	queuer   backend.Queuer
-	handOver backend.HandOverer
-	teller   backend.ReleaseTeller
-
 	leases *hold.Leases
-	lanes  lanes
+	waits  *wait.Waits
 
 	telling call.Tracker // calls of observer and logger under way
 	closed  sync.Once
@@ -72,21 +66,13 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	if o.Observer != nil {
 		c.server.Observe = c.observeWith(o.Observer)
 	}
-	c.lanes.m = map[laneKey]*lane{}
-	c.watcher, _ = backend.As[backend.Watcher](b)
-	c.queuer, _ = backend.As[backend.Queuer](b)
-	c.handOver, _ = backend.As[backend.HandOverer](b)
-	c.teller, _ = backend.As[backend.ReleaseTeller](b)
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
-		r := reentry.New(b, clock)
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.server.Backend, c.server.Counted, c.handOver = r, true, nil
-		if c.queuer != nil {
-			c.queuer = r
-		}
+		c.server.Backend, c.server.Counted = reentry.New(b, clock), true
 	}
 	c.leases = hold.NewLeases(c.server)
+	c.waits = wait.New(c.server, c.leases)
 	return c, nil
 }
 
@@ -103,68 +89,64 @@ func (c *client) Backend() backend.Backend { return c.backend }
 
 // TryAcquire implements Locker.
 func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	a, err := c.begin(ctx, key, opts)
+	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.Calls.Done()
-	l, err := a.try(ctx)
+	l, err := c.waits.TryAcquire(ctx, req, terms)
 	if err != nil {
-		return nil, a.fail(ctx, err)
+		return nil, err
 	}
 	return l, nil
 }
 
 // Acquire implements Locker.
 func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	a, err := c.begin(ctx, key, opts)
+	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.Calls.Done()
-	l, err := a.acquire(ctx)
+	l, err := c.waits.Acquire(ctx, req, terms)
 	if err != nil {
-		return nil, a.fail(ctx, err)
+		return nil, err
 	}
 	return l, nil
 }
 
 // begin checks what can be checked before anything is sent. Without an error the
 // caller owes a Calls.Done.
-func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisition, error) {
+func (c *client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, terms hold.Terms, _ error) {
 	if err := ValidateKey(key); err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	s, err := ResolveOptions(opts...)
 	if err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	if s.TTL == 0 {
 		s.TTL = c.ttl
 	} else if err := c.guarantees.CheckTTL(s.TTL); err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	if s.Owner != "" && c.guarantees.Reentrancy == backend.ReentrancyNone {
-		return nil, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
+		return req, terms, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
 	}
 	if s.NoRenewal && !c.guarantees.WithoutRenewal {
-		return nil, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
+		return req, terms, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("lock: acquiring %q: %w", key, err)
+		return req, terms, fmt.Errorf("lock: acquiring %q: %w", key, err)
 	}
 	if !c.server.Calls.Add() {
-		return nil, ErrClosed
+		return req, terms, ErrClosed
 	}
-	return &acquisition{
-		c:        c,
-		settings: s,
-		req: backend.Request{
-			Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
-			Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
-			Renewed: !s.NoRenewal,
-		},
-	}, nil
+	return backend.Request{
+		Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
+		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
+		Renewed: !s.NoRenewal,
+	}, hold.Terms{Renewed: !s.NoRenewal, Longest: s.MaxHold}, nil
 }
 
 // Close implements Locker.

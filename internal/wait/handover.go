@@ -1,4 +1,4 @@
-package lock
+package wait
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func (w *waiter) withdraw(o *offer) bool {
 
 // takeOffer returns who waits for the key of the lease in this Locker, if anybody
 // does and the backend can hand it over.
-func (l *lease) takeOffer() *offer {
+func (l *Lease) takeOffer() *offer {
 	if l.c.handOver == nil || l.Hold().Owner != "" {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (l *lease) takeOffer() *offer {
 }
 
 // answered waits for the answer to an offer that was taken.
-func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
+func (o *offer) answered(ctx context.Context, c *Waits) (handed, error) {
 	var gaveUp error
 	select {
 	case h := <-o.taken:
@@ -97,7 +97,7 @@ func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
 	case <-ctx.Done():
 		gaveUp = ctx.Err()
 	case <-c.server.Calls.Open.Done():
-		gaveUp = ErrClosed
+		gaveUp = backend.ErrClosed
 	}
 	if !o.settled.CompareAndSwap(false, true) {
 		return <-o.taken, nil
@@ -106,7 +106,7 @@ func (o *offer) answered(ctx context.Context, c *client) (handed, error) {
 }
 
 // answer tells the waiter, or gives back what it no longer waits for.
-func (o *offer) answer(c *client, h handed) {
+func (o *offer) answer(c *Waits, h handed) {
 	if o.settled.CompareAndSwap(false, true) {
 		o.taken <- h
 	} else if h.err == nil || !call.IsDecided(h.err) {
@@ -116,7 +116,7 @@ func (o *offer) answer(c *client, h handed) {
 
 // handed turns the answer to an offer into a lease, or into nil when the server
 // has to be asked. It also reports whether the key was left to other clients.
-func (w *waiter) handed(h handed) (l *lease, left bool) {
+func (w *waiter) handed(h handed) (l *Lease, left bool) {
 	switch {
 	case h.err == nil:
 		w.handedOver = true
@@ -124,7 +124,7 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 		if l != nil {
 			l.run = h.run
 		}
-	case errors.Is(h.err, ErrHeld):
+	case errors.Is(h.err, backend.ErrHeld):
 		left = true
 	case !call.IsDecided(h.err):
 		w.a.doubt()
@@ -135,7 +135,7 @@ func (w *waiter) handed(h handed) (l *lease, left bool) {
 // releaseTo releases the hold and grants the key to a waiter of this Locker in one
 // step. It returns false when that was not possible or its outcome is unknown, and
 // a plain release has to follow.
-func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, direct bool) (bool, error) {
+func (l *Lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, direct bool) (bool, error) {
 	c := l.c
 	start := c.server.Clock.Now()
 	var g backend.Grant
@@ -151,9 +151,9 @@ func (l *lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{},
 	// Without an answer the waiter asks the server, as the same acquisition.
 	o.answer(c, handed{g, err, o.run})
 	switch {
-	case err == nil, errors.Is(err, ErrHeld):
+	case err == nil, errors.Is(err, backend.ErrHeld):
 		return true, nil
-	case errors.Is(err, ErrNotHeld):
+	case errors.Is(err, backend.ErrNotHeld):
 		return true, err
 	}
 	return false, err

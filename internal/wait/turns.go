@@ -1,4 +1,4 @@
-package lock
+package wait
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const mostDoubts = 3
 
 // openTurn begins the turn of others with a release that will tell of them. It returns nil
 // where the release can't.
-func (l *lease) openTurn() *turn {
+func (l *Lease) openTurn() *turn {
 	c := l.c
 	if c.teller == nil || c.queuer != nil || l.Hold().Owner != "" {
 		return nil
@@ -44,7 +44,7 @@ func (l *lease) openTurn() *turn {
 
 // closeTurn lets those who wait for the end of the release go on. What it has not left to
 // others by then is nobody's turn.
-func (l *lease) closeTurn(t *turn) {
+func (l *Lease) closeTurn(t *turn) {
 	if t == nil {
 		return
 	}
@@ -62,7 +62,7 @@ func (l *lease) closeTurn(t *turn) {
 // leaveTurn leaves others their turn after a release, which has told so many of them;
 // it took so long. Fewer than zero: the server does not say how many wait. t is the turn
 // that was begun with the release, or nil.
-func (l *lease) leaveTurn(t *turn, others int, took time.Duration) {
+func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
 	c := l.c
 	doubts := 0
 	if others < 0 {
@@ -121,7 +121,7 @@ func (ls *lanes) leftTurn(key string, now backend.Instant) *turn {
 }
 
 // isLeft reports whether others have their turn at the key.
-func (c *client) isLeft(key string) bool {
+func (c *Waits) isLeft(key string) bool {
 	ls := &c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -186,13 +186,13 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-c.server.Calls.Open.Done():
-			return nil, ErrClosed
+			return nil, backend.ErrClosed
 		}
 	}
 }
 
 // giveTurn waits while others have their turn, or until one of them has had it.
-func (w *waiter) giveTurn(ctx context.Context) (*lease, error) {
+func (w *waiter) giveTurn(ctx context.Context) (*Lease, error) {
 	c, ln := w.a.c, w.lane
 	t, err := w.nextTurn(ctx)
 	if t == nil || err != nil {

@@ -1,18 +1,19 @@
-package lock
+package wait
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
 	"github.com/mortiselock/lock/internal/hold"
 )
 
-// lease is the Lease of this package: a hold, and what its release owes to those who wait.
-type lease struct {
+// Lease is a hold, and what its release owes to those who wait.
+type Lease struct {
 	hold.Lease
-	c *client
+	c *Waits
 
 	// doubts is how many turns are left to others of whom only refusals told. It and run are
 	// set before the caller gets the lease.
@@ -20,13 +21,13 @@ type lease struct {
 	run    run
 }
 
-// Release implements Lease.
-func (l *lease) Release(ctx context.Context) error { return l.End(ctx, l) }
+// Release ends the hold.
+func (l *Lease) Release(ctx context.Context) error { return l.End(ctx, l) }
 
 // SendRelease implements hold.Sender. It tells the server, on a context that the caller's cancellation does
 // not reach. A caller whose context ends during the call gets its answer at once;
 // the request goes on.
-func (l *lease) SendRelease(ctx context.Context) error {
+func (l *Lease) SendRelease(ctx context.Context) error {
 	c := l.c
 	detached, cancel := c.server.Calls.Detached(ctx)
 	defer cancel()
@@ -66,7 +67,7 @@ func (l *lease) SendRelease(ctx context.Context) error {
 		if err == call.ErrStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
 		}
-		if (repeated || tries > 1) && errors.Is(err, ErrNotHeld) {
+		if (repeated || tries > 1) && errors.Is(err, backend.ErrNotHeld) {
 			// The first request, whose answer was lost, has done it.
 			return nil
 		}

@@ -1,4 +1,4 @@
-package lock
+package wait
 
 import (
 	"context"
@@ -44,7 +44,7 @@ type lane struct {
 	hinted    backend.Instant     // the last signal of the watch
 	apart     time.Duration       // how long it came after the one before
 	took      time.Duration       // how long the server took to grant the last lease
-	last      *lease              // what the lane was granted last
+	last      *Lease              // what the lane was granted last
 	granted   bool                // by the head before
 
 	watchFails int             // watches in a row that failed or broke

@@ -1,4 +1,4 @@
-package lock
+package wait
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 // same acquisition id, so that a repeat finds the grant of a request whose answer
 // was lost.
 type acquisition struct {
-	c        *client
-	req      backend.Request
-	settings Settings
+	c     *Waits
+	req   backend.Request
+	terms hold.Terms
 
 	// What is known so far, for the error of a wait that ends without a grant.
 	refusal error         // the last refusal: somebody else holds the key
@@ -28,7 +28,7 @@ type acquisition struct {
 	took    time.Duration // how long the last answer took
 
 	mu     sync.Mutex // guards the rest, and req.ID
-	lease  *lease     // once granted
+	lease  *Lease     // once granted
 	failed bool       // once the caller was told an error
 }
 
@@ -37,7 +37,7 @@ type acquisition struct {
 func (a *acquisition) answerLimit() time.Duration { return a.req.TTL - a.req.TTL/3 }
 
 // try asks the server once.
-func (a *acquisition) try(ctx context.Context) (*lease, error) {
+func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 	c := a.c
 	start := c.server.Clock.Now()
 	if err := ctx.Err(); err != nil {
@@ -75,7 +75,7 @@ func (a *acquisition) try(ctx context.Context) (*lease, error) {
 }
 
 // tokenOf is the token of a lease, or zero when there is none.
-func tokenOf(l *lease) uint64 {
+func tokenOf(l *Lease) uint64 {
 	if l == nil {
 		return 0
 	}
@@ -84,20 +84,20 @@ func tokenOf(l *lease) uint64 {
 
 // answer turns what the backend said into a lease or an error that is
 // classified, and remembers what it says about the key. The answer came at the end.
-func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, end backend.Instant) (*lease, error) {
+func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, end backend.Instant) (*Lease, error) {
 	if err == nil {
 		return a.granted(g, end)
 	}
 	switch {
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, backend.ErrClosed):
 		a.doubt()
-		return nil, ErrClosed
-	case errors.Is(err, ErrHeld):
+		return nil, backend.ErrClosed
+	case errors.Is(err, backend.ErrHeld):
 		a.refusal, a.trouble = err, nil
 		return nil, err
 	case errors.Is(err, backend.ErrNotSent):
 		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: the server could not be asked within %s: %w", ErrUnavailable, a.answerLimit(), err)
+			err = fmt.Errorf("%w: the server could not be asked within %s: %w", backend.ErrUnavailable, a.answerLimit(), err)
 			a.trouble = err
 		}
 		return nil, err
@@ -118,19 +118,19 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 }
 
 // granted turns a grant into a lease, unless it comes too late to be of use.
-func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*lease, error) {
+func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*Lease, error) {
 	c := a.c
 	if left := g.Until().Sub(now); left < a.req.TTL/3 {
 		a.doubt()
 		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
-			ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
+			backend.ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
 		return nil, a.trouble
 	}
-	l := &lease{c: c}
-	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, hold.Terms{Renewed: !a.settings.NoRenewal, Longest: a.settings.MaxHold}, now)
+	l := &Lease{c: c}
+	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, a.terms, now)
 	if !c.leases.Admit(&l.Lease) {
 		a.doubt()
-		return nil, ErrClosed
+		return nil, backend.ErrClosed
 	}
 	a.mu.Lock()
 	a.lease = l
@@ -182,11 +182,11 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 	if a.unknown {
 		a.c.server.Undo(a.req, a.flight).Await()
 	}
-	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ErrClosed) {
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, backend.ErrClosed) {
 		return a.gaveUp(ctxErr)
 	}
-	var held *HeldError
-	if err == ErrClosed || errors.As(err, &held) {
+	var held *backend.HeldError
+	if err == backend.ErrClosed || errors.As(err, &held) {
 		return err
 	}
 	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
@@ -200,8 +200,8 @@ func (a *acquisition) gaveUp(ctxErr error) error {
 			err = fmt.Errorf("%w; %w", err, more)
 		}
 	}
-	if a.unknown && !errors.Is(err, ErrOutcomeUnknown) {
-		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
+	if a.unknown && !errors.Is(err, backend.ErrOutcomeUnknown) {
+		err = fmt.Errorf("%w; %w", err, backend.ErrOutcomeUnknown)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package lock
+package wait
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 
 // acquire waits until the key is held, ctx ends, or an error says that waiting is
 // of no use.
-func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
+func (a *acquisition) acquire(ctx context.Context) (*Lease, error) {
 	start := a.c.server.Clock.Now()
 	l, waited, err := a.contend(ctx)
 	if waited {
@@ -41,7 +41,7 @@ func (a *acquisition) acquire(ctx context.Context) (*lease, error) {
 
 // contend takes a place in the lane of the key and competes for the key when the
 // turn comes. It also reports whether there was a wait.
-func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
+func (a *acquisition) contend(ctx context.Context) (*Lease, bool, error) {
 	c := a.c
 	refused := false
 	if a.req.Owner != "" && !c.isLeft(a.req.Key) {
@@ -51,7 +51,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 		if err == nil || a.over(ctx, err) {
 			return l, false, err
 		}
-		refused = errors.Is(err, ErrHeld)
+		refused = errors.Is(err, backend.ErrHeld)
 	}
 	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
 	defer c.lanes.leave(ln, p)
@@ -67,7 +67,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 			a.passedOver(ln)
 			return nil, true, ctx.Err()
 		case <-c.server.Calls.Open.Done():
-			return nil, true, ErrClosed
+			return nil, true, backend.ErrClosed
 		}
 	}
 	w := waiter{a: a, lane: ln, asked: refused && p.turn == nil}
@@ -78,7 +78,7 @@ func (a *acquisition) contend(ctx context.Context) (*lease, bool, error) {
 	if refused {
 		w.doubts = mostDoubts
 	}
-	var l *lease
+	var l *Lease
 	var err error
 	if c.queuer != nil {
 		l, err = w.queue(ctx)
@@ -105,9 +105,9 @@ func (a *acquisition) passedOver(ln *lane) {
 	switch {
 	case a.refusal != nil || a.trouble != nil || a.unknown:
 	case ln.isHeld():
-		a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", ErrHeld, a.req.Key)
+		a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", backend.ErrHeld, a.req.Key)
 	default:
-		a.trouble = fmt.Errorf("%w: the server has not answered those callers of this Locker who are before this one", ErrUnavailable)
+		a.trouble = fmt.Errorf("%w: the server has not answered those callers of this Locker who are before this one", backend.ErrUnavailable)
 	}
 }
 
@@ -136,7 +136,7 @@ type waiter struct {
 // poll asks, watches, asks again, and then sleeps until the watch signals or it
 // is time to ask anyway. The second question closes the gap between the first
 // refusal and the watch.
-func (w *waiter) poll(ctx context.Context) (*lease, error) {
+func (w *waiter) poll(ctx context.Context) (*Lease, error) {
 	a, c := w.a, w.a.c
 	defer w.stop()
 	for {
@@ -148,7 +148,7 @@ func (w *waiter) poll(ctx context.Context) (*lease, error) {
 			if err == nil || a.over(ctx, err) {
 				return l, err
 			}
-			if !errors.Is(err, ErrHeld) {
+			if !errors.Is(err, backend.ErrHeld) {
 				w.fails++
 				if l, err := w.sleep(ctx, backoff(troubleFirst, troubleMost, w.fails)); l != nil || err != nil {
 					return l, err
@@ -204,7 +204,7 @@ func (w *waiter) watch(ctx context.Context) (bool, error) {
 	})
 	if err != nil {
 		stop()
-		if errors.Is(err, ErrClosed) || ctx.Err() != nil {
+		if errors.Is(err, backend.ErrClosed) || ctx.Err() != nil {
 			return false, err
 		}
 		c.server.Log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
@@ -225,7 +225,7 @@ func (w *waiter) watchFailed() {
 // interval is how long to sleep after a refusal: not longer than the holder's
 // lease can last, nor than the poll interval.
 func (w *waiter) interval() time.Duration {
-	var held *HeldError
+	var held *backend.HeldError
 	refused := errors.As(w.a.refusal, &held)
 	d := schedule.Spread(pollWatched)
 	if w.lane.hints == nil {
@@ -250,7 +250,7 @@ func (w *waiter) interval() time.Duration {
 
 // sleep returns when the watch signals or d has passed, with the reason why the
 // wait is over, or with the lease that a release of this Locker handed over.
-func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
+func (w *waiter) sleep(ctx context.Context, d time.Duration) (*Lease, error) {
 	w.slept = true
 	if w.timer == nil {
 		w.timer = time.NewTimer(d)
@@ -277,7 +277,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*lease, error) {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-w.a.c.server.Calls.Open.Done():
-		err = ErrClosed
+		err = backend.ErrClosed
 	}
 	if o != nil && !w.withdraw(o) {
 		h, failed := o.answered(ctx, w.a.c)
@@ -348,7 +348,7 @@ func backoff(first, most time.Duration, times int) time.Duration {
 // queue waits in the queue of the server, and takes a new place when the old one
 // was lost. An explicit owner asks before: it may hold the key by now, and must not
 // wait for itself.
-func (w *waiter) queue(ctx context.Context) (*lease, error) {
+func (w *waiter) queue(ctx context.Context) (*Lease, error) {
 	a := w.a
 	defer w.stop()
 	for {
@@ -357,7 +357,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 			if err == nil || a.over(ctx, err) {
 				return l, err
 			}
-			w.asked = errors.Is(err, ErrHeld)
+			w.asked = errors.Is(err, backend.ErrHeld)
 		}
 		if a.req.Owner == "" || w.asked {
 			w.asked = false
@@ -382,7 +382,7 @@ func (w *waiter) queue(ctx context.Context) (*lease, error) {
 }
 
 // inQueue takes one place in the server's queue and waits there.
-func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
+func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 	a, c := w.a, w.a.c
 	c.leases.Expect(a.req.ID)
 	start := c.server.Clock.Now()
@@ -418,18 +418,18 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 	if behind {
 		w.lane.held.Store(true)
 		if a.refusal == nil {
-			a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", ErrHeld, req.Key)
+			a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", backend.ErrHeld, req.Key)
 		}
 	}
-	var l *lease
+	var l *Lease
 	if err == nil {
 		l, err = a.granted(g, c.server.Clock.Now())
 	} else if ctx.Err() != nil && !behind {
-		a.trouble = fmt.Errorf("%w: no answer from the server to the place in its queue", ErrOutcomeUnknown)
-	} else if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
-		if errors.Is(err, ErrNotHeld) {
+		a.trouble = fmt.Errorf("%w: no answer from the server to the place in its queue", backend.ErrOutcomeUnknown)
+	} else if ctx.Err() == nil && !errors.Is(err, backend.ErrClosed) {
+		if errors.Is(err, backend.ErrNotHeld) {
 			// It was the place that was lost, and no hold.
-			err = fmt.Errorf("%w: the place in the queue was lost: %v", ErrUnavailable, err)
+			err = fmt.Errorf("%w: the place in the queue was lost: %v", backend.ErrUnavailable, err)
 		}
 		err = call.UnknownUnlessKnown(err)
 		a.trouble = err
@@ -442,7 +442,7 @@ func (w *waiter) inQueue(ctx context.Context) (*lease, error) {
 }
 
 // withdraw gives a place up in the background until the server confirms it.
-func (c *client) withdraw(req backend.Request, t backend.Ticket) *call.CleanUp {
+func (c *Waits) withdraw(req backend.Request, t backend.Ticket) *call.CleanUp {
 	late := func(error) bool {
 		l, ok := t.(backend.LateTicket)
 		return ok && l.MayArrive()
