@@ -4,67 +4,30 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
+	"github.com/mortiselock/lock/internal/reentry"
+	"github.com/mortiselock/lock/internal/wait"
 )
-
-// closeLimit bounds Close, and one release or clean-up request.
-const closeLimit = 5 * time.Second
-
-// primitives are the atomic steps that leases are made of: the backend itself,
-// or the backend with its holds counted on this side.
-type primitives interface {
-	Try(ctx context.Context, req backend.Request) (backend.Grant, error)
-	Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error)
-	Release(ctx context.Context, hold backend.Hold) error
-}
 
 // client is the Locker on any backend.
 type client struct {
+	server     *call.Server
 	backend    backend.Backend
 	guarantees backend.Guarantees
 	ttl        time.Duration
-	log        *slog.Logger
-	observer   Observer
 	host       string
 	pid        int
 
-	// What the backend can do, looked up once. Optional abilities are nil when
-	// they are missing.
-	ops      primitives
-	watcher  backend.Watcher
-	queuer   backend.Queuer
-	batch    backend.BatchRenewer
-	parts    backend.Partitioner
-	handOver backend.HandOverer
-	teller   backend.ReleaseTeller
-	counted  bool // the holds of explicit owners are counted on this side
+	leases *hold.Leases
+	waits  *wait.Waits
 
-	clock     backend.Clock
-	sched     *scheduler
-	expiries  *expiries
-	lanes     lanes
-	renewers  pool
-	cleaners  pool
-	reporters pool     // of ends that nobody asked for
-	callers   workers  // requests whose callers may stop waiting
-	notices   *notices // nil when the backend notifies nobody
-
-	dueRenewals []dueRenewal // guarded by the scheduler's mutex
-
-	calls   tracker         // calls, requests, clean-ups and reports under way
-	telling tracker         // calls of observer and logger under way
-	open    context.Context // ends when Close begins
-	shut    context.CancelFunc
-	done    <-chan struct{} // of open
-	life    context.Context // ends when Close has finished
-	kill    context.CancelFunc
-	asking  deadlines // of attempts that only Close ends early
-	ending  deadlines // of releases
+	telling call.Tracker // calls of observer and logger under way
 	closed  sync.Once
 }
 
@@ -81,20 +44,9 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	c := &client{
 		backend:    b,
 		guarantees: b.Guarantees(),
-		log:        o.Logger,
-		observer:   o.Observer,
 		pid:        os.Getpid(),
-		clock:      backend.SystemClock(),
-		renewers:   pool{limit: 32, urgent: true},
-		cleaners:   pool{limit: 32},
-		reporters:  pool{limit: 32},
 	}
 	c.host, _ = os.Hostname()
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	} else {
-		c.log = slog.New(openHandler{c.log.Handler(), &c.telling})
-	}
 	if o.TTL == 0 {
 		c.ttl = c.guarantees.NearestTTL(DefaultTTL)
 	} else if err := c.guarantees.CheckTTL(o.TTL); err != nil {
@@ -102,40 +54,25 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	} else {
 		c.ttl = o.TTL
 	}
-	if clocked, ok := backend.As[backend.Clocked](b); ok {
-		c.clock = clocked.Clock()
+	log := slog.New(slog.DiscardHandler)
+	if o.Logger != nil {
+		log = slog.New(openHandler{o.Logger.Handler(), &c.telling})
 	}
-	c.sched = newScheduler(c.clock)
-	c.expiries = &expiries{clock: c.clock, armed: never, begin: c.calls.follow, after: c.afterExpiry}
-	c.sched.before, c.sched.along = c.expiries.run, c.takeAlong
-	c.open, c.shut = context.WithCancel(context.Background())
-	c.done = c.open.Done()
-	c.life, c.kill = context.WithCancel(context.Background())
-	c.asking.parent, c.ending.parent = c.open, c.life
-	c.callers = newWorkers(c.life.Done())
-	c.lanes.m = map[laneKey]*lane{}
-	c.ops = b
-	c.watcher, _ = backend.As[backend.Watcher](b)
-	c.queuer, _ = backend.As[backend.Queuer](b)
-	c.batch, _ = backend.As[backend.BatchRenewer](b)
-	c.parts, _ = backend.As[backend.Partitioner](b)
-	c.handOver, _ = backend.As[backend.HandOverer](b)
-	c.teller, _ = backend.As[backend.ReleaseTeller](b)
-	notifier, _ := backend.As[backend.LossNotifier](b)
+	clock := backend.SystemClock()
+	if clocked, ok := backend.As[backend.Clocked](b); ok {
+		clock = clocked.Clock()
+	}
+	c.server = call.NewServer(b, clock, log)
+	if o.Observer != nil {
+		c.server.Observe = c.observeWith(o.Observer)
+	}
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
-		r := newReentry(b, c.clock)
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.ops, c.counted, c.handOver = r, true, nil
-		if c.queuer != nil {
-			c.queuer = r
-		}
-		notifier = r
+		c.server.Backend, c.server.Counted = reentry.New(b, clock), true
 	}
-	if notifier != nil {
-		c.notices = &notices{leases: map[backend.ID]*lease{}, early: map[backend.ID]error{}}
-		notifier.NotifyLoss(c.lossNoticed)
-	}
+	c.leases = hold.NewLeases(c.server)
+	c.waits = wait.New(c.server, c.leases)
 	return c, nil
 }
 
@@ -152,163 +89,94 @@ func (c *client) Backend() backend.Backend { return c.backend }
 
 // TryAcquire implements Locker.
 func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	a, err := c.begin(ctx, key, opts)
+	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	defer c.calls.done()
-	l, err := a.try(ctx)
+	defer c.server.Calls.Done()
+	l, err := c.waits.TryAcquire(ctx, req, terms)
 	if err != nil {
-		return nil, a.fail(ctx, err)
+		return nil, err
 	}
 	return l, nil
 }
 
 // Acquire implements Locker.
 func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	a, err := c.begin(ctx, key, opts)
+	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	defer c.calls.done()
-	l, err := a.acquire(ctx)
+	defer c.server.Calls.Done()
+	l, err := c.waits.Acquire(ctx, req, terms)
 	if err != nil {
-		return nil, a.fail(ctx, err)
+		return nil, err
 	}
 	return l, nil
 }
 
 // begin checks what can be checked before anything is sent. Without an error the
-// caller owes a calls.done.
-func (c *client) begin(ctx context.Context, key string, opts []Option) (*acquisition, error) {
+// caller owes a Calls.Done.
+func (c *client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, terms hold.Terms, _ error) {
 	if err := ValidateKey(key); err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	s, err := ResolveOptions(opts...)
 	if err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	if s.TTL == 0 {
 		s.TTL = c.ttl
 	} else if err := c.guarantees.CheckTTL(s.TTL); err != nil {
-		return nil, err
+		return req, terms, err
 	}
 	if s.Owner != "" && c.guarantees.Reentrancy == backend.ReentrancyNone {
-		return nil, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
+		return req, terms, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
 	}
 	if s.NoRenewal && !c.guarantees.WithoutRenewal {
-		return nil, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
+		return req, terms, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("lock: acquiring %q: %w", key, err)
+		return req, terms, fmt.Errorf("lock: acquiring %q: %w", key, err)
 	}
-	if !c.calls.add() {
-		return nil, ErrClosed
+	if !c.server.Calls.Add() {
+		return req, terms, ErrClosed
 	}
-	return &acquisition{
-		c:        c,
-		settings: s,
-		req: backend.Request{
-			Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
-			Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
-			Renewed: !s.NoRenewal,
-		},
-	}, nil
-}
-
-// ended does what follows when the context of a lease has ended. If it was lost, the
-// server is told, and log and observer are; the caller has counted that as under way.
-func (c *client) ended(l *lease, cause error, lost bool) {
-	if c.notices != nil {
-		c.notices.forget(l.hold.ID)
-	}
-	if !lost {
-		return
-	}
-	// Not before the context's end: the clean-up lets others have the key.
-	l.giveBack()
-	if c.observer == nil && !c.log.Enabled(context.Background(), slog.LevelWarn) {
-		c.calls.done()
-		return
-	}
-	c.reporters.run("", poolPatience, func() {
-		defer c.calls.done()
-		c.reportEnd(l, cause)
-	})
-}
-
-// afterExpiry has the states of leases follow their terms, which are over and whose
-// contexts have ended.
-func (c *client) afterExpiry(ended []*lease) {
-	for _, l := range ended {
-		l.step(func(h *hold, now backend.Instant) action { return h.tick(now, 0) })
-		c.calls.done()
-	}
-}
-
-// reportEnd tells log and observer about a hold that ended without a release.
-func (c *client) reportEnd(l *lease, cause error) {
-	e := Event{Kind: EventLoss, Key: l.hold.Key, Token: l.hold.Token, Duration: c.clock.Now().Sub(l.since), Err: cause}
-	if cause == ErrClosed {
-		e.Kind = EventRelease
-	} else {
-		c.log.Warn("lock lost", "key", e.Key, "token", e.Token, "cause", cause, "held", e.Duration)
-	}
-	c.observe(context.Background(), e)
+	return backend.Request{
+		Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
+		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
+		Renewed: !s.NoRenewal,
+	}, hold.Terms{Renewed: !s.NoRenewal, Longest: s.MaxHold}, nil
 }
 
 // Close implements Locker.
 func (c *client) Close() error {
 	var err error
 	c.closed.Do(func() {
-		c.calls.close()
-		c.shut()
-		c.endLeases()
-		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		c.server.Calls.Close()
+		c.server.Calls.Shut()
+		c.leases.EndAll()
+		limit, cancel := context.WithTimeout(context.Background(), call.Limit)
 		defer cancel()
 		for stopped := false; !stopped; {
 			select {
-			case <-c.calls.idle():
+			case <-c.server.Calls.Idle():
 				// A lease that ended just now may have something to clean up.
-				stopped = c.sched.stopIf(c.calls.none)
+				stopped = c.server.Sched.StopIf(c.server.Calls.None)
 			case <-limit.Done():
-				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, closeLimit)
-				stopped = c.sched.stopIf(func() bool { return true })
+				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, call.Limit)
+				stopped = c.server.Sched.StopIf(func() bool { return true })
 			}
 		}
-		c.kill()
+		c.server.Calls.Kill()
 		if cerr := c.backend.Close(); cerr != nil && err == nil {
 			err = fmt.Errorf("lock: closing the backend: %w", cerr)
 		}
-		c.telling.close()
+		c.telling.Close()
 		select {
-		case <-c.telling.idle():
+		case <-c.telling.Idle():
 		case <-limit.Done():
 		}
 	})
 	return err
-}
-
-// endLeases ends every lease with the cause ErrClosed, and then schedules the releases.
-func (c *client) endLeases() {
-	c.sched.mu.Lock()
-	leases := c.expiries.all()
-	acts := make([]action, len(leases))
-	causes := make([]error, len(leases))
-	for i, l := range leases {
-		acts[i] = l.apply(func(h *hold, _ backend.Instant) action { return h.close() })
-		causes[i] = l.state.cause
-	}
-	c.sched.mu.Unlock()
-	for i, l := range leases {
-		l.end(causes[i])
-	}
-	for i, l := range leases {
-		l.carryOut(acts[i], causes[i])
-	}
-}
-
-// between returns a random duration from d to d plus a quarter of it.
-func between(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Float64()*float64(d)/4)
 }

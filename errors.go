@@ -1,9 +1,8 @@
 package lock
 
 import (
-	"errors"
-
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/hold"
 )
 
 // The errors of every backend, matched with errors.Is.
@@ -42,7 +41,7 @@ var (
 
 	// ErrReleased is the cause of a lease's context after its Release. It is no
 	// loss.
-	ErrReleased = errors.New("lock: released")
+	ErrReleased = hold.ErrReleased
 )
 
 // HeldError is a refusal with what the server knows about the holder: key, label,

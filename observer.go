@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // Observer is told what happens in a Locker, for metrics and traces. It is
@@ -22,19 +24,19 @@ type EventKind uint8
 const (
 	// EventAttempt: the server was asked for the key. Duration is how long the
 	// answer took, Err is nil for a grant.
-	EventAttempt EventKind = iota + 1
+	EventAttempt = EventKind(call.Attempt)
 	// EventWait: Acquire could not have the key at once and has now ended its
 	// wait. Duration is the whole wait, Err is nil when it ended in a grant.
-	EventWait
+	EventWait = EventKind(call.Wait)
 	// EventRenewal: a renewal ended. Duration is how long it took, Err is nil
 	// when it was confirmed.
-	EventRenewal
+	EventRenewal = EventKind(call.Renewal)
 	// EventLoss: a hold ended before its release. Duration is how long it was
 	// held, Err is the cause.
-	EventLoss
+	EventLoss = EventKind(call.Loss)
 	// EventRelease: a release ended. Duration is how long the lease was held, Err
 	// is what Release returned.
-	EventRelease
+	EventRelease = EventKind(call.Release)
 )
 
 // String is the name of the kind in lower case.
@@ -63,26 +65,27 @@ type Event struct {
 	Err      error
 }
 
-// observe tells the observer, until Close has returned.
-func (c *client) observe(ctx context.Context, e Event) {
-	if c.observer == nil || !c.telling.add() {
-		return
+// observeWith has the observer told of what happens, until Close has returned.
+func (c *client) observeWith(o Observer) func(context.Context, call.What, string, uint64, time.Duration, error) {
+	return func(ctx context.Context, what call.What, key string, token uint64, took time.Duration, err error) {
+		if c.telling.Add() {
+			defer c.telling.Done()
+			o(ctx, Event{Kind: EventKind(what), Key: key, Token: token, Duration: took, Err: err})
+		}
 	}
-	defer c.telling.done()
-	c.observer(ctx, e)
 }
 
 // openHandler hands log records on until Close has returned.
 type openHandler struct {
 	slog.Handler
-	telling *tracker
+	telling *call.Tracker
 }
 
 func (h openHandler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.telling.add() {
+	if !h.telling.Add() {
 		return nil
 	}
-	defer h.telling.done()
+	defer h.telling.Done()
 	return h.Handler.Handle(ctx, r)
 }
 

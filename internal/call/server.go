@@ -1,0 +1,67 @@
+package call
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
+)
+
+// Server is the backend of one Locker with what every part of the Locker needs beside it.
+type Server struct {
+	Own     backend.Backend // the backend that was given
+	Backend backend.Backend // the same, or with the holds of owners counted
+	Counted bool            // the holds of explicit owners are counted on this side
+	Clock   backend.Clock
+	Log     *slog.Logger
+	Calls   *Calls
+	Sched   *schedule.Scheduler
+
+	// EndsWithSession is that of the backend's guarantees.
+	EndsWithSession bool
+
+	// Observe is told what happens, or nil.
+	Observe func(ctx context.Context, what What, key string, token uint64, took time.Duration, err error)
+
+	parts    backend.Partitioner
+	cleaners Pool
+}
+
+// What is what an observer is told of.
+type What uint8
+
+// What happens.
+const (
+	Attempt What = iota + 1
+	Wait
+	Renewal
+	Loss
+	Release
+)
+
+// Tell tells the observer, if there is one, of something that began at an instant.
+func (s *Server) Tell(ctx context.Context, what What, key string, token uint64, since backend.Instant, err error) {
+	if s.Observe != nil {
+		s.Observe(ctx, what, key, token, s.Clock.Now().Sub(since), err)
+	}
+}
+
+// NewServer returns the Server of a backend.
+func NewServer(b backend.Backend, clock backend.Clock, log *slog.Logger) *Server {
+	s := &Server{
+		Own: b, Backend: b, Clock: clock, Log: log, Calls: NewCalls(), Sched: schedule.New(clock),
+		EndsWithSession: b.Guarantees().EndsWithSession, cleaners: Pool{Limit: 32},
+	}
+	s.parts, _ = backend.As[backend.Partitioner](b)
+	return s
+}
+
+// Partition names what serves the key.
+func (s *Server) Partition(key string) string {
+	if s.parts == nil {
+		return ""
+	}
+	return s.parts.Partition(key)
+}

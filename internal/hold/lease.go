@@ -1,0 +1,251 @@
+package hold
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+)
+
+// Lease is a hold, its context and its places among the
+// renewals and the expiries.
+type Lease struct {
+	c     *Leases
+	hold  *backend.Hold // not in place, so that printing what has a lease in it stops here
+	since backend.Instant
+	limit backend.Instant // end of the maximum hold, or never
+	ctx   leaseContext
+	end   context.CancelCauseFunc
+	auto  bool // it is renewed without being asked
+	late  bool // a request may arrive after the end, and is then given back
+
+	// term is until when the hold lasts. It is over for everybody before the state
+	// and the context follow.
+	term   term
+	expiry int32 // the place among the expiries, whose mutex guards it
+
+	// The scheduler's mutex guards the rest.
+	next      int32  // the place in the scheduler
+	part      string // what served the key when that was asked last
+	state     machine
+	releasing chan struct{} // closed when the release under way has ended; nil when there is none
+	unsettled bool          // a release was sent whose outcome is unknown, or whose answer nobody reads
+}
+
+// Terms are what the holder has asked for beside the hold.
+type Terms struct {
+	Renewed bool          // without being asked
+	Longest time.Duration // to hold, or zero for no limit
+}
+
+// Begin begins the hold of a lease. The caller then has it admitted.
+func (c *Leases) Begin(l *Lease, h backend.Hold, g backend.Grant, t Terms, now backend.Instant) {
+	h.Token = g.Token
+	l.c, l.hold, l.since, l.auto, l.late, l.part = c, &h, now, t.Renewed, g.MayArrive, c.server.Partition(h.Key)
+	ctx, end := context.WithCancelCause(context.Background())
+	l.ctx, l.end = leaseContext{ctx, l}, end
+	l.state = newMachine(h.TTL, g.Validity, now, t.Renewed, t.Longest, rand.Float64())
+	l.limit = l.state.limit
+	l.term.begin(l.state.ends())
+}
+
+// Key is the key that is held.
+func (l *Lease) Key() string { return l.hold.Key }
+
+// Token is the fencing token.
+func (l *Lease) Token() uint64 { return l.hold.Token }
+
+// Context ends with the hold.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Hold is the hold as the backend knows it. It does not change.
+func (l *Lease) Hold() *backend.Hold { return l.hold }
+
+// Backend is the backend of the hold.
+func (l *Lease) Backend() backend.Backend { return l.c.server.Backend }
+
+// RenewsItself reports whether the lease is renewed without being asked.
+func (l *Lease) RenewsItself() bool { return l.auto }
+
+// Since is when the hold began.
+func (l *Lease) Since() backend.Instant { return l.since }
+
+// Until is when the hold ends or ended, if no further renewal is confirmed.
+func (l *Lease) Until() backend.Instant {
+	at, _ := l.term.read()
+	return at
+}
+
+// Format prints what everybody may know, with every verb in the same way, and reads
+// nothing that changes.
+func (l *Lease) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "lease of %q with the token %d", l.hold.Key, l.hold.Token)
+}
+
+// LogValue implements slog.LogValuer.
+func (l *Lease) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("key", l.hold.Key), slog.Uint64("token", l.hold.Token))
+}
+
+// Deadline is until when the hold is certain without another renewal.
+func (l *Lease) Deadline() (time.Time, bool) {
+	at, _ := l.term.read()
+	return time.Now().Add(at.Sub(l.c.server.Clock.Now())), true
+}
+
+// renewals is a lease as an entry of the scheduler.
+type renewals Lease
+
+// Place implements schedule.Entry.
+func (r *renewals) Place() *int32 { return &r.next }
+
+// Due implements schedule.Entry.
+func (r *renewals) Due(now backend.Instant) (backend.Instant, func()) {
+	l := (*Lease)(r)
+	if now >= l.state.ends() {
+		return never, nil // expiries ends it
+	}
+	var todo func()
+	if l.state.tick(now, rand.Float64())&actRenew != 0 {
+		todo = l.c.renewSoon(l)
+	}
+	return l.state.renewal(), todo
+}
+
+// step applies an event to the hold under the mutex, and carries out what follows when
+// that ends it.
+func (l *Lease) step(event func(h *machine, now backend.Instant) action) {
+	l.c.server.Sched.Lock()
+	act := l.apply(event)
+	cause := l.state.cause
+	l.c.server.Sched.Unlock()
+	l.carryOut(act, cause)
+}
+
+// apply applies an event to the hold and moves the lease in the schedule. The
+// scheduler's mutex is held; the caller owes a carryOut. A hold whose term was over
+// before the event is lost, whatever the event says.
+func (l *Lease) apply(event func(h *machine, now backend.Instant) action) action {
+	s := l.c.server.Sched
+	if l.state.phase != phaseHeld {
+		return event(&l.state, l.c.server.Clock.Now())
+	}
+	var act action
+	for {
+		at, over := l.term.read()
+		state := l.state
+		if over {
+			act = state.tick(max(at, l.c.server.Clock.Now()), 0)
+			l.state = state
+			break
+		}
+		act = event(&state, l.c.server.Clock.Now())
+		if ends := state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
+			l.state = state
+			break
+		}
+	}
+	s.Set((*renewals)(l), l.state.renewal())
+	if l.state.phase != phaseHeld {
+		l.c.expiries.remove(l)
+	}
+	if act&actCleanUp != 0 {
+		l.c.server.Calls.Follow() // Close waits until the clean-up is scheduled, and then for itself
+	}
+	return act
+}
+
+// carryOut does what follows from the end of a hold, without the mutex.
+func (l *Lease) carryOut(act action, cause error) {
+	if act&actEnd == 0 {
+		return
+	}
+	l.end(cause)
+	l.c.ended(l, cause, act&actCleanUp != 0)
+}
+
+// expired is the cause of a hold whose term is over because it has passed.
+func (l *Lease) expired() error {
+	if at, _ := l.term.read(); at == l.limit {
+		return backend.ErrMaxHold
+	}
+	return backend.ErrExpired
+}
+
+// expire ends a hold whose deadline or limit has passed. Where somebody else has
+// ended it just now, the context may not have followed yet; and where a renewal has moved
+// the deadline since the caller looked, nothing ends.
+func (l *Lease) expire() {
+	if at, over := l.term.read(); !over && l.c.server.Clock.Now() >= at && l.term.end(at) {
+		l.end(l.expired())
+		l.step(func(h *machine, now backend.Instant) action { return h.tick(now, 0) })
+		return
+	}
+	l.c.server.Sched.Lock()
+	ph, cause := l.state.phase, l.state.cause
+	l.c.server.Sched.Unlock()
+	switch at, over := l.term.read(); {
+	case ph != phaseHeld:
+		l.end(cause)
+	case over:
+		l.end(l.expired())
+	case l.c.server.Clock.Now() >= at:
+		l.expire()
+	}
+}
+
+// Renew extends the hold now.
+func (l *Lease) Renew(ctx context.Context) error {
+	start := l.c.server.Clock.Now()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := l.ended(); err != nil {
+		return err
+	}
+	if !l.c.server.Calls.Add() {
+		return &endedError{key: l.hold.Key, cause: backend.ErrClosed}
+	}
+	defer l.c.server.Calls.Done()
+	// Without an answer the wait ends with the hold, Close included.
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v, err := call.Bounded(limited, l.c.server.Calls, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
+		return l.c.server.Backend.Renew(ctx, *l.hold)
+	})
+	l.c.renewalEnded(ctx, l, v, err, start, rand.Float64())
+	if err == nil {
+		return l.ended()
+	}
+	if ended := l.ended(); ended != nil {
+		return ended
+	}
+	return fmt.Errorf("lock: renewing %q: %w", l.hold.Key, call.UnknownUnlessKnown(err))
+}
+
+// ended returns why the hold is over, matching backend.ErrNotHeld, or nil while it goes
+// on.
+func (l *Lease) ended() error {
+	if l.ctx.Err() == nil {
+		return nil
+	}
+	cause := context.Cause(l.ctx)
+	return &endedError{key: l.hold.Key, cause: cause}
+}
+
+// endedError says that an operation came too late because the hold had ended. It
+// matches backend.ErrNotHeld and its cause.
+type endedError struct {
+	key   string
+	cause error
+}
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("lock: %q is not held any more: %v", e.key, e.cause)
+}
+func (e *endedError) Is(target error) bool { return target == backend.ErrNotHeld }
+func (e *endedError) Unwrap() error        { return e.cause }

@@ -1,0 +1,217 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
+)
+
+// acquisition is one call of Acquire or TryAcquire. All its requests carry the
+// same acquisition id, so that a repeat finds the grant of a request whose answer
+// was lost.
+type acquisition struct {
+	c     *Waits
+	req   backend.Request
+	terms hold.Terms
+
+	// What is known so far, for the error of a wait that ends without a grant.
+	refusal error         // the last refusal: somebody else holds the key
+	trouble error         // the last error of the server, cleared by any clear answer
+	unknown bool          // a request was sent whose outcome is unknown
+	flight  *call.Flight  // the request that is why unknown is set, if there is but one
+	took    time.Duration // how long the last answer took
+
+	mu     sync.Mutex // guards the rest, and req.ID
+	lease  *Lease     // once granted
+	failed bool       // once the caller was told an error
+}
+
+// answerLimit is how long an attempt waits for the server: a grant that takes
+// longer has less than a third of its TTL left and would not be used.
+func (a *acquisition) answerLimit() time.Duration { return a.req.TTL - a.req.TTL/3 }
+
+// try asks the server once.
+func (a *acquisition) try(ctx context.Context) (*Lease, error) {
+	c := a.c
+	start := c.server.Clock.Now()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	req := a.req
+	c.leases.Expect(req.ID)
+	var g backend.Grant
+	var err error
+	var sent *call.Flight
+	if call.Direct(ctx) {
+		limited, cancel := c.server.Calls.Here(ctx, a.answerLimit())
+		g, err = c.server.Backend.Try(limited, req)
+		cancel()
+		err = c.server.Calls.ClosedIfUnknown(err)
+	} else {
+		sent = call.NewFlight()
+		g, err = call.Ask(ctx, c.server.Calls, a.answerLimit(),
+			func(_ backend.Grant, err error) { a.late(req, err) },
+			func(ctx context.Context) (backend.Grant, error) {
+				g, err := c.server.Backend.Try(ctx, req)
+				sent.Land(err)
+				return g, err
+			})
+	}
+	end := c.server.Clock.Now()
+	a.took = end.Sub(start)
+	// A backend that reads the clock late must not lengthen the lease.
+	g.Sent = min(g.Sent, start)
+	doubted := a.unknown
+	l, err := a.answer(ctx, g, err, end)
+	a.doubtOf(sent, doubted)
+	c.server.Tell(ctx, call.Attempt, a.req.Key, tokenOf(l), start, err)
+	return l, err
+}
+
+// tokenOf is the token of a lease, or zero when there is none.
+func tokenOf(l *Lease) uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.Token()
+}
+
+// answer turns what the backend said into a lease or an error that is
+// classified, and remembers what it says about the key. The answer came at the end.
+func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, end backend.Instant) (*Lease, error) {
+	if err == nil {
+		return a.granted(g, end)
+	}
+	switch {
+	case errors.Is(err, backend.ErrClosed):
+		a.doubt()
+		return nil, backend.ErrClosed
+	case errors.Is(err, backend.ErrHeld):
+		a.refusal, a.trouble = err, nil
+		return nil, err
+	case errors.Is(err, backend.ErrNotSent):
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w: the server could not be asked within %s: %w", backend.ErrUnavailable, a.answerLimit(), err)
+			a.trouble = err
+		}
+		return nil, err
+	case call.IsDecided(err):
+		a.trouble = err
+		return nil, err
+	}
+	a.doubt()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("no answer from the server within %s", a.answerLimit())
+	}
+	err = call.UnknownUnlessKnown(err)
+	if ctx.Err() == nil {
+		// What the server said last is worth more than that the caller gave up.
+		a.trouble = err
+	}
+	return nil, err
+}
+
+// granted turns a grant into a lease, unless it comes too late to be of use.
+func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*Lease, error) {
+	c := a.c
+	if left := g.Until().Sub(now); left < a.req.TTL/3 {
+		a.doubt()
+		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
+			backend.ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
+		return nil, a.trouble
+	}
+	l := &Lease{c: c}
+	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, a.terms, now)
+	if !c.leases.Admit(&l.Lease) {
+		a.doubt()
+		return nil, backend.ErrClosed
+	}
+	a.mu.Lock()
+	a.lease = l
+	a.mu.Unlock()
+	c.leases.Heed(&l.Lease)
+	return l, nil
+}
+
+// late is told what a request returned after nobody waited for it any more. A
+// grant that has no living lease, and will get none by a repeat of the request, is
+// given back.
+func (a *acquisition) late(req backend.Request, err error) {
+	if err != nil && call.IsDecided(err) {
+		return
+	}
+	a.mu.Lock()
+	l := a.lease
+	wanted := req.ID == a.req.ID && !a.failed && (l == nil || l.Context().Err() == nil)
+	a.mu.Unlock()
+	if wanted {
+		return
+	}
+	if l != nil && l.Hold().ID == req.ID {
+		l.ReleasedTwice()
+	}
+	a.c.server.GiveBack(backend.HoldOf(req)) // the failed call looks for what arrives later
+}
+
+// rename gives the acquisition a new id, so that the clean-up of what was sent
+// under the old one cannot hit what is sent from now on.
+func (a *acquisition) rename() {
+	if a.unknown {
+		a.c.server.Undo(a.req, a.flight)
+		a.unknown, a.flight = false, nil
+	}
+	a.c.leases.Forget(a.req.ID)
+	a.mu.Lock()
+	a.req.ID = backend.NewID()
+	a.mu.Unlock()
+}
+
+// fail ends the acquisition with an error for the caller, and has whatever its
+// requests may have left on the server removed in the background.
+func (a *acquisition) fail(ctx context.Context, err error) error {
+	a.mu.Lock()
+	a.failed = true
+	a.mu.Unlock()
+	a.c.leases.Forget(a.req.ID)
+	if a.unknown {
+		a.c.server.Undo(a.req, a.flight).Await()
+	}
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, backend.ErrClosed) {
+		return a.gaveUp(ctxErr)
+	}
+	var held *backend.HeldError
+	if err == backend.ErrClosed || errors.As(err, &held) {
+		return err
+	}
+	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
+}
+
+// gaveUp is the error of a call whose context ended before the key was held.
+func (a *acquisition) gaveUp(ctxErr error) error {
+	err := fmt.Errorf("lock: gave up acquiring %q: %w", a.req.Key, ctxErr)
+	for _, more := range []error{a.refusal, a.trouble} {
+		if more != nil {
+			err = fmt.Errorf("%w; %w", err, more)
+		}
+	}
+	if a.unknown && !errors.Is(err, backend.ErrOutcomeUnknown) {
+		err = fmt.Errorf("%w; %w", err, backend.ErrOutcomeUnknown)
+	}
+	return err
+}
+
+// doubt notes that something that was sent may have been granted.
+func (a *acquisition) doubt() { a.unknown, a.flight = true, nil }
+
+// doubtOf notes that the doubt, which there was not before, is about this request only.
+func (a *acquisition) doubtOf(f *call.Flight, before bool) {
+	if a.unknown && !before {
+		a.flight = f
+	}
+}

@@ -1,0 +1,108 @@
+package wait
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// lanes let one acquisition per key and owner contend on the server at a time;
+// the others of this Locker wait behind it, first come, first served. That keeps
+// the load on the server independent of the number of waiters in a process, and
+// makes waiting within a Locker fair.
+//
+// Acquisitions without an owner share one lane per key. The one at the head of a
+// lane owns the lane's watch.
+type lanes struct {
+	mu sync.Mutex
+	m  map[laneKey]*lane
+
+	left    map[string]*turn // that others have, by key
+	sweepAt int              // the number of them at which those that are over go
+}
+
+type laneKey struct{ key, owner string }
+
+type lane struct {
+	key     laneKey
+	waiting []*place // behind the head; guarded by lanes.mu
+	offer   *offer   // of the head, to be handed the key; guarded by lanes.mu
+
+	// Of the head, for those behind it who give up.
+	held  atomic.Bool                    // the server has said so, or the lane holds the key itself
+	place atomic.Pointer[backend.Ticket] // at which it waits
+
+	// Only the head uses the rest.
+	hints     <-chan backend.Hint // the watch, or nil
+	stopWatch context.CancelFunc  // ends it
+	watchers  int                 // clients that watch the key, by the last hint
+	yield     int                 // releases to let pass, so that the other clients have their turn
+	hinted    backend.Instant     // the last signal of the watch
+	apart     time.Duration       // how long it came after the one before
+	took      time.Duration       // how long the server took to grant the last lease
+	last      *Lease              // what the lane was granted last
+	granted   bool                // by the head before
+
+	watchFails int             // watches in a row that failed or broke
+	watchAt    backend.Instant // when the next watch may begin
+}
+
+// isHeld reports whether it is known that somebody holds the key.
+func (ln *lane) isHeld() bool {
+	if ln.held.Load() {
+		return true
+	}
+	t := ln.place.Load()
+	return t != nil && (*t).Behind()
+}
+
+// place is where one acquisition stands in a lane.
+type place struct {
+	turn chan struct{} // closed when the place is the head
+}
+
+// enter takes the last place. The place is the head when its turn channel is
+// closed, or at once when it is nil.
+func (ls *lanes) enter(k laneKey) (*lane, *place) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.m[k]
+	if l == nil {
+		l = &lane{key: k, watchAt: math.MinInt64}
+		ls.m[k] = l
+		return l, &place{}
+	}
+	p := &place{turn: make(chan struct{})}
+	l.waiting = append(l.waiting, p)
+	return l, p
+}
+
+// leave gives the place up; the next in line becomes the head. The last to leave
+// ends the watch.
+func (ls *lanes) leave(l *lane, p *place) {
+	ls.mu.Lock()
+	for i, w := range l.waiting {
+		if w == p {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			ls.mu.Unlock()
+			return
+		}
+	}
+	// The place was the head.
+	if len(l.waiting) > 0 {
+		next := l.waiting[0]
+		l.waiting = append(l.waiting[:0], l.waiting[1:]...)
+		close(next.turn)
+		ls.mu.Unlock()
+		return
+	}
+	delete(ls.m, l.key)
+	ls.mu.Unlock()
+	if l.stopWatch != nil {
+		l.stopWatch()
+	}
+}

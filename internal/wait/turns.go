@@ -1,0 +1,216 @@
+package wait
+
+import (
+	"context"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/schedule"
+)
+
+// turn is the turn that a release leaves to other clients: this Locker would take the key
+// again before they have heard that it is free. Where nobody waits in this Locker, there
+// is no lane and no watch that could tell of the others; the release tells, or the
+// refusal that this Locker met before.
+//
+// It begins with the release: an acquisition of this Locker that comes before the answer
+// would take the key before anybody knows of the others.
+type turn struct {
+	since  backend.Instant // the beginning of the release
+	until  backend.Instant // so long they have; never while the release is under way
+	known  chan struct{}   // closed when the release has ended; nil when nobody waits for that
+	took   time.Duration   // how long the server took to release
+	others int             // who wait, at least
+	doubts int             // turns that may still be left to others of whom only refusals told
+}
+
+// mostDoubts is how many turns in a row are left to others who don't take them. More than
+// one, since who polls may just miss one.
+const mostDoubts = 3
+
+// openTurn begins the turn of others with a release that will tell of them. It returns nil
+// where the release can't.
+func (l *Lease) openTurn() *turn {
+	c := l.c
+	if c.teller == nil || c.queuer != nil || l.Hold().Owner != "" {
+		return nil
+	}
+	t := &turn{since: c.server.Clock.Now(), until: schedule.Never}
+	c.lanes.mu.Lock()
+	defer c.lanes.mu.Unlock()
+	c.lanes.putTurn(l.Hold().Key, t, t.since)
+	return t
+}
+
+// closeTurn lets those who wait for the end of the release go on. What it has not left to
+// others by then is nobody's turn.
+func (l *Lease) closeTurn(t *turn) {
+	if t == nil {
+		return
+	}
+	ls := &l.c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if t.known != nil {
+		close(t.known)
+	}
+	if t.until == schedule.Never && ls.left[l.Hold().Key] == t {
+		delete(ls.left, l.Hold().Key)
+	}
+}
+
+// leaveTurn leaves others their turn after a release, which has told so many of them;
+// it took so long. Fewer than zero: the server does not say how many wait. t is the turn
+// that was begun with the release, or nil.
+func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
+	c := l.c
+	doubts := 0
+	if others < 0 {
+		doubts = l.doubts
+	}
+	if others <= 0 && doubts == 0 {
+		return
+	}
+	now := c.server.Clock.Now()
+	d := min(courtesyLeast+4*took, pollMost)
+	if c.watcher == nil {
+		// Those who poll pause about as long as they have been waiting for this holder.
+		d = max(d, min(now.Sub(l.Since()), schedule.Spread(pollMost)))
+	}
+	ls := &c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if t != nil && others > 0 {
+		if ls.left[l.Hold().Key] != t {
+			return // a hint has told somebody here already
+		}
+	} else if ls.m[laneKey{key: l.Hold().Key}] != nil || ls.m[laneKey{l.Hold().Key, l.Hold().Owner}] != nil {
+		return // who waits here knows of the others
+	}
+	if t == nil {
+		t = &turn{since: now}
+	}
+	t.until, t.took, t.others, t.doubts = now.Add(d), took, max(others, 1), doubts
+	ls.putTurn(l.Hold().Key, t, now)
+}
+
+// putTurn notes the turn. The mutex is held.
+func (ls *lanes) putTurn(key string, t *turn, now backend.Instant) {
+	if len(ls.left) >= ls.sweepAt {
+		for key, t := range ls.left {
+			if t.until <= now {
+				delete(ls.left, key)
+			}
+		}
+		ls.sweepAt = max(2*len(ls.left), 64)
+	}
+	if ls.left == nil {
+		ls.left = map[string]*turn{}
+	}
+	ls.left[key] = t
+}
+
+// leftTurn returns the turn of others at the key that goes on, or nil. The mutex is held.
+func (ls *lanes) leftTurn(key string, now backend.Instant) *turn {
+	t := ls.left[key]
+	if t != nil && t.until <= now {
+		delete(ls.left, key)
+		return nil
+	}
+	return t
+}
+
+// isLeft reports whether others have their turn at the key.
+func (c *Waits) isLeft(key string) bool {
+	ls := &c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(ls.left) == 0 {
+		return false
+	}
+	t := ls.leftTurn(key, c.server.Clock.Now())
+	return t != nil && t.until != schedule.Never
+}
+
+// takeTurn reports whether others have their turn by a release of this Locker, and ends
+// that: the caller leaves it to them by what the hint says.
+func (w *waiter) takeTurn() bool {
+	if w.a.req.Owner != "" {
+		return false
+	}
+	ls := &w.a.c.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(ls.left) == 0 || ls.leftTurn(w.a.req.Key, w.a.c.server.Clock.Now()) == nil {
+		return false
+	}
+	delete(ls.left, w.a.req.Key)
+	return true
+}
+
+// nextTurn returns the turn that the caller has to leave to others, or nil. It waits for
+// the end of a release of this Locker that is under way, but not for one that hangs.
+func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
+	c, key := w.a.c, w.a.req.Key
+	ls := &c.lanes
+	var patience <-chan time.Time
+	for {
+		ls.mu.Lock()
+		var t *turn
+		if len(ls.left) > 0 {
+			t = ls.leftTurn(key, c.server.Clock.Now())
+		}
+		if t == nil || t.until == schedule.Never && w.a.req.Owner != "" {
+			ls.mu.Unlock()
+			return nil, nil //nolint:nilnil // there is none
+		}
+		if t.until != schedule.Never {
+			delete(ls.left, key)
+			ls.mu.Unlock()
+			return t, nil
+		}
+		if t.known == nil {
+			t.known = make(chan struct{})
+		}
+		known := t.known
+		ls.mu.Unlock()
+		if patience == nil {
+			timer := time.NewTimer(pollMost)
+			defer timer.Stop()
+			patience = timer.C
+		}
+		select {
+		case <-known:
+		case <-patience:
+			return nil, nil //nolint:nilnil // there is none
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.server.Calls.Open.Done():
+			return nil, backend.ErrClosed
+		}
+	}
+}
+
+// giveTurn waits while others have their turn, or until one of them has had it.
+func (w *waiter) giveTurn(ctx context.Context) (*Lease, error) {
+	c, ln := w.a.c, w.lane
+	t, err := w.nextTurn(ctx)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	w.doubts = t.doubts - 1
+	ln.yield = t.others - 1
+	if ln.hints != nil && ln.hinted < t.since {
+		ln.yield++ // the hint of the release itself is still to come
+	}
+	ln.took, ln.hinted, ln.watchers = t.took, c.server.Clock.Now(), t.others+1
+	if c.watcher != nil && ln.hints == nil {
+		if _, err := w.watch(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if d := t.until.Sub(c.server.Clock.Now()); d > 0 {
+		return w.sleep(ctx, d)
+	}
+	return nil, nil //nolint:nilnil // it is time to ask, as after sleep
+}

@@ -1,0 +1,58 @@
+// Package wait brings a caller of Acquire from the call to the lease, and a lease to its
+// release, which is when somebody else's wait ends.
+package wait
+
+import (
+	"context"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/hold"
+)
+
+// Waits are those of one Locker for the keys of its server.
+type Waits struct {
+	server *call.Server
+	leases *hold.Leases
+	lanes  lanes
+
+	// What the backend can do. Abilities are nil when they are missing.
+	watcher  backend.Watcher
+	queuer   backend.Queuer
+	handOver backend.HandOverer
+	teller   backend.ReleaseTeller
+}
+
+// New returns the waits of a Locker, of which there are none yet.
+func New(s *call.Server, leases *hold.Leases) *Waits {
+	c := &Waits{server: s, leases: leases, lanes: lanes{m: map[laneKey]*lane{}}}
+	c.watcher, _ = backend.As[backend.Watcher](s.Own)
+	c.queuer, _ = backend.As[backend.Queuer](s.Own)
+	c.teller, _ = backend.As[backend.ReleaseTeller](s.Own)
+	if !s.Counted {
+		c.handOver, _ = backend.As[backend.HandOverer](s.Own)
+	} else if c.queuer != nil {
+		c.queuer, _ = s.Backend.(backend.Queuer)
+	}
+	return c
+}
+
+// TryAcquire asks the server once. Without an error the lease is not nil.
+func (c *Waits) TryAcquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
+	a := &acquisition{c: c, req: req, terms: terms}
+	l, err := a.try(ctx)
+	if err != nil {
+		return nil, a.fail(ctx, err)
+	}
+	return l, nil
+}
+
+// Acquire waits until the key is held or ctx ends. Without an error the lease is not nil.
+func (c *Waits) Acquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
+	a := &acquisition{c: c, req: req, terms: terms}
+	l, err := a.acquire(ctx)
+	if err != nil {
+		return nil, a.fail(ctx, err)
+	}
+	return l, nil
+}
