@@ -15,9 +15,13 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
+// MinTTL is the shortest TTL that a run can have: below it, requests are no small part of it.
+const MinTTL = 100 * time.Millisecond
+
+// OpenLimit is how long opening a client may take.
+const OpenLimit = 30 * time.Second
+
 const (
-	MinTTL      = 100 * time.Millisecond
-	OpenLimit   = 30 * time.Second
 	closeLimit  = 8 * time.Second
 	longTTL     = 30 * time.Second
 	defaultTTL  = time.Second
