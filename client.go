@@ -64,7 +64,7 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	}
 	c.server = call.NewServer(b, clock, log)
 	if o.Observer != nil {
-		c.server.Observe = c.observeWith(o.Observer)
+		c.server.Observe = o.Observer.untilClosed(&c.telling)
 	}
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		// Holds without an owner are not counted, so that the backend may renew them

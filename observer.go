@@ -65,11 +65,11 @@ type Event struct {
 	Err      error
 }
 
-// observeWith has the observer told of what happens, until Close has returned.
-func (c *client) observeWith(o Observer) func(context.Context, call.What, string, uint64, time.Duration, error) {
+// untilClosed has the observer told of what happens, until telling is closed.
+func (o Observer) untilClosed(telling *call.Tracker) func(context.Context, call.What, string, uint64, time.Duration, error) {
 	return func(ctx context.Context, what call.What, key string, token uint64, took time.Duration, err error) {
-		if c.telling.Add() {
-			defer c.telling.Done()
+		if telling.Add() {
+			defer telling.Done()
 			o(ctx, Event{Kind: EventKind(what), Key: key, Token: token, Duration: took, Err: err})
 		}
 	}

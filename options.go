@@ -2,10 +2,28 @@ package lock
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
+
+// Options are the settings of a Locker. The zero value of each field, and a nil
+// pointer, mean the default.
+type Options struct {
+	// TTL is the default time to live of a lease: how long others wait when the
+	// holder dies. Default: DefaultTTL, or the nearest that the backend accepts.
+	TTL time.Duration
+
+	// Logger receives warnings: failing renewals, losses, clean-up that could not
+	// be confirmed, doubtful server settings. Contention is logged at debug
+	// level. Default: nothing is logged.
+	Logger *slog.Logger
+
+	// Observer is told about attempts, waits, renewals, losses and releases, for
+	// metrics and traces. Default: none.
+	Observer Observer
+}
 
 // Option is a setting of one acquisition.
 type Option func(*Settings)

@@ -32,6 +32,94 @@ type acquisition struct {
 	failed bool       // once the caller was told an error
 }
 
+// acquire waits until the key is held, ctx ends, or an error says that waiting is
+// of no use.
+func (a *acquisition) acquire(ctx context.Context) (*Lease, error) {
+	start := a.c.server.Clock.Now()
+	l, waited, err := a.contend(ctx)
+	if waited {
+		a.c.server.Tell(ctx, call.Wait, a.req.Key, tokenOf(l), start, err)
+	}
+	return l, err
+}
+
+// contend takes a place in the lane of the key and competes for the key when the
+// turn comes. It also reports whether there was a wait.
+func (a *acquisition) contend(ctx context.Context) (*Lease, bool, error) {
+	c := a.c
+	refused := false
+	if a.req.Owner != "" && !c.isLeft(a.req.Key) {
+		// Re-entry comes before every place in a queue: those who wait there may be
+		// waiting for this very owner.
+		l, err := a.try(ctx)
+		if err == nil || a.over(ctx, err) {
+			return l, false, err
+		}
+		refused = errors.Is(err, backend.ErrHeld)
+	}
+	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
+	defer c.lanes.leave(ln, p)
+	if p.turn != nil {
+		if a.unknown {
+			// Those before this one may be of the same owner. What has perhaps been
+			// granted to this one must not keep them waiting while it waits for them.
+			a.rename()
+		}
+		select {
+		case <-p.turn:
+		case <-ctx.Done():
+			a.passedOver(ln)
+			return nil, true, ctx.Err()
+		case <-c.server.Calls.Open.Done():
+			return nil, true, backend.ErrClosed
+		}
+	}
+	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p.turn == nil}}
+	if refused || ln.granted {
+		ln.held.Store(refused || w.heldHere())
+		ln.granted = false
+	}
+	if refused {
+		w.m.doubts = mostDoubts
+	}
+	var l *Lease
+	var err error
+	if c.queuer != nil {
+		l, err = w.queue(ctx)
+	} else {
+		l, err = w.poll(ctx)
+	}
+	if l != nil {
+		ln.last, ln.granted = l, true
+		ln.held.Store(true)
+		if !w.handedOver {
+			l.doubts = max(w.m.doubts, 0)
+			w.m.granted(a.took)
+		}
+	}
+	if l == nil && p.turn != nil {
+		a.passedOver(ln) // its time may have ended with its turn
+	}
+	return l, refused || p.turn != nil || w.m.slept, err
+}
+
+// passedOver notes, for a caller who gives up behind others of its lane and knows
+// nothing itself, whether somebody is known to hold the key.
+func (a *acquisition) passedOver(ln *lane) {
+	switch {
+	case a.refusal != nil || a.trouble != nil || a.unknown:
+	case ln.isHeld():
+		a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", backend.ErrHeld, a.req.Key)
+	default:
+		a.trouble = fmt.Errorf("%w: the server has not answered those callers of this Locker who are before this one", backend.ErrUnavailable)
+	}
+}
+
+// over reports whether an error ends the wait.
+func (a *acquisition) over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || call.IsFinal(err)
+}
+
 // answerLimit is how long an attempt waits for the server: a grant that takes
 // longer has less than a third of its TTL left and would not be used.
 func (a *acquisition) answerLimit() time.Duration { return a.req.TTL - a.req.TTL/3 }

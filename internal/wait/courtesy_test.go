@@ -20,6 +20,6 @@ func TestCourtesyOutlastsAnotherClientsTurn(t *testing.T) {
 		"turns shorter than answers": {ms, ms, 6 * ms},
 		"long turns":                 {ms / 4, time.Minute, 25 * ms},
 	} {
-		assert.Equal(t, c.want, (&lane{took: c.took, apart: c.apart}).courtesy(), name)
+		assert.Equal(t, c.want, (&traffic{took: c.took, apart: c.apart}).courtesy(), name)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -37,18 +36,11 @@ type lane struct {
 	place atomic.Pointer[backend.Ticket] // at which it waits
 
 	// Only the head uses the rest.
+	traffic
 	hints     <-chan backend.Hint // the watch, or nil
 	stopWatch context.CancelFunc  // ends it
-	watchers  int                 // clients that watch the key, by the last hint
-	yield     int                 // releases to let pass, so that the other clients have their turn
-	hinted    backend.Instant     // the last signal of the watch
-	apart     time.Duration       // how long it came after the one before
-	took      time.Duration       // how long the server took to grant the last lease
 	last      *Lease              // what the lane was granted last
 	granted   bool                // by the head before
-
-	watchFails int             // watches in a row that failed or broke
-	watchAt    backend.Instant // when the next watch may begin
 }
 
 // isHeld reports whether it is known that somebody holds the key.
@@ -72,7 +64,7 @@ func (ls *lanes) enter(k laneKey) (*lane, *place) {
 	defer ls.mu.Unlock()
 	l := ls.m[k]
 	if l == nil {
-		l = &lane{key: k, watchAt: math.MinInt64}
+		l = &lane{key: k, traffic: traffic{watchAt: math.MinInt64}}
 		ls.m[k] = l
 		return l, &place{}
 	}

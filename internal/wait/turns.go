@@ -190,27 +190,3 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 		}
 	}
 }
-
-// giveTurn waits while others have their turn, or until one of them has had it.
-func (w *waiter) giveTurn(ctx context.Context) (*Lease, error) {
-	c, ln := w.a.c, w.lane
-	t, err := w.nextTurn(ctx)
-	if t == nil || err != nil {
-		return nil, err
-	}
-	w.doubts = t.doubts - 1
-	ln.yield = t.others - 1
-	if ln.hints != nil && ln.hinted < t.since {
-		ln.yield++ // the hint of the release itself is still to come
-	}
-	ln.took, ln.hinted, ln.watchers = t.took, c.server.Clock.Now(), t.others+1
-	if c.watcher != nil && ln.hints == nil {
-		if _, err := w.watch(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if d := t.until.Sub(c.server.Clock.Now()); d > 0 {
-		return w.sleep(ctx, d)
-	}
-	return nil, nil //nolint:nilnil // it is time to ask, as after sleep
-}
