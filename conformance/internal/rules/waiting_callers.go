@@ -73,6 +73,7 @@ func cancelHarmsNobody(e *engine.Env) {
 func meet(e *engine.Env, c *engine.Client, key string) bool {
 	ok := true
 	e.Together(func() { leaveEarly(e, c, key, true) }, func() {
+		e.Pause(e.Randomly(time.Millisecond)) // mostly behind the other, who may take both along
 		h, err := c.Try(key)
 		switch {
 		case err == nil:
