@@ -64,9 +64,7 @@ func (c *Leases) Admit(l *Lease) bool {
 // ended does what follows when the context of a lease has ended. If it was lost, the
 // server is told, and log and observer are; the caller has counted that as under way.
 func (c *Leases) ended(l *Lease, cause error, lost bool) {
-	if c.notices != nil {
-		c.notices.forget(l.hold.ID)
-	}
+	c.Forget(l.hold.ID)
 	if !lost {
 		return
 	}
