@@ -7,6 +7,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/mysql/internal/row"
 )
 
@@ -54,20 +55,12 @@ type RowOptions struct {
 // cannot be reached or is read-only is ErrUnavailable. Galera and servers without NOWAIT
 // are ErrUnsupported. Doubtful settings are logged.
 func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (lock.Locker, error) {
-	b, err := NewRowBackend(ctx, connector, opts)
-	if err != nil {
-		return nil, err
-	}
 	var settings lock.Options
 	if opts != nil {
 		settings = opts.Lock
 	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	b, err := NewRowBackend(ctx, connector, opts)
+	return construct.Locker(b, err, settings)
 }
 
 // NewRowBackend is [NewRow] for those who put something between the Locker and the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/mysql/internal/table"
 )
 
@@ -45,20 +46,12 @@ type Options struct {
 // has the DDL to run. A server that cannot be reached or is read-only is
 // ErrUnavailable. Doubtful settings are logged.
 func NewTable(ctx context.Context, db *sql.DB, opts *Options) (lock.Locker, error) {
-	b, err := NewTableBackend(ctx, db, opts)
-	if err != nil {
-		return nil, err
-	}
 	var settings lock.Options
 	if opts != nil {
 		settings = opts.Lock
 	}
-	l, err := lock.New(b, &settings)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	b, err := NewTableBackend(ctx, db, opts)
+	return construct.Locker(b, err, settings)
 }
 
 // NewTableBackend is [NewTable] for those who put something between the Locker and

@@ -24,6 +24,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 // Scheme is the URL scheme of this backend: file: (the directory of
@@ -58,15 +59,7 @@ func New(ctx context.Context, dir string, opts *Options) (lock.Locker, error) {
 		opts = new(Options)
 	}
 	b, err := NewBackend(ctx, dir, opts)
-	if err != nil {
-		return nil, err
-	}
-	l, err := lock.New(b, &opts.Lock)
-	if err != nil {
-		_ = b.Close()
-		return nil, err
-	}
-	return l, nil
+	return construct.Locker(b, err, opts.Lock)
 }
 
 // NewBackend is [New] for those who want the backend itself. It also implements
@@ -110,9 +103,7 @@ func newFiles(ctx context.Context, dir string, logger *slog.Logger) (*files, err
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = construct.Logger(logger)
 	boot, err := openBootClock()
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 // Options are the settings of a memory backend. The zero value of each field, and
@@ -37,15 +38,12 @@ type Options struct {
 
 // New returns a Locker in memory.
 func New(ctx context.Context, opts *Options) (lock.Locker, error) {
-	b, err := NewBackend(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
 	var o lock.Options
 	if opts != nil {
 		o = opts.Lock
 	}
-	return lock.New(b, &o)
+	b, err := NewBackend(ctx, opts)
+	return construct.Locker(b, err, o)
 }
 
 // NewBackend returns the backend alone. ctx is only looked at, since nothing is

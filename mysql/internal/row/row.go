@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
@@ -67,9 +68,7 @@ func New(ctx context.Context, connector driver.Connector, o Options) (*Backend, 
 	if o.ControlPoolSize == 0 {
 		o.ControlPoolSize = defaultControlPool
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = construct.Logger(o.Logger)
 	if o.TTL != 0 {
 		if err := Guarantees().CheckTTL(o.TTL); err != nil {
 			return nil, err

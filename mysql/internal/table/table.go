@@ -15,6 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
@@ -37,9 +38,7 @@ func New(ctx context.Context, db *sql.DB, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = construct.Logger(o.Logger)
 	if err := b.prepare(ctx, o.Logger, !o.NoCreate); err != nil {
 		return nil, err
 	}
