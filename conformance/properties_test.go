@@ -69,7 +69,7 @@ var properties = []property{
 	{"A loss is told once", "It has a cause and stays; a release, also beside a renewal, is no loss.",
 		"ReleaseIsNoLoss CauseIsStable LossEndsUse ReleaseBesideRenewal", ""},
 	{"A look is free", "To look whether a lease has ended sends nothing, and waits for nothing.",
-		"LeaseIsLocal", ".: TestFirstLookTellsWhileTheTimerIsStillAtIt"},
+		"LeaseIsLocal", "internal/hold: TestFirstLookTellsWhileTheTimerIsStillAtIt"},
 	{"A release frees", "When it has returned, the next try is granted.",
 		"ReleaseFrees", ""},
 	{"A release ends its own hold only", "Releasing a lease that has run out, or ends at that moment, leaves the next holder alone, and says so.",
