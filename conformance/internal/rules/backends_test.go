@@ -23,8 +23,6 @@ import (
 // A rule that cannot fail proves nothing: each mutant below breaks one thing in a
 // healthy lock, and the rules that are about it must fail.
 
-const ms = time.Millisecond
-
 // memory is a Config on a store of its own.
 func memory() conformance.Config {
 	store := memlock.NewStore(nil)
