@@ -32,7 +32,7 @@ type promise struct {
 // fail over, while a key is held.
 var survivingHolds = map[string][]string{
 	"etcd":        {"etcd.TestRestart", "etcd.TestMemberFaults"},
-	"mysql table": {"mysql.TestServerDies"},
+	"mysql table": {"mysql/internal/table.TestServerDies"},
 	"redis":       {"redis.TestBrokenConnectionsOfThePool"},
 	"redis fair":  {"redis.TestBrokenConnectionsOfThePool"},
 	"redlock":     {"redis/redlock.TestRestartedWithData"},
@@ -44,8 +44,8 @@ var survivingHolds = map[string][]string{
 var risingTokens = map[string][]string{
 	"etcd":           {"etcd.TestRestart", "etcd.TestMemberFaults"},
 	"file":           {"backend/file.TestTokensRise", "backend/file.TestReboot"},
-	"mysql row lock": {"mysql.TestRowTokensSurvive", "mysql.TestRowServerFaults"},
-	"mysql table":    {"mysql.TestServerDies", "mysql.TestServerForgetsCommits", "mysql.TestCleanupKeepsTokensRising"},
+	"mysql row lock": {"mysql/internal/row.TestRowTokensSurvive", "mysql/internal/row.TestRowServerFaults"},
+	"mysql table":    {"mysql/internal/table.TestServerDies", "mysql/internal/table.TestServerForgetsCommits", "mysql/internal/table.TestCleanupKeepsTokensRising"},
 	"redis":          {"redis.TestTokensRiseOverEverything"},
 	"redis fair":     {"redis.TestTokensRiseOverEverything"},
 	"redlock":        {"redis/redlock.TestRestartedWithData", "redis/redlock.TestTokensModel"},

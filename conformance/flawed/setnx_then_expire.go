@@ -12,7 +12,9 @@ var z02 = Lock{
 	Seen:    "redis/redis-py#554, laravel/horizon#1738, getsentry/sentry#1509, lukas-krecan/ShedLock#65, josiahcarlson/redis-in-action#72.",
 	Instead: "SET name id NX PX ttl, or both commands in one script.",
 	File:    "setnx_then_expire.go", Over: Redis,
-	Rule:    "CrashBetweenSteps",
+	Rule: "CrashBetweenSteps",
+	// Whoever gives up between the commands leaves the record for ever, for any reason.
+	Also:    append([]string{"TTLGrain"}, cleanUps...),
 	onRedis: func(s single) backend.Backend { return setnxThenExpire{s} },
 }
 

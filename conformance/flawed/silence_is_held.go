@@ -14,6 +14,7 @@ var z51 = Lock{
 	Instead: "Say \"held\" when the server has said so, and \"no answer\" otherwise.",
 	File:    "silence_is_held.go", Over: Memory,
 	Rule:    "SilenceIsNotHeld",
+	Also:    []string{"QueueOrder", "FairOrder"}, // a place is taken when its waiter gets to it
 	onQueue: func(q queued) backend.Backend { return silenceIsHeld{q} },
 }
 
