@@ -11,10 +11,10 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # the tests start hundreds of programs.
 RACE = GORACE=atexit_sleep_ms=0
 TESTRUN = $(GO) run ./internal/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 3 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql/... ./cmd/lockctl ./zookeeper ./etcd ./redis/... ./conformance/flawed
+LONGEST = ./mysql ./cmd/lockctl ./zookeeper ./etcd ./redis/... ./conformance/flawed ./mysql/internal/row
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
