@@ -67,6 +67,9 @@ func TestWholeCheckIsGreen(t *testing.T) {
 			done := checked(t, url, "--budget", "20s", "--format", format, "--output", file)
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
+			if done.status() != exitOK {
+				t.Logf("%s", text) // with the evidence
+			}
 			if green(t, done.status(), done.errors()) {
 				requireReport(t, format, string(text))
 			}
