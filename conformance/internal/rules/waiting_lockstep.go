@@ -16,7 +16,7 @@ import (
 // its pauses asks together with the others from then on.
 func noLockstep(e *engine.Env) {
 	const clients = 8
-	window := 3 * time.Second
+	window := 6 * time.Second // five pauses of each where a lease of a second is waited for; two may agree by chance
 	inner := e.Backend()
 	cases := []*crowd{
 		{name: "held", why: "somebody held the key", answer: heldFor(0)},
@@ -171,7 +171,7 @@ func (c *crowd) judge(window time.Duration) {
 			together = append(together, float64(near)/float64(c.n-1))
 		}
 	}
-	if len(together) < 2*c.n {
+	if len(together) < 3*c.n {
 		e.Notef("%s: inconclusive, %d requests after pauses", c.name, len(together))
 		return
 	}
