@@ -19,16 +19,17 @@ func Main(m Runner) int { return StopAfter(m).Run() }
 // wrappers that look at the process afterwards:
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(servertest.StopAfter(m)) }
-func StopAfter(m Runner) Runner { return stopAfter{m, &shared} }
+func StopAfter(m Runner) Runner { return stopAfter{m, &shared, closeEngines} }
 
 type stopAfter struct {
 	runner  Runner
 	servers *sharedServers
+	engines func() error // closes them
 }
 
 func (r stopAfter) Run() int {
 	code := r.runner.Run()
-	if err := errors.Join(r.servers.stop(), closeEngines()); err != nil {
+	if err := errors.Join(r.servers.stop(), r.engines()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return max(code, 1)
 	}

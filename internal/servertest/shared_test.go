@@ -113,7 +113,10 @@ func TestStopAfter(t *testing.T) {
 	t.Parallel()
 	var ss sharedServers
 	var s *Server
-	r := stopAfter{fakeRunner{3, func() { s = ss.get(t, binary(), redisKind) }}, &ss}
+	closed := false
+	// The engines are those of all tests, some of which are using them now.
+	r := stopAfter{fakeRunner{3, func() { s = ss.get(t, binary(), redisKind) }}, &ss, func() error { closed = true; return nil }}
 	require.Equal(t, 3, r.Run(), "the exit code of the tests")
+	require.True(t, closed, "the engines are closed too")
 	require.False(t, s.inst.running())
 }
