@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/report"
@@ -140,13 +141,18 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	case errors.Is(gone, errFull) && rep.Counts().Fail == 0:
 		return exitWith(exitUnavailable, "%v during the check; what was not tried says nothing; raise max_connections (a check of MySQL with mode=row needs about 200), or try fewer rules at a time with --only, and start again", gone)
 	case gone != nil && !errors.Is(gone, errFull):
-		return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(gone))
+		return wentAway(gone)
 	case rep.Counts().Fail == 0 && rep.Counts().Inconclusive > 0:
 		return exitWith(exitHeld, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
 	case !rep.OK():
 		return exitWith(exitFree, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
 	}
 	return nil
+}
+
+// wentAway is the error of a check whose server went away under it.
+func wentAway(why error) *exitError {
+	return exitWith(exitUnavailable, "the backend stopped answering during the check (%s); what was not tried by then says nothing; look at the server and start again", plain(why))
 }
 
 // prove runs the suite. gone says that the backend stopped answering meanwhile, or is
@@ -189,7 +195,10 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 	rep, err = conformance.Check(alive.ctx, suite)
 	progress.end()
 	gone = alive.end()
-	if err != nil {
+	switch {
+	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrPermanent): // it was there a moment ago
+		return rep, nil, wentAway(err)
+	case err != nil:
 		return rep, nil, usageError("%s", plain(err))
 	}
 	for i, r := range rep.Results {

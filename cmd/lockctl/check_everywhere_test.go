@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,7 +198,7 @@ func TestCheckOfAServerThatDies(t *testing.T) {
 		check := start(t, url, "check", "--format", format, "--output", file)
 		require.Eventually(t, func() bool { // somewhere in the middle
 			_, out, _ := run(t, url, "ls", "--json", checkPrefix)
-			return out != ""
+			return slices.ContainsFunc(conformance.Rules(), func(r conformance.Rule) bool { return strings.Contains(out, "/"+r.Name+"/") })
 		}, hang, 100*time.Millisecond, "the check has begun")
 		kill()
 		done := ended(t, check)

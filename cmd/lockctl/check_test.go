@@ -178,6 +178,29 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
+// fleetingScheme is a lock on a server that goes away when the check has opened one client.
+const fleetingScheme = "fleeting"
+
+func init() {
+	var opened atomic.Bool
+	backend.DefaultMux.Register(fleetingScheme, func(ctx context.Context, _ *backend.URL, _ backend.OpenConfig) (backend.Backend, error) {
+		if opened.Swap(true) {
+			return nil, fmt.Errorf("open: %w: EOF", backend.ErrUnavailable)
+		}
+		return memlock.NewBackend(ctx, nil)
+	})
+}
+
+// A server that goes away before the first rule is no mistake of who called.
+func TestCheckOfAServerThatGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	assert.Equal(t, exitUnavailable, execute([]string{"check", "--url", fleetingScheme + ":"}, &out, &errs))
+	assert.Contains(t, errs.String(), "the backend stopped answering during the check")
+	assert.Contains(t, errs.String(), "look at the server and start again")
+	assert.Empty(t, out.String())
+}
+
 // narrowScheme is a lock on a server that says that it has few connections left.
 const narrowScheme = "narrow"
 
