@@ -18,7 +18,6 @@ import (
 // client is the Locker on any backend.
 type client struct {
 	server     *call.Server
-	backend    backend.Backend
 	guarantees backend.Guarantees
 	ttl        time.Duration
 	host       string
@@ -42,7 +41,6 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 		o = *opts
 	}
 	c := &client{
-		backend:    b,
 		guarantees: b.Guarantees(),
 		pid:        os.Getpid(),
 	}
@@ -85,7 +83,7 @@ func (c *client) Guarantees() backend.Guarantees { return c.guarantees }
 
 // Backend gives access to the optional interfaces of the backend, for tools that
 // inspect locks.
-func (c *client) Backend() backend.Backend { return c.backend }
+func (c *client) Backend() backend.Backend { return c.server.Own }
 
 // TryAcquire implements Locker.
 func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
@@ -169,7 +167,7 @@ func (c *client) Close() error {
 			}
 		}
 		c.server.Calls.Kill()
-		if cerr := c.backend.Close(); cerr != nil && err == nil {
+		if cerr := c.server.Own.Close(); cerr != nil && err == nil {
 			err = fmt.Errorf("lock: closing the backend: %w", cerr)
 		}
 		c.telling.Close()

@@ -12,20 +12,15 @@ import (
 // ErrReleased is the cause of a lease's context after its release.
 var ErrReleased = errors.New("lock: released")
 
-// Sender tells the server that a hold has ended.
-type Sender interface {
-	// SendRelease is called once at a time, when the hold has ended on this side.
-	SendRelease(ctx context.Context) error
-}
-
-// End ends the hold: the context first, then the server is told by the sender.
-func (l *Lease) End(ctx context.Context, by Sender) error {
-	err := l.release(ctx, by)
+// End ends the hold: the context first, then send tells the server. It is called once at a
+// time.
+func (l *Lease) End(ctx context.Context, send func(context.Context) error) error {
+	err := l.release(ctx, send)
 	l.c.server.Tell(ctx, call.Release, l.hold.Key, l.hold.Token, l.since, err)
 	return err
 }
 
-func (l *Lease) release(ctx context.Context, by Sender) error {
+func (l *Lease) release(ctx context.Context, send func(context.Context) error) error {
 	for {
 		turn, settled, err := l.beginRelease()
 		if settled {
@@ -42,7 +37,7 @@ func (l *Lease) release(ctx context.Context, by Sender) error {
 		}
 	}
 	defer l.c.server.Calls.Done()
-	err := by.SendRelease(ctx)
+	err := send(ctx)
 	return l.endRelease(err)
 }
 

@@ -22,12 +22,12 @@ type Lease struct {
 }
 
 // Release ends the hold.
-func (l *Lease) Release(ctx context.Context) error { return l.End(ctx, l) }
+func (l *Lease) Release(ctx context.Context) error { return l.End(ctx, l.sendRelease) }
 
-// SendRelease implements hold.Sender. It tells the server, on a context that the caller's cancellation does
-// not reach. A caller whose context ends during the call gets its answer at once;
-// the request goes on.
-func (l *Lease) SendRelease(ctx context.Context) error {
+// sendRelease tells the server, on a context that the caller's cancellation does not
+// reach. A caller whose context ends during the call gets its answer at once; the request
+// goes on.
+func (l *Lease) sendRelease(ctx context.Context) error {
 	c := l.c
 	detached, cancel := c.server.Calls.Detached(ctx)
 	defer cancel()
