@@ -120,13 +120,7 @@ func (b majorityWithTokens) ForceRelease(ctx context.Context, key string, token 
 		return err
 	}
 	defer leave(b.gates.others)
-	text := strconv.FormatUint(token, 10)
-	r := b.newRound(0, (*tally).everybody, meansRelease)
-	r.telling = true
-	r.ask(forceScript, []any{
-		"evalsha", forceScript.Hash, 3, b.record(key), b.accepted(key), b.mark, text, revokedHead(text),
-	}, false)
-	r.wait(ctx, b.nodeTimeout)
+	r := b.askByToken(ctx, forceScript, key, token)
 	removed, not := r.tally.count(yes), r.tally.count(no)
 	switch {
 	case removed+not < b.quorum, len(b.nodes)-removed-not >= b.quorum:

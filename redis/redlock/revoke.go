@@ -40,14 +40,7 @@ func (b majorityWithTokens) Revoke(ctx context.Context, key string, token uint64
 		return err
 	}
 	defer leave(b.gates.others)
-	text := strconv.FormatUint(token, 10)
-	r := b.newRound(0, (*tally).everybody, meansRelease)
-	r.telling = true
-	r.ask(revokeScript, []any{
-		"evalsha", revokeScript.Hash, 3, b.record(key), b.accepted(key), b.mark,
-		text, revokedHead(text),
-	}, false)
-	r.wait(ctx, b.nodeTimeout)
+	r := b.askByToken(ctx, revokeScript, key, token)
 	revoked, not := r.tally.count(yes), r.tally.count(no)
 	switch enough := len(b.nodes) - b.quorum + 1; {
 	case revoked >= enough:
@@ -56,4 +49,17 @@ func (b majorityWithTokens) Revoke(ctx context.Context, key string, token uint64
 		return notHeld(key) // no majority has it
 	}
 	return b.failure(ctx, r, key)
+}
+
+// askByToken has every node do something to the hold with the token, and waits for their
+// answers.
+func (b majorityWithTokens) askByToken(ctx context.Context, script wire.Script, key string, token uint64) *round {
+	text := strconv.FormatUint(token, 10)
+	r := b.newRound(0, (*tally).everybody, meansRelease)
+	r.telling = true
+	r.ask(script, []any{
+		"evalsha", script.Hash, 3, b.record(key), b.accepted(key), b.mark, text, revokedHead(text),
+	}, false)
+	r.wait(ctx, b.nodeTimeout)
+	return r
 }
