@@ -10,10 +10,10 @@
 // hold, clean-up after a cancelled call, and Close.
 //
 // So a backend has no timer that renews or expires a hold, does not ask again for a key
-// that was refused, and does not wait for one outside of [Queuer] and [Watcher]. What makes
-// one step of several requests is its own: it may take a step again that the server undid
-// because of others, for a bounded number of times and while the context lasts, and wait
-// for a connection, or a moment longer for an answer that is on its way.
+// that was refused, and does not wait for one outside of [Queuer] and [Watcher]. How it
+// makes one step of several requests is its own affair. Where the server undid a step
+// because of others, it may take the step again, so many times and while the context lasts.
+// It may wait for a connection, and a moment longer for an answer that is on its way.
 //
 // # Abilities
 //

@@ -433,9 +433,9 @@ func lasting(e *engine.Env) time.Duration {
 }
 
 // deadlineFromSend compares with the start of the call. The request is sent a little
-// later than that, so that only a deadline is too late that counts from the second half
-// of the call, and only one that is so more often than not is a broken rule. Where
-// answers can be delayed, one is enough.
+// later than that, so a deadline is too late only if it counts from the second half of
+// the call. The rule is broken when more than half of them are. Where answers can be
+// delayed, one is enough.
 func deadlineFromSend(e *engine.Env) {
 	if e.OpenBackend != nil {
 		deadlineOfLateAnswers(e)

@@ -199,8 +199,8 @@ func tokenInGrantOrder(e *engine.Env) {
 }
 
 // tokenInTakeoverOrder keeps a register that refuses tokens smaller than the
-// largest it has seen, as a fenced resource does, and has every holder write to
-// it once while it holds and once when it is too late.
+// largest it has seen, as a fenced resource does. Every holder writes to it once while it
+// holds, and once when it is too late.
 func tokenInTakeoverOrder(e *engine.Env) {
 	rounds := e.Rounds(2*e.TTL, 2, 10)
 	e.EachKind(func(k engine.PartyKind) {

@@ -158,9 +158,9 @@ func (b *Backend) guarded(work context.Context, hold backend.Hold, fn func(ctx c
 }
 
 // limitSilence has the server end the connection, and with it the transaction, when it
-// has heard nothing for a TTL: a process that is stopped, or cut off, in the middle of a
-// guarded write would otherwise keep the row, and so the key, for as long as the server
-// lets connections be idle, by default for eight hours. The statements of the work wait for
+// has heard nothing for a TTL. Otherwise a process that is stopped, or cut off, in the
+// middle of a guarded write would keep the row, and so the key. It would keep it for as long
+// as the server lets connections be idle: eight hours by default. The statements of the work wait for
 // rows as long as the server lets others wait, also on connections of a URL.
 func (b *Backend) limitSilence(ctx context.Context, conn *sql.Conn, ttl time.Duration) error {
 	rows := "SESSION"

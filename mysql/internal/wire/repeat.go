@@ -8,8 +8,8 @@ import (
 
 const (
 	// Repeats is how often a step is taken again that the server has rolled back
-	// because of what others did at the same time, and how often a row is looked at
-	// again that others keep changing.
+	// because of others. It is also how often a row is looked at again that others
+	// keep changing.
 	Repeats = 20
 	// FreshConnections is how often a connection that turns out to be dead before
 	// anything was sent is replaced by another one.
