@@ -100,7 +100,7 @@ func sources(t *testing.T) []sourceFile {
 
 // forTests are the packages that only tests may import, as they may import the test
 // libraries.
-var forTests = []string{"internal/servertest", "internal/flawedtest", "conformance/linear", "redis/internal/redistest", "mysql/internal/mysqltest"}
+var forTests = []string{"internal/servertest", "internal/backendtest", "internal/flawedtest", "conformance/linear", "redis/internal/redistest", "mysql/internal/mysqltest"}
 
 func isTestLibrary(imported string) bool {
 	return slices.ContainsFunc(testLibraries, func(lib string) bool {

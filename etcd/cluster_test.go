@@ -15,6 +15,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -91,9 +92,9 @@ func (g *guardedKey) hold(l lock.Lease, d time.Duration) {
 func leader(t *testing.T, c *clientv3.Client, members []*servertest.Server) int {
 	t.Helper()
 	found := -1
-	eventually(t, "there is a leader", func() bool {
+	backendtest.Eventually(t, "there is a leader", func() bool {
 		for i, m := range members {
-			s, err := c.Status(short(t, 5*time.Second), "http://"+m.Addr())
+			s, err := c.Status(backendtest.Short(t, 5*time.Second), "http://"+m.Addr())
 			if err == nil && s.Leader == s.Header.MemberId {
 				found = i
 				return true
@@ -140,11 +141,11 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 	}
 	progress("the lock works")
 
-	eventually(t, "the lead is moved, unless an election comes between", func() bool {
+	backendtest.Eventually(t, "the lead is moved, unless an election comes between", func() bool {
 		lead := leader(t, admin, members)
-		target, err := admin.Status(short(t, 10*time.Second), "http://"+members[(lead+1)%3].Addr())
+		target, err := admin.Status(backendtest.Short(t, 10*time.Second), "http://"+members[(lead+1)%3].Addr())
 		if err == nil {
-			_, err = clientOf(t, members[lead]).MoveLeader(short(t, 10*time.Second), target.Header.MemberId)
+			_, err = clientOf(t, members[lead]).MoveLeader(backendtest.Short(t, 10*time.Second), target.Header.MemberId)
 		}
 		return err == nil
 	})
@@ -232,12 +233,12 @@ func noQuorum(t *testing.T, members []*servertest.Server) {
 	members[0].Kill(t)
 	members[1].Kill(t)
 	go func() {
-		_, err := l.Acquire(short(t, time.Second), "a")
+		_, err := l.Acquire(backendtest.Short(t, time.Second), "a")
 		waiting <- err
 	}()
-	err = released.Release(short(t, 100*time.Millisecond))
+	err = released.Release(backendtest.Short(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
-	_, err = l.TryAcquire(short(t, 500*time.Millisecond), "c")
+	_, err = l.TryAcquire(backendtest.Short(t, 500*time.Millisecond), "c")
 	require.Error(t, err)
 	require.NoError(t, lease.Context().Err(), "they waited until the hold was lost")
 	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
@@ -246,7 +247,7 @@ func noQuorum(t *testing.T, members []*servertest.Server) {
 	members[1].Restart(t, true)
 	takenOver()
 	for _, key := range []string{"a", "b"} {
-		next, err := l.Acquire(short(t, 2*time.Minute), key)
+		next, err := l.Acquire(backendtest.Short(t, 2*time.Minute), key)
 		require.NoError(t, err)
 		require.Greater(t, next.Token(), lease.Token())
 		require.NoError(t, next.Release(t.Context()))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -24,7 +25,7 @@ func TestGuardedWriteEndsWithItsLease(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	l := lockerOn(t, c, 8*time.Second)
-	lease, err := l.Acquire(t.Context(), uniqueKey(t))
+	lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
 	server.Freeze(t)
 	defer server.Resume(t)
@@ -54,9 +55,9 @@ func TestGuardedWriteEndsWithItsLease(t *testing.T) {
 func TestGuardedWriteErrors(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.SharedEtcd(t))
-	lease, err := lockerOn(t, c, ttl).Acquire(t.Context(), uniqueKey(t))
+	lease, err := lockerOn(t, c, ttl).Acquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
-	effect := uniqueKey(t)
+	effect := backendtest.UniqueKey(t)
 	put := clientv3.OpPut(effect, "x")
 	_, err = Txn(t.Context(), lease).Then(put, put).Commit()
 	require.ErrorIs(t, err, rpctypes.ErrDuplicateKey)
@@ -75,7 +76,7 @@ func TestGuardedWrite(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.SharedEtcd(t))
 	a, b := lockerOn(t, c, ttl), lockerOn(t, c, ttl)
-	key, effect := uniqueKey(t), uniqueKey(t)
+	key, effect := backendtest.UniqueKey(t), backendtest.UniqueKey(t)
 	write := func(l lock.Lease, text string) error {
 		_, err := Txn(t.Context(), l).Then(clientv3.OpPut(effect, text)).Commit()
 		return err

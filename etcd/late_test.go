@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -24,10 +25,10 @@ import (
 func TestLateRequestHasNoEffect(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	other, _ := granted(t, b, request(uniqueKey(t)))
+	other, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	for _, queue := range []bool{false, true} {
 		for _, full := range []bool{false, true} {
-			req := request(uniqueKey(t))
+			req := request(backendtest.UniqueKey(t))
 			n := namesOf(b.prefix, req.Key)
 			m, err := b.enlist(t.Context(), n, req)
 			require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 			assert.Empty(t, keysOf(t, c, req.Key), "queue %t, full %t", queue, full)
 
 			// Others of the session, which did not know of it, go on.
-			next, _ := granted(t, b, request(req.Key))
+			next, _ := backendtest.Granted(t, b, request(req.Key))
 			assert.NotEqual(t, m.slot.name, b.member(next.ID, next.Key).slot.name, "the late request would have met the next user of the name")
 			require.NoError(t, b.Release(t.Context(), next))
 		}
@@ -53,7 +54,7 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	req := request(uniqueKey(t))
+	req := request(backendtest.UniqueKey(t))
 	req.Renewed = false
 	n := namesOf(b.prefix, req.Key)
 	m, err := b.enlist(t.Context(), n, req)
@@ -72,11 +73,11 @@ func TestRefusedRepeatWithdrawsTheFirstAttempt(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c, nil)
-	kept, _ := granted(t, b, request(uniqueKey(t)))
+	kept, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	for _, full := range []bool{false, true} {
-		req := request(uniqueKey(t))
+		req := request(backendtest.UniqueKey(t))
 		n := namesOf(b.prefix, req.Key)
-		holder, _ := granted(t, other, request(req.Key))
+		holder, _ := backendtest.Granted(t, other, request(req.Key))
 		m, err := b.enlist(t.Context(), n, req)
 		require.NoError(t, err)
 		b.sending(m)
@@ -119,7 +120,7 @@ func TestFrozenServerAnswersLate(t *testing.T) {
 	}
 	wg.Wait()
 	server.Resume(t)
-	eventually(t, "only the hold that was kept is left", func() bool {
+	backendtest.Eventually(t, "only the hold that was kept is left", func() bool {
 		resp, err := c.Get(t.Context(), defaultPrefix+"keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && resp.Count == 1
 	})
@@ -168,19 +169,19 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "only the holder's key is left", func() bool {
+	backendtest.Eventually(t, "only the holder's key is left", func() bool {
 		resp, err := c.Get(t.Context(), defaultPrefix+"keys/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && resp.Count == 1
 	})
-	eventually(t, "no watch is left", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "0" })
+	backendtest.Eventually(t, "no watch is left", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "0" })
 	require.NoError(t, held.Release(t.Context()))
-	eventually(t, "one lease is left for each Locker: those of holds without renewal have ended", func() bool {
+	backendtest.Eventually(t, "one lease is left for each Locker: those of holds without renewal have ended", func() bool {
 		resp, err := c.Leases(t.Context())
 		return err == nil && len(resp.Leases) <= 2
 	})
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
-	eventually(t, "no lease is left", func() bool {
+	backendtest.Eventually(t, "no lease is left", func() bool {
 		resp, err := c.Leases(t.Context())
 		return err == nil && len(resp.Leases) == 0
 	})
@@ -213,7 +214,7 @@ func TestIdleLeaseEnds(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "k")
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context()))
-	eventually(t, "a lease without holds ends", func() bool {
+	backendtest.Eventually(t, "a lease without holds ends", func() bool {
 		resp, err := c.Leases(t.Context())
 		return err == nil && len(resp.Leases) == 0
 	})
@@ -227,10 +228,10 @@ func TestIdleLeaseEnds(t *testing.T) {
 func TestTokenIsTheCreateRevision(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	var last uint64
 	for range 3 {
-		hold, g := granted(t, b, request(key))
+		hold, g := backendtest.Granted(t, b, request(key))
 		names := keysOf(t, c, key)
 		require.Len(t, names, 1)
 		resp, err := c.Get(t.Context(), names[0])
@@ -245,10 +246,10 @@ func TestTokenIsTheCreateRevision(t *testing.T) {
 func TestNamesAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	seen := map[string]bool{}
 	for range 20 {
-		hold, _ := granted(t, b, request(key))
+		hold, _ := backendtest.Granted(t, b, request(key))
 		for _, name := range keysOf(t, c, key) {
 			seen[name] = true
 		}
@@ -264,7 +265,7 @@ func TestNamesAreUsedAgain(t *testing.T) {
 func TestFenceThatMovesAllTheTime(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	s := b.member(hold.ID, hold.Key).session
 	require.True(t, s.shared)
 	ctx, stop := context.WithCancel(t.Context())
@@ -277,9 +278,9 @@ func TestFenceThatMovesAllTheTime(t *testing.T) {
 	defer mover.Wait()
 	defer stop()
 	for i := range 40 {
-		req := request(uniqueKey(t))
+		req := request(backendtest.UniqueKey(t))
 		if i%2 == 0 {
-			granted(t, b, req)
+			backendtest.Granted(t, b, req)
 		} else {
 			ticket, err := b.Enqueue(t.Context(), req)
 			require.NoError(t, err)

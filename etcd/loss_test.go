@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -79,13 +80,13 @@ func TestOperatorEndsAHold(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				l := lockerOn(t, c, ttl)
-				key := uniqueKey(t)
+				key := backendtest.UniqueKey(t)
 				lease, err := l.Acquire(t.Context(), key, opts...)
 				require.NoError(t, err)
 				k.end(t, key)
 				lost(t, lease, k.cause) // by a renewal: at the deadline the cause is another
 				require.ErrorIs(t, lease.Release(t.Context()), lock.ErrNotHeld)
-				next, err := l.Acquire(short(t, time.Minute), key, opts...)
+				next, err := l.Acquire(backendtest.Short(t, time.Minute), key, opts...)
 				require.NoError(t, err)
 				require.Greater(t, next.Token(), lease.Token())
 				require.NoError(t, next.Release(t.Context()))
@@ -100,8 +101,8 @@ func TestWaiterWithoutALeaseIsNotGranted(t *testing.T) {
 	b, c := shared(t)
 	other := backendOn(t, c, nil)
 	for _, renewed := range []bool{true, false} {
-		key := uniqueKey(t)
-		hold, _ := granted(t, other, request(key))
+		key := backendtest.UniqueKey(t)
+		hold, _ := backendtest.Granted(t, other, request(key))
 		req := request(key)
 		req.Renewed = renewed
 		place, err := b.Enqueue(t.Context(), req)
@@ -117,7 +118,7 @@ func TestWaiterWithoutALeaseIsNotGranted(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, other.Release(t.Context(), hold))
 		require.ErrorIs(t, <-got, backend.ErrNotHeld)
-		_, err = next.Wait(short(t, time.Minute))
+		_, err = next.Wait(backendtest.Short(t, time.Minute))
 		require.NoError(t, err, "the place behind it is served")
 		require.NoError(t, place.Withdraw(t.Context()))
 		require.NoError(t, next.Withdraw(t.Context()))
@@ -129,7 +130,7 @@ func TestCompactionUnderAWatch(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, servertest.Etcd(t))
 	a, b := backendOn(t, c, nil), backendOn(t, c, nil)
-	hold, _ := granted(t, a, request("k"))
+	hold, _ := backendtest.Granted(t, a, request("k"))
 	place, err := b.Enqueue(t.Context(), request("k"))
 	require.NoError(t, err)
 	for range 5 {
@@ -166,7 +167,7 @@ func TestCompactionWhileAWatchIsAway(t *testing.T) {
 	b, err := adminOf("etcd://" + proxy.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() })
-	hold, _ := granted(t, a, request("k"))
+	hold, _ := backendtest.Granted(t, a, request("k"))
 	place, err := b.Enqueue(t.Context(), request("k"))
 	require.NoError(t, err)
 	got := make(chan error, 1)
@@ -174,7 +175,7 @@ func TestCompactionWhileAWatchIsAway(t *testing.T) {
 		_, err := place.Wait(t.Context())
 		got <- err
 	}()
-	eventually(t, "it watches", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "1" })
+	backendtest.Eventually(t, "it watches", func() bool { return metric(t, server, "etcd_debugging_mvcc_watcher_total") == "1" })
 	proxy.Refuse()
 	proxy.Cut()
 	require.NoError(t, a.Release(t.Context(), hold))
@@ -213,14 +214,14 @@ func TestFrozenServer(t *testing.T) {
 		waiting <- err
 	}()
 	server.Freeze(t)
-	err = released.Release(short(t, 100*time.Millisecond))
+	err = released.Release(backendtest.Short(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 	require.NoError(t, lease.Context().Err(), "it waited until the hold was lost")
 	require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
 	lostByDeadline(t, lease)
 	server.Resume(t)
 	takenOver()
-	next, err := l.Acquire(short(t, time.Minute), "b")
+	next, err := l.Acquire(backendtest.Short(t, time.Minute), "b")
 	require.NoError(t, err, "the release is repeated when the server is back")
 	require.NoError(t, next.Release(t.Context()))
 }
@@ -234,11 +235,11 @@ func TestRestart(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	server.Kill(t)
-	_, err = l.TryAcquire(short(t, 2*time.Second), "b")
+	_, err = l.TryAcquire(backendtest.Short(t, 2*time.Second), "b")
 	require.Error(t, err)
 	server.Restart(t, true)
-	eventually(t, "the lock can be asked again", func() bool {
-		other, err := l.TryAcquire(short(t, 5*time.Second), "b")
+	backendtest.Eventually(t, "the lock can be asked again", func() bool {
+		other, err := l.TryAcquire(backendtest.Short(t, 5*time.Second), "b")
 		if err == nil {
 			assert.Greater(t, other.Token(), lease.Token())
 			_ = other.Release(t.Context())
@@ -258,8 +259,8 @@ func TestRestartWithoutData(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "a")
 	require.NoError(t, err)
 	server.Restart(t, false)
-	eventually(t, "the loss is told", func() bool {
-		err := lease.Renew(short(t, 5*time.Second))
+	backendtest.Eventually(t, "the loss is told", func() bool {
+		err := lease.Renew(backendtest.Short(t, 5*time.Second))
 		return errors.Is(err, lock.ErrNotHeld)
 	})
 	lost(t, lease, lock.ErrLost)
@@ -276,7 +277,7 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 	l := lockerOn(t, c, 12*time.Second)
 	var leases []lock.Lease
 	for _, opts := range [][]lock.Option{nil, nil, {lock.WithTTL(15 * time.Second)}} {
-		lease, err := l.Acquire(t.Context(), uniqueKey(t), opts...)
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), opts...)
 		require.NoError(t, err)
 		leases = append(leases, lease)
 	}
@@ -287,6 +288,6 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 		require.ErrorContains(t, context.Cause(lease.Context()), "the client was closed before the Locker")
 		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
 	}
-	_, err = l.TryAcquire(t.Context(), uniqueKey(t))
+	_, err = l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 	require.ErrorIs(t, err, lock.ErrPermanent)
 }

@@ -1,9 +1,6 @@
 package etcdlock
 
 import (
-	"context"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,13 +24,6 @@ func TestMain(m *testing.M) {
 
 // ttl is long beside what a test asks between two renewals, however busy the machine.
 const ttl = 30 * time.Second
-
-var keys atomic.Int64
-
-// uniqueKey is a key that no other test uses.
-func uniqueKey(t testing.TB) string {
-	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
-}
 
 // clientOf is a client of the servers that logs nothing.
 func clientOf(t testing.TB, servers ...*servertest.Server) *clientv3.Client {
@@ -75,16 +65,6 @@ func request(key string) backend.Request {
 	return backend.Request{Key: key, ID: backend.NewID(), TTL: ttl, Renewed: true}
 }
 
-// granted asks for the hold and requires it.
-func granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
-	t.Helper()
-	g, err := b.Try(t.Context(), req)
-	require.NoError(t, err)
-	hold := backend.HoldOf(req)
-	hold.Token = g.Token
-	return hold, g
-}
-
 // keysOf are the etcd keys of a lock.
 func keysOf(t testing.TB, c *clientv3.Client, key string) []string {
 	t.Helper()
@@ -96,17 +76,4 @@ func keysOf(t testing.TB, c *clientv3.Client, key string) []string {
 		names = append(names, string(kv.Key))
 	}
 	return names
-}
-
-// eventually waits for something that has no signal.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	require.Eventually(t, ok, time.Minute, 10*time.Millisecond, what)
-}
-
-func short(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -76,9 +77,9 @@ func TestKeysAreApart(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	var holds []backend.Hold
-	base := uniqueKey(t)
+	base := backendtest.UniqueKey(t)
 	for _, k := range []string{"", "/", "/b", "//", "%", "%2F", "%25", "%2f", " ", "é", "0", "\U0001F600"} {
-		hold, _ := granted(t, b, request(base+k))
+		hold, _ := backendtest.Granted(t, b, request(base+k))
 		holds = append(holds, hold)
 	}
 	var listed []string
@@ -98,11 +99,11 @@ func TestForeignKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c, nil)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	_, err := c.Put(t.Context(), n.dir+"README", "not ours")
 	require.NoError(t, err)
-	hold, _ := granted(t, b, request(key))
+	hold, _ := backendtest.Granted(t, b, request(key))
 	_, err = other.Try(t.Context(), request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	_, err = c.Put(t.Context(), n.dir+"LATER", "not ours")
@@ -113,7 +114,7 @@ func TestForeignKeysAreLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, rec.Waiters)
 	require.NoError(t, b.Release(t.Context(), hold))
-	_, err = place.Wait(short(t, time.Minute))
+	_, err = place.Wait(backendtest.Short(t, time.Minute))
 	require.NoError(t, err)
 	require.NoError(t, place.Withdraw(t.Context()))
 	require.Len(t, keysOf(t, c, key), 2)
@@ -137,9 +138,9 @@ func TestTTLLimits(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		assert.ErrorContains(t, err, text)
 	}
-	longest := request(uniqueKey(t))
+	longest := request(backendtest.UniqueKey(t))
 	longest.TTL = g.MaxTTL
-	hold, _ := granted(t, b, longest)
+	hold, _ := backendtest.Granted(t, b, longest)
 	require.NoError(t, b.Release(t.Context(), hold))
 }
 
@@ -160,7 +161,7 @@ func TestNobodyAnswers(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	for _, address := range []string{addr, silent.Addr().String()} {
 		start := time.Now()
-		_, err = lock.Open(short(t, 2*time.Second), "etcd://"+address+"/x")
+		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "etcd://"+address+"/x")
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorContains(t, err, "etcd://"+address+"/x")
 		if address == addr {
@@ -221,7 +222,7 @@ func TestUsers(t *testing.T) {
 		before := renewals.Load()
 		lease, err := l.Acquire(t.Context(), "k")
 		require.NoError(t, err)
-		eventually(t, "it is renewed", func() bool { return renewals.Load() > before })
+		backendtest.Eventually(t, "it is renewed", func() bool { return renewals.Load() > before })
 		require.NoError(t, lease.Context().Err())
 		_, err = l.TryAcquire(t.Context(), "k")
 		require.ErrorIs(t, err, lock.ErrHeld)
@@ -260,11 +261,11 @@ func TestLeaseOfAnAcquisitionThatFails(t *testing.T) {
 		require.NoError(t, err)
 		return len(resp.Leases)
 	}
-	eventually(t, "what opening asked for has ended", func() bool { return leases() == 0 })
+	backendtest.Eventually(t, "what opening asked for has ended", func() bool { return leases() == 0 })
 	_, err := root.RoleGrantPermission(t.Context(), "locks", "locks/", clientv3.GetPrefixRangeEnd("locks/"), clientv3.PermissionType(clientv3.PermRead))
 	require.NoError(t, err)
 	for range 10 {
-		req := request(uniqueKey(t))
+		req := request(backendtest.UniqueKey(t))
 		req.Renewed = false
 		_, err = b.Try(t.Context(), req)
 		require.ErrorIs(t, err, backend.ErrPermanent)
@@ -272,7 +273,7 @@ func TestLeaseOfAnAcquisitionThatFails(t *testing.T) {
 		_, err = b.Enqueue(t.Context(), req)
 		require.ErrorIs(t, err, backend.ErrPermanent)
 	}
-	eventually(t, "no lease is left", func() bool { return leases() == 0 })
+	backendtest.Eventually(t, "no lease is left", func() bool { return leases() == 0 })
 	require.Empty(t, b.members)
 }
 
@@ -281,7 +282,7 @@ func TestFullServer(t *testing.T) {
 	s := servertest.Etcd(t, servertest.WithArgs("--quota-backend-bytes", "200000"))
 	c := clientOf(t, s)
 	b := backendOn(t, c, nil)
-	hold, _ := granted(t, b, request("held"))
+	hold, _ := backendtest.Granted(t, b, request("held"))
 	for i := 0; ; i++ {
 		if _, err := c.Put(t.Context(), "filler", strings.Repeat("x", 50_000)); err != nil {
 			break
@@ -316,11 +317,11 @@ func TestClosedClient(t *testing.T) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + servertest.SharedEtcd(t).Addr()}, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	b := backendOn(t, c, nil)
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	require.NoError(t, c.Close())
-	_, err = b.Try(short(t, time.Minute), request(uniqueKey(t)))
+	_, err = b.Try(backendtest.Short(t, time.Minute), request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrPermanent)
 	assert.ErrorContains(t, err, "closed before the Locker")
-	_, err = b.Renew(short(t, time.Minute), hold)
+	_, err = b.Renew(backendtest.Short(t, time.Minute), hold)
 	require.ErrorIs(t, err, backend.ErrPermanent)
 }

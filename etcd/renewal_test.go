@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -83,13 +84,13 @@ func TestRenewalUnderWayIsShared(t *testing.T) {
 	t.Parallel()
 	server := servertest.Etcd(t, servertest.WithControl())
 	b := backendOn(t, clientOf(t, server), nil)
-	hold, _ := granted(t, b, request("k"))
+	hold, _ := backendtest.Granted(t, b, request("k"))
 	s := b.member(hold.ID, hold.Key).session
 	server.Freeze(t)
 	before := b.clock.Now()
 	r := b.underway(s)
 	assert.Same(t, r, b.underway(s))
-	require.ErrorIs(t, r.wait(short(t, 50*time.Millisecond)), context.DeadlineExceeded)
+	require.ErrorIs(t, r.wait(backendtest.Short(t, 50*time.Millisecond)), context.DeadlineExceeded)
 	server.Resume(t)
 	require.NoError(t, r.wait(t.Context()))
 	v, err := b.Renew(t.Context(), hold)
@@ -108,13 +109,13 @@ func TestStreamOfRenewalsIsReplaced(t *testing.T) {
 	other, err := adminOf("etcd://" + proxy.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = other.Close() })
-	hold, _ := granted(t, other, request(uniqueKey(t)))
+	hold, _ := backendtest.Granted(t, other, request(backendtest.UniqueKey(t)))
 	s := other.member(hold.ID, hold.Key).session
 	require.NoError(t, other.keepAlive(t.Context(), s))
 	require.Len(t, other.streams, 1)
 	proxy.Cut()
-	eventually(t, "the client has connected again", func() bool {
-		_, err := other.Inspect(short(t, 5*time.Second), hold.Key)
+	backendtest.Eventually(t, "the client has connected again", func() bool {
+		_, err := other.Inspect(backendtest.Short(t, 5*time.Second), hold.Key)
 		return err == nil
 	})
 	require.NoError(t, other.keepAlive(t.Context(), s))
@@ -155,7 +156,7 @@ func TestFrozenMemberHoldsUpNothing(t *testing.T) {
 			got <- err
 		}()
 	}
-	eventually(t, "they watch", func() bool { return slices.ContainsFunc(members, watchers) })
+	backendtest.Eventually(t, "they watch", func() bool { return slices.ContainsFunc(members, watchers) })
 	frozen := members[slices.IndexFunc(members, watchers)]
 	frozen.Freeze(t)
 	defer frozen.Resume(t)
@@ -192,13 +193,13 @@ func TestMemberIsRemoved(t *testing.T) {
 		takenOver := waitsFor(t, lockerOn(t, admin, ttl), lost)
 		status, err := admin.Status(t.Context(), "http://"+members[lead].Addr())
 		require.NoError(t, err)
-		eventually(t, "the cluster is healthy enough to lose a member", func() bool {
-			_, err := admin.MemberRemove(short(t, ttl), status.Header.MemberId)
+		backendtest.Eventually(t, "the cluster is healthy enough to lose a member", func() bool {
+			_, err := admin.MemberRemove(backendtest.Short(t, ttl), status.Header.MemberId)
 			return err == nil
 		})
 		takenOver()
 		require.ErrorIs(t, context.Cause(lost.Context()), lock.ErrLost)
-		eventually(t, "the others renew", func() bool { return kept.Renew(short(t, ttl)) == nil })
+		backendtest.Eventually(t, "the others renew", func() bool { return kept.Renew(backendtest.Short(t, ttl)) == nil })
 		require.NoError(t, kept.Context().Err())
 		require.NoError(t, kept.Release(t.Context()))
 	}, servertest.WithControl())
@@ -208,7 +209,7 @@ func TestMemberIsRemoved(t *testing.T) {
 func TestRefusedConnectionIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"", "ann:hunter2@"} {
-		ctx := short(t, time.Minute)
+		ctx := backendtest.Short(t, time.Minute)
 		_, err := lock.Open(ctx, "etcd://"+at+"127.0.0.1:1,127.0.0.1:2")
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)

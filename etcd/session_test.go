@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -20,7 +21,7 @@ func TestGrantWithoutAnswerIsToldToItsCaller(t *testing.T) {
 	b := backendOn(t, clientOf(t, server), nil)
 	server.Freeze(t)
 	defer server.Resume(t)
-	ctx := short(t, time.Minute)
+	ctx := backendtest.Short(t, time.Minute)
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {

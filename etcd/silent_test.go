@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -31,7 +32,7 @@ func TestSilent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	c := clientOf(t, server)
-	eventually(t, "the child waits", func() bool {
+	backendtest.Eventually(t, "the child waits", func() bool {
 		resp, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && resp.Count > 1
 	})

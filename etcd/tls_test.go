@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -59,7 +60,7 @@ func TestTLS(t *testing.T) {
 				"one of a stranger":        {at(server, "ca", ours.File(), "cert", strangeCert, "key", strangeKey), "certificate"},
 				"a server of another name": {at(elsewhere, "ca", ours.File(), "cert", cert, "key", key), "127.0.0.1"},
 			} {
-				_, err := lock.Open(short(t, time.Minute), c.url)
+				_, err := lock.Open(backendtest.Short(t, time.Minute), c.url)
 				require.ErrorIs(t, err, lock.ErrPermanent, what)
 				assert.ErrorContains(t, err, c.text, what)
 				assert.ErrorContains(t, err, "check ca, cert and key", what)

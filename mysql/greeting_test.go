@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -25,7 +26,7 @@ func TestOpenWhereNoMySQLListens(t *testing.T) {
 	}
 	mysqltest.Together(t, cases, func(t *testing.T, c words) {
 		addr := servertest.Words(t, c.words)
-		_, err := lock.Open(mysqltest.Short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
+		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "what listens at "+addr+" "+c.says)

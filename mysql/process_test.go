@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -60,7 +61,7 @@ func TestOneOwnerTwoProcesses(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		db := mysqltest.UserPool(t, s, "")
 		l := lockerOn(t, db)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithOwner("alice"))
 		require.NoError(t, err)
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -39,7 +40,7 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	db := mysqltest.Pool(t, c.FormatDSN(), "")
 	db.SetMaxIdleConns(10)
 	lockers["pool of the caller"] = lockerOn(t, db)
-	key := mysqltest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	for name, l := range lockers {
 		// Several connections, all of them to the first server.
 		var held []lock.Lease
@@ -70,7 +71,7 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	require.NoError(t, kept.Renew(t.Context()))
 	require.NoError(t, kept.Release(t.Context()))
 	for name, l := range lockers {
-		lease, err := l.Acquire(mysqltest.Short(t, mysqltest.Patience), key+name)
+		lease, err := l.Acquire(backendtest.Short(t, mysqltest.Patience), key+name)
 		require.NoError(t, err, name)
 		require.NoError(t, lease.Release(t.Context()), name)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -35,7 +36,7 @@ func used(t *testing.T, address string) {
 		l, err := lock.Open(t.Context(), address+"&mode="+mode)
 		require.NoError(t, err, mode)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err, mode)
 		require.NoError(t, lease.Renew(t.Context()), mode)
 		require.NoError(t, lease.Release(t.Context()), mode)
@@ -87,10 +88,10 @@ func TestTLS(t *testing.T) {
 	}
 
 	// A statement is given up below TLS.
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 	server.Freeze(t)
 	begun := time.Now()
-	_, err = b.Renew(mysqltest.Short(t, 50*time.Millisecond), hold)
+	_, err = b.Renew(backendtest.Short(t, 50*time.Millisecond), hold)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Less(t, time.Since(begun), answerLimit-time.Second, "it was cut, and did not wait for the timeout of the driver")
 	server.Resume(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -20,7 +21,7 @@ func TestRowsOfATransaction(t *testing.T) {
 		l, err := NewRow(t.Context(), mysqltest.Connector(t, s, nil), nil)
 		require.NoError(t, err)
 		defer l.Close()
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		require.NoError(t, InTx(t.Context(), lease, func(ctx context.Context, tx Tx) error {
 			var n int

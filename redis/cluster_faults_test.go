@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -38,7 +39,7 @@ func slotOf(t *testing.T, c *goredis.Client, key string) int {
 func keyOn(t *testing.T, c *goredis.Client, member, members int) string {
 	t.Helper()
 	for {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		if slot := slotOf(t, c, key); slot >= member*16384/members && slot < (member+1)*16384/members {
 			return key
 		}
@@ -78,7 +79,7 @@ func TestClusterMemberDown(t *testing.T) {
 				require.NotErrorIs(t, err, lock.ErrPermanent)
 			}
 			for _, key := range free[:2] {
-				lease, err := other.Acquire(redistest.Short(t, time.Minute), key)
+				lease, err := other.Acquire(backendtest.Short(t, time.Minute), key)
 				require.NoError(t, err)
 				require.NoError(t, lease.Release(t.Context()))
 			}
@@ -145,7 +146,7 @@ func TestClusterFrozenMemberCostsNoOtherLease(t *testing.T) {
 		l := clusterLocker(t, addrs, 6*time.Second, parameters)
 		b := l.(interface{ Backend() backend.Backend }).Backend().(backend.Partitioner)
 		for range 750 {
-			lease, err := l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+			lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 			require.NoError(t, err)
 			member := b.Partition(lease.Key())
 			leases[member] = append(leases[member], lease)
@@ -214,7 +215,7 @@ func TestClusterSlotMoves(t *testing.T) {
 				}
 			}()
 			move(t, servers[0], servers[2], key, func() {
-				redistest.Eventually(t, "renewed where it is now", func() bool { return lease.Renew(t.Context()) == nil })
+				backendtest.Eventually(t, "renewed where it is now", func() bool { return lease.Renew(t.Context()) == nil })
 				_, err := l.TryAcquire(t.Context(), key)
 				require.ErrorIs(t, err, lock.ErrHeld)
 			})
@@ -245,7 +246,7 @@ func TestClusterUnsettledSlot(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	src, dst := redistest.Client(t, servers[0]), redistest.Client(t, servers[2])
 	key := keyOn(t, src, 0, 3)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	// The one has given the slot away, and the other has not heard of it.
 	id, err := dst.ClusterMyID(t.Context()).Result()
 	require.NoError(t, err)
@@ -293,7 +294,7 @@ func testClusterFair(t *testing.T, addrs []string, servers []*servertest.Server)
 					assert.NoError(t, got.Release(t.Context()))
 				}
 			})
-			redistest.Eventually(t, "the place is taken", func() bool {
+			backendtest.Eventually(t, "the place is taken", func() bool {
 				return on.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == int64(i+1)
 			})
 		}

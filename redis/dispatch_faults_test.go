@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -44,7 +45,7 @@ func TestEndedInFlightIsUnknownToItsCallerOnly(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	b, h, open := busy(t, p.Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	expired := expiring{t.Context(), make(chan struct{})}
 	withdrawn, withdraw := context.WithCancel(t.Context())
 	outs := map[string]<-chan outcome{
@@ -58,7 +59,7 @@ func TestEndedInFlightIsUnknownToItsCallerOnly(t *testing.T) {
 	p.Freeze(servertest.ToClient)
 	send()
 	direct := backendOn(t, redistest.Client(t, server))
-	redistest.Eventually(t, "the commands were applied", func() bool {
+	backendtest.Eventually(t, "the commands were applied", func() bool {
 		_, err := direct.Inspect(t.Context(), prefix+"/patient")
 		return err == nil
 	})
@@ -92,9 +93,9 @@ func TestCommandsPassAConnectionThatHangs(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	require.NoError(t, b.Release(t.Context(), hold))
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	p.StallReplies(maxFlights, prefix+"/stalled")
 	var stalled, others sync.WaitGroup
 	for i := range maxFlights {
@@ -103,7 +104,7 @@ func TestCommandsPassAConnectionThatHangs(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
-	redistest.Eventually(t, "the flights hang", func() bool { return p.Lost() == maxFlights })
+	backendtest.Eventually(t, "the flights hang", func() bool { return p.Lost() == maxFlights })
 	var hung sync.WaitGroup
 	ended := make(chan struct{})
 	hung.Go(func() { stalled.Wait(); close(ended) })
@@ -130,7 +131,7 @@ func TestTogetherAfterTheServerForgotTheScript(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	b, _, open := busy(t, server.Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range leastTogether {
 		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
@@ -148,7 +149,7 @@ func TestTogetherOnABrokenConnection(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	b, h, open := busy(t, p.Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	const callers = leastTogether - maxFlights // which are away with one command each
 	var outs []<-chan outcome
 	for i := range callers {
@@ -183,7 +184,7 @@ func TestHookThatRefusesRequests(t *testing.T) {
 	h.mu.Unlock()
 	var outs []<-chan outcome
 	for range 3 {
-		outs = append(outs, trying(t.Context(), t, b, redistest.Request(redistest.UniqueKey(t))))
+		outs = append(outs, trying(t.Context(), t, b, redistest.Request(backendtest.UniqueKey(t))))
 	}
 	open()
 	for _, out := range outs {
@@ -194,7 +195,7 @@ func TestHookThatRefusesRequests(t *testing.T) {
 func TestCloseRefusesWhatWaits(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	out := trying(t.Context(), t, b, redistest.Request(prefix))
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, (<-out).err, backend.ErrClosed)
@@ -211,7 +212,7 @@ func TestCancellationsBesideOthers(t *testing.T) {
 	for i := range 32 {
 		wg.Go(func() {
 			for range 40 {
-				req := redistest.Request(redistest.UniqueKey(t))
+				req := redistest.Request(backendtest.UniqueKey(t))
 				ctx, cancel := t.Context(), context.CancelFunc(func() {})
 				if i%2 == 0 {
 					ctx, cancel = context.WithTimeout(ctx, rand.N(2*time.Millisecond))
@@ -258,7 +259,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 			l, err := lock.New(b, &lock.Options{TTL: ttl})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
-			prefix := redistest.UniqueKey(t)
+			prefix := backendtest.UniqueKey(t)
 			var held []lock.Lease
 			for i := range leases {
 				lease, err := l.Acquire(t.Context(), fmt.Sprintf("%s/held/%d", prefix, i))
@@ -271,7 +272,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 			for i := range 8 {
 				others.Go(func() {
 					for time.Now().Before(end) {
-						lease, err := l.TryAcquire(t.Context(), fmt.Sprintf("%s/other/%d/%s", prefix, i, redistest.UniqueKey(t)))
+						lease, err := l.TryAcquire(t.Context(), fmt.Sprintf("%s/other/%d/%s", prefix, i, backendtest.UniqueKey(t)))
 						if err == nil {
 							err = lease.Release(t.Context())
 						}
@@ -286,7 +287,7 @@ func TestRenewalsPassConnectionsThatHang(t *testing.T) {
 				// Often enough to meet some renewals, and seldom enough that what is sent
 				// when one got no answer is not met, too.
 				p.StallReplies(maxFlights, prefix+"/other")
-				redistest.Eventually(t, "the flights hang", func() bool { return p.Lost() >= bursts*maxFlights })
+				backendtest.Eventually(t, "the flights hang", func() bool { return p.Lost() >= bursts*maxFlights })
 				time.Sleep(2 * ttl / 5)
 				for _, lease := range held {
 					require.NoError(t, lease.Context().Err(), "a lease was lost: %v", context.Cause(lease.Context()))

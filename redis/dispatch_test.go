@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -84,7 +85,7 @@ func (h *traffic) holdUp(t *testing.T, text string) (met func(n int), open func(
 	open = sync.OnceFunc(func() { close(hold.over) })
 	t.Cleanup(open)
 	return func(n int) {
-		redistest.Eventually(t, "requests are held up", func() bool {
+		backendtest.Eventually(t, "requests are held up", func() bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return hold.met == n
@@ -116,7 +117,7 @@ func busy(t *testing.T, addr string) (b *redisBackend, h *traffic, open func()) 
 	t.Cleanup(func() { _ = c.Close() })
 	b = backendOn(t, c)
 	for range 2 { // the server knows the scripts
-		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
 	// Pipelines have connections of their own.
@@ -130,7 +131,7 @@ func busy(t *testing.T, addr string) (b *redisBackend, h *traffic, open func()) 
 	met, release := h.holdUp(t, "held-up")
 	for i := range maxFlights {
 		wg.Go(func() {
-			req := redistest.Request(fmt.Sprintf("held-up/%d/%s", i, redistest.UniqueKey(t)))
+			req := redistest.Request(fmt.Sprintf("held-up/%d/%s", i, backendtest.UniqueKey(t)))
 			_, err := b.Try(context.WithoutCancel(t.Context()), req)
 			require.NoError(t, err)
 		})
@@ -161,7 +162,7 @@ func trying(ctx context.Context, t *testing.T, b *redisBackend, req backend.Requ
 		g, err := b.Try(ctx, req)
 		out <- outcome{req, g, err}
 	}()
-	redistest.Eventually(t, "the command waits to be sent", func() bool { return queueLength(b) > before })
+	backendtest.Eventually(t, "the command waits to be sent", func() bool { return queueLength(b) > before })
 	return out
 }
 
@@ -172,7 +173,7 @@ func TestLoneCallerSendsItself(t *testing.T) {
 	b, c := shared(t)
 	h := &traffic{}
 	c.AddHook(h)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), ctxKey{}, "mine"), time.Minute)
 	defer cancel()
 	_, err := b.Try(ctx, redistest.Request(key))
@@ -189,7 +190,7 @@ func TestConcurrentCommandsGoTogether(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
 	const callers = leastTogether - maxFlights // which are away with one command each
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	ctx := context.WithValue(t.Context(), ctxKey{}, "of the first")
 	var outs []<-chan outcome
 	for i := range callers {
@@ -222,7 +223,7 @@ func TestManyCommandsAreSharedAmongTheFlights(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
 	const callers = 100
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range callers {
 		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
@@ -239,7 +240,7 @@ func TestManyCommandsAreSharedAmongTheFlights(t *testing.T) {
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	var outs []<-chan outcome
 	for i := range maxFlights*maxTogether + 5 {
 		outs = append(outs, trying(t.Context(), t, b, redistest.Request(fmt.Sprintf("%s/%d", prefix, i))))
@@ -304,7 +305,7 @@ func TestFirstComeFirstSent(t *testing.T) {
 func TestRequestsThatHangAreReplaced(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	const callers = 2*maxFlights*maxTogether + 5
 	var all sync.WaitGroup
 	for i := range callers {
@@ -313,14 +314,14 @@ func TestRequestsThatHangAreReplaced(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	redistest.Eventually(t, "the commands wait", func() bool { return queueLength(b) == callers })
+	backendtest.Eventually(t, "the commands wait", func() bool { return queueLength(b) == callers })
 	_, release := h.holdUp(t, prefix)
 	b.together.mu.Lock()
 	b.together.patience = 10 * time.Millisecond
 	b.together.timer.Reset(b.together.patience)
 	b.together.mu.Unlock()
 	open()
-	redistest.Eventually(t, "all are under way although none is back", func() bool {
+	backendtest.Eventually(t, "all are under way although none is back", func() bool {
 		sent := 0
 		for _, n := range h.with(prefix) {
 			sent += n
@@ -334,7 +335,7 @@ func TestRequestsThatHangAreReplaced(t *testing.T) {
 func TestCancelledInTheQueueIsNeverSent(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
-	prefix := redistest.UniqueKey(t)
+	prefix := backendtest.UniqueKey(t)
 	first := trying(t.Context(), t, b, redistest.Request(prefix+"/first"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancelled := trying(ctx, t, b, redistest.Request(prefix+"/cancelled"))
@@ -357,8 +358,8 @@ func TestRepliesArePerCommand(t *testing.T) {
 	t.Parallel()
 	b, h, open := busy(t, servertest.SharedRedis(t).Addr())
 	direct := redistest.Client(t, servertest.SharedRedis(t))
-	prefix := redistest.UniqueKey(t)
-	redistest.Granted(t, backendOn(t, direct), redistest.Request(prefix+"/held"))
+	prefix := backendtest.UniqueKey(t)
+	backendtest.Granted(t, backendOn(t, direct), redistest.Request(prefix+"/held"))
 	require.NoError(t, direct.Set(t.Context(), namesOf(defaultPrefix, prefix+"/foreign").record(), "x", time.Minute).Err())
 	require.NoError(t, direct.LPush(t.Context(), namesOf(defaultPrefix, prefix+"/type").record(), "x").Err())
 	want := map[string]error{"/type": backend.ErrPermanent, "/free": nil, "/held": backend.ErrHeld, "/foreign": backend.ErrPermanent, "/free too": nil}

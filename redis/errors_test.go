@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -30,7 +31,7 @@ func TestForeignDataIsNamedAndLeftAlone(t *testing.T) {
 		"hash": func(k string) error { return c.HSet(t.Context(), k, "a", "b").Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			key := redistest.UniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			record := namesOf(defaultPrefix, key).record()
 			require.NoError(t, put(record))
 			before := c.Dump(t.Context(), record).Val()
@@ -55,9 +56,9 @@ func TestScriptsForgottenByTheServer(t *testing.T) {
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	flush := func() { require.NoError(t, c.ScriptFlush(t.Context()).Err()) }
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	flush()
-	hold, g := redistest.Granted(t, b, redistest.Request(key))
+	hold, g := backendtest.Granted(t, b, redistest.Request(key))
 	flush()
 	_, err := b.Try(t.Context(), redistest.Request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
@@ -89,11 +90,11 @@ func TestWrongPassword(t *testing.T) {
 	// The password is changed under an open backend.
 	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	require.NoError(t, c.ConfigSet(t.Context(), "requirepass", "another-secret").Err())
 	killConnections(t, goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: "another-secret"}), "normal")
-	redistest.Eventually(t, "the new password is asked for", func() bool {
-		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Eventually(t, "the new password is asked for", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 		return errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable)
 	})
 }
@@ -131,14 +132,14 @@ func TestMissingPermission(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return backendOn(t, c)
 	}
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 
 	t.Log("the rules of the documentation suffice")
 	b := user("documented", documentedRules(t)...)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
-	hold, _ := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
-	hold2, _ := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
+	hold, _ := backendtest.Granted(t, b, ownedRequest(key, "a", ttl))
+	hold2, _ := backendtest.Granted(t, b, ownedRequest(key, "a", ttl))
 	var listed []string
 	require.NoError(t, b.List(t.Context(), key, func(r backend.Record) bool {
 		listed = append(listed, r.Key)
@@ -162,7 +163,7 @@ func TestMissingPermission(t *testing.T) {
 
 	t.Log("without channels a release works, and a watch says why it does not")
 	b = user("mute", "~lock:*", "resetchannels", "+@all")
-	hold, _ = redistest.Granted(t, b, redistest.Request(key))
+	hold, _ = backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.Zero(t, admin.Exists(t.Context(), namesOf(defaultPrefix, key).record()).Val())
 	_, err = b.Watch(t.Context(), key)
@@ -175,10 +176,10 @@ func TestUnreachable(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), DialerRetries: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	server.Kill(t)
-	redistest.Eventually(t, "the connection is refused", func() bool {
-		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Eventually(t, "the connection is refused", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 		require.Error(t, err)
 		return errors.Is(err, backend.ErrUnavailable)
 	})
@@ -189,7 +190,7 @@ func TestUnreachable(t *testing.T) {
 	_, err = NewBackend(t.Context(), c, nil)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	server.Restart(t, false)
-	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 }
 
 func TestContexts(t *testing.T) {
@@ -198,8 +199,8 @@ func TestContexts(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -216,15 +217,15 @@ func TestContexts(t *testing.T) {
 	server.Freeze(t)
 	for _, do := range []func(context.Context) error{
 		func(ctx context.Context) error {
-			_, err := b.Try(ctx, redistest.Request(redistest.UniqueKey(t)))
+			_, err := b.Try(ctx, redistest.Request(backendtest.UniqueKey(t)))
 			return err
 		},
 		func(ctx context.Context) error { _, err := b.Renew(ctx, hold); return err },
 		func(ctx context.Context) error { return b.RenewBatch(ctx, []backend.Hold{hold})[0].Err },
 		func(ctx context.Context) error { return b.Release(ctx, hold) },
-		func(ctx context.Context) error { _, err := b.Watch(ctx, redistest.UniqueKey(t)); return err },
+		func(ctx context.Context) error { _, err := b.Watch(ctx, backendtest.UniqueKey(t)); return err },
 	} {
-		err := do(redistest.Short(t, 100*time.Millisecond))
+		err := do(backendtest.Short(t, 100*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, backend.ErrPermanent)
 		require.NotErrorIs(t, err, backend.ErrHeld)
@@ -240,8 +241,8 @@ func TestTimeoutIsUnknown(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), ReadTimeout: time.Second})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	req := redistest.Request(redistest.UniqueKey(t))
-	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	req := redistest.Request(backendtest.UniqueKey(t))
+	backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	server.Freeze(t)
 	_, err := b.Try(t.Context(), req)
 	require.Error(t, err)
@@ -249,7 +250,7 @@ func TestTimeoutIsUnknown(t *testing.T) {
 		require.NotErrorIs(t, err, sentinel)
 	}
 	server.Resume(t)
-	redistest.Eventually(t, "it was applied after all", func() bool {
+	backendtest.Eventually(t, "it was applied after all", func() bool {
 		rec, err := b.Inspect(t.Context(), req.Key)
 		return err == nil && rec.Holds == 1
 	})
@@ -260,7 +261,7 @@ func TestClosedClient(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.SharedRedis(t))
 	b := backendOn(t, c)
-	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	require.NoError(t, c.Close())
 	_, err := b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrPermanent)
@@ -278,11 +279,11 @@ func TestExhaustedPool(t *testing.T) {
 	b := backendOn(t, c)
 	conn := c.Conn()
 	require.NoError(t, conn.Ping(t.Context()).Err())
-	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "pool")
 	require.NoError(t, conn.Close())
-	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 }
 
 func TestCodesOfServers(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -53,7 +54,7 @@ func scriptCalls(t testing.TB, c *goredis.Client) int {
 // backends.
 func queued(t testing.TB, c *goredis.Client, key string, places int) {
 	t.Helper()
-	redistest.Eventually(t, "everybody has a place and listens", func() bool {
+	backendtest.Eventually(t, "everybody has a place and listens", func() bool {
 		return c.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == int64(places) &&
 			len(c.PubSubChannels(t.Context(), defaultPrefix+"w:*").Val()) == places
 	})
@@ -74,7 +75,7 @@ func TestFairCommandsPerHandOver(t *testing.T) {
 	const perHandOver, lockers = 3, 4
 	for _, waiters := range []int{10, 500} {
 		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
-			key := redistest.UniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			all := fairLockers(t, server, lockers)
 			lease, err := all[0].Acquire(t.Context(), key)
 			require.NoError(t, err)
@@ -104,9 +105,9 @@ func TestFairReleaseWakesOneClient(t *testing.T) {
 	server := servertest.Redis(t)
 	c := redistest.Client(t, server)
 	const clients = 60
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(backendOn(t, redistest.Client(t, server)))
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	var served sync.WaitGroup
 	for i := range clients {
 		g := fairOf(backendOn(t, redistest.Client(t, server)))
@@ -133,7 +134,7 @@ func TestFairReleaseWakesOneClient(t *testing.T) {
 func TestFairLongestWait(t *testing.T) {
 	t.Parallel()
 	const lockers, goroutines, rounds = 4, 8, 6
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	var turns, longest atomic.Int64
 	var all sync.WaitGroup
 	for _, l := range fairLockers(t, servertest.SharedRedis(t), lockers) {
@@ -168,9 +169,9 @@ func TestFairBrokenSubscription(t *testing.T) {
 	server := servertest.Redis(t)
 	c := redistest.Client(t, server)
 	const clients = 8
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(backendOn(t, c))
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	turns := make(chan turn, clients)
 	holds := make([]backend.Hold, clients)
 	for i := range clients {
@@ -199,9 +200,9 @@ func TestFairBrokenSubscription(t *testing.T) {
 func TestFairDeadWaitersEverywhere(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	const waiters, living = 48, 12
 	var order []int
 	turns := make(chan turn, waiters)
@@ -229,7 +230,7 @@ func TestFairDeadWaitersEverywhere(t *testing.T) {
 	}
 	require.Len(t, order, living)
 	assert.Less(t, time.Since(released), (living-2)*placeLife, "1.5 s, and a busy machine")
-	redistest.Eventually(t, "the dead at the end go too", func() bool {
+	backendtest.Eventually(t, "the dead at the end go too", func() bool {
 		n := namesOf(defaultPrefix, key)
 		return c.Exists(t.Context(), n.queue(), n.lives()).Val() == 0
 	})
@@ -240,10 +241,10 @@ func TestFairDeadWaitersEverywhere(t *testing.T) {
 func TestFairClockSetBack(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	f := fairOf(b)
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	dead, alive := placed(t, f, redistest.Request(key)), placed(t, f, redistest.Request(key))
 	hour := float64(time.Hour.Milliseconds())
 	for _, ticket := range []*fairTicket{dead, alive} {
@@ -251,7 +252,7 @@ func TestFairClockSetBack(t *testing.T) {
 		require.NoError(t, c.ZIncrBy(t.Context(), n.queue(), 1000*hour, ticket.place).Err())
 	}
 	require.NoError(t, f.Release(t.Context(), hold))
-	_, err := alive.Wait(redistest.Short(t, ttl))
+	_, err := alive.Wait(backendtest.Short(t, ttl))
 	require.NoError(t, err)
 	rec, err := f.Inspect(t.Context(), key)
 	require.NoError(t, err)
@@ -264,11 +265,11 @@ func TestFairClockSetBack(t *testing.T) {
 func TestFairOwnerEntersPastTheQueue(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	first, one := redistest.Granted(t, f, ownedRequest(key, "me", ttl))
+	first, one := backendtest.Granted(t, f, ownedRequest(key, "me", ttl))
 	other := placed(t, f, redistest.Request(key))
-	second, two := redistest.Granted(t, f, ownedRequest(key, "me", ttl))
+	second, two := backendtest.Granted(t, f, ownedRequest(key, "me", ttl))
 	require.Equal(t, one.Token, two.Token)
 	third := ownedRequest(key, "me", ttl)
 	ticket, err := fairOf(b).Enqueue(t.Context(), third)
@@ -294,9 +295,9 @@ func TestFairOwnerEntersPastTheQueue(t *testing.T) {
 func TestFairInspectCountsWaiters(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	waiters := func() int {
 		rec, err := f.Inspect(t.Context(), key)
 		require.NoError(t, err)
@@ -323,7 +324,7 @@ func TestFairInspectCountsWaiters(t *testing.T) {
 	require.NoError(t, f.List(t.Context(), key, func(rec backend.Record) bool { found = rec.Waiters; return true }))
 	require.Equal(t, 2, found)
 	die()
-	redistest.Eventually(t, "the dead one is no longer counted", func() bool { return waiters() == 1 })
+	backendtest.Eventually(t, "the dead one is no longer counted", func() bool { return waiters() == 1 })
 	require.NoError(t, dead.Withdraw(t.Context()))
 	require.Equal(t, 1, waiters())
 	end()

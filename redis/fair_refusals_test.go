@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -41,8 +42,8 @@ func TestFairPermissions(t *testing.T) {
 		c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Username: name, Password: "pass"})
 		t.Cleanup(func() { _ = c.Close() })
 		f := fairOf(backendOn(t, c))
-		key := redistest.UniqueKey(t)
-		hold, g := redistest.Granted(t, f, redistest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, f, redistest.Request(key))
 		ticket := placed(t, f, redistest.Request(key))
 		given := placed(t, f, redistest.Request(key))
 		rec, err := f.Inspect(t.Context(), key)
@@ -51,7 +52,7 @@ func TestFairPermissions(t *testing.T) {
 		require.NoError(t, given.Withdraw(t.Context()))
 		next := make(chan error, 1)
 		go func() {
-			_, err := ticket.Wait(redistest.Short(t, ttl))
+			_, err := ticket.Wait(backendtest.Short(t, ttl))
 			next <- err
 		}()
 		require.NoError(t, f.ForceRelease(t.Context(), key, g.Token))
@@ -67,17 +68,17 @@ func TestFairFullMemory(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	f := fairOf(backendOn(t, c))
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	one, two := placed(t, f, redistest.Request(key)), placed(t, f, redistest.Request(key))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, err := f.Enqueue(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	_, err := f.Enqueue(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "OOM")
 	require.NoError(t, one.Withdraw(t.Context()))
 	require.NoError(t, f.Release(t.Context(), hold))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	_, err = two.Wait(redistest.Short(t, ttl))
+	_, err = two.Wait(backendtest.Short(t, ttl))
 	require.NoError(t, err)
 }
 
@@ -87,9 +88,9 @@ func TestFairForeignMemberOfAQueue(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	f := fairOf(b)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
-	hold, g := redistest.Granted(t, f, redistest.Request(key))
+	hold, g := backendtest.Granted(t, f, redistest.Request(key))
 	foreign := func(member string, score float64) {
 		t.Helper()
 		require.NoError(t, c.ZAdd(t.Context(), n.queue(), goredis.Z{Score: score, Member: member}).Err())
@@ -100,7 +101,7 @@ func TestFairForeignMemberOfAQueue(t *testing.T) {
 	foreign("nor this", 1)
 	next := make(chan error, 1)
 	go func() {
-		_, err := ticket.Wait(redistest.Short(t, ttl))
+		_, err := ticket.Wait(backendtest.Short(t, ttl))
 		next <- err
 	}()
 	_, err := f.Inspect(t.Context(), key)
@@ -114,7 +115,7 @@ func TestFairForeignMemberOfAQueue(t *testing.T) {
 	require.ErrorIs(t, f.Release(t.Context(), hold), backend.ErrNotHeld)
 	foreign("alone", 5)
 	require.NoError(t, f.Release(t.Context(), backend.HoldOf(ticket.req)))
-	last, _ := redistest.Granted(t, f, redistest.Request(key))
+	last, _ := backendtest.Granted(t, f, redistest.Request(key))
 	require.NoError(t, f.Release(t.Context(), last))
 	require.Zero(t, c.Exists(t.Context(), n.queue(), n.lives(), n.record()).Val())
 

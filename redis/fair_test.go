@@ -11,6 +11,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -42,8 +43,8 @@ type turn struct {
 func TestFairServesInTheOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
-	hold, first := redistest.Granted(t, fairOf(b), redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, first := backendtest.Granted(t, fairOf(b), redistest.Request(key))
 	const clients = 6
 	turns := make(chan turn, clients)
 	var reqs []backend.Request
@@ -79,15 +80,15 @@ func TestFairServesInTheOrderOfArrival(t *testing.T) {
 func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	hold, _ := redistest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
 	const long = time.Hour
 	dead := time.Now()
 	placed(t, f, redistest.Brief(key, long)) // nobody waits at it
 	ticket := placed(t, fairOf(backendOn(t, c)), redistest.Brief(key, long))
 	require.NoError(t, f.Release(t.Context(), hold))
-	_, err := ticket.Wait(redistest.Short(t, time.Minute))
+	_, err := ticket.Wait(backendtest.Short(t, time.Minute))
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, time.Since(dead), placeLife-2*time.Millisecond, "which the server counts in milliseconds")
 	assert.LessOrEqual(t, ticket.sleep, placeLife/3, "it asks soon after the end of the place")
@@ -96,13 +97,13 @@ func TestFairDeadWaiterDelaysByTheLifeOfItsPlace(t *testing.T) {
 func TestFairLostPushEndsByPoll(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	redistest.Granted(t, f, redistest.Request(key))
+	backendtest.Granted(t, f, redistest.Request(key))
 	ticket := placed(t, f, redistest.Request(key))
 	done := make(chan error, 1)
 	go func() {
-		_, err := ticket.Wait(redistest.Short(t, ttl))
+		_, err := ticket.Wait(backendtest.Short(t, ttl))
 		done <- err
 	}()
 	// The record goes without a word to anybody.
@@ -114,9 +115,9 @@ func TestFairLostPushEndsByPoll(t *testing.T) {
 func TestFairLostPlaceComesBack(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	f := fairOf(b)
-	redistest.Granted(t, f, redistest.Request(key))
+	backendtest.Granted(t, f, redistest.Request(key))
 	one := placed(t, f, redistest.Request(key))
 	two := placed(t, f, redistest.Request(key))
 	n := namesOf(defaultPrefix, key)
@@ -144,7 +145,7 @@ func TestFairCancelledWaitsLeaveNothing(t *testing.T) {
 	require.NoError(t, err)
 	other, err := New(t.Context(), c, &Options{Fair: true})
 	require.NoError(t, err)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	lease, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	for range 200 {

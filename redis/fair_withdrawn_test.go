@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -29,8 +30,8 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	f := fairOf(backendOn(t, c))
-	key := redistest.UniqueKey(t)
-	redistest.Granted(t, f, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	backendtest.Granted(t, f, redistest.Request(key))
 	staying := placed(t, f, redistest.Request(key))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -38,7 +39,7 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 		defer close(ended)
 		_, _ = staying.Wait(ctx)
 	}()
-	redistest.Eventually(t, "the client knows that the channel is subscribed to", func() bool {
+	backendtest.Eventually(t, "the client knows that the channel is subscribed to", func() bool {
 		f.b.hub.mu.Lock()
 		defer f.b.hub.mu.Unlock()
 		for _, topic := range f.b.hub.topics {
@@ -56,7 +57,7 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 	stop()
 	<-ended
 	require.NoError(t, staying.Withdraw(t.Context()))
-	redistest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+	backendtest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
 }
 
 // Waits that are cancelled at any moment, also while they take their place, leave no
@@ -76,7 +77,7 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var staying, cancelled sync.WaitGroup
 	staying.Go(func() { _, _ = l.Acquire(ctx, "0") })
-	redistest.Eventually(t, "the channel is subscribed to", func() bool { return anySubscriber(t, c) })
+	backendtest.Eventually(t, "the channel is subscribed to", func() bool { return anySubscriber(t, c) })
 	for i := 1; i < keys; i++ {
 		cancelled.Go(func() {
 			for range 60 {
@@ -94,7 +95,7 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	cancelled.Wait()
 	stop()
 	staying.Wait()
-	redistest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
+	backendtest.Eventually(t, "nobody subscribes any more", func() bool { return !anySubscriber(t, c) })
 }
 
 // A place knows whether one of its requests may arrive when it was given up: one that
@@ -103,8 +104,8 @@ func TestFairPlaceThatARequestMayTakeAgain(t *testing.T) {
 	t.Parallel()
 	b, direct, p := behindProxy(t)
 	f := fairOf(b)
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, fairOf(backendOn(t, direct)), redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, fairOf(backendOn(t, direct)), redistest.Request(key))
 	first := placed(t, f, redistest.Request(key)) // the server learns the script
 	require.False(t, first.MayArrive())
 	req := redistest.Request(key)
@@ -119,7 +120,7 @@ func TestFairPlaceThatARequestMayTakeAgain(t *testing.T) {
 		defer close(ended)
 		_, _ = first.Wait(ctx)
 	}()
-	redistest.Eventually(t, "a later request is in doubt", first.MayArrive)
+	backendtest.Eventually(t, "a later request is in doubt", first.MayArrive)
 	giveUp()
 	<-ended
 	for _, x := range []*fairTicket{first, ticket} {

@@ -11,6 +11,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -23,7 +24,7 @@ func guarding(t testing.TB) (client *goredis.Client, l lock.Locker, lease lock.L
 	l, err = New(t.Context(), client, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	lease, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+	lease, err = l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
 	name, err = GuardedKey(lease, "value")
 	require.NoError(t, err)

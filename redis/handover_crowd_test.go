@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -23,7 +24,7 @@ func TestCommandsPerHandOver(t *testing.T) {
 	const lockers = 4
 	for _, waiters := range []int{10, 500} {
 		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
-			key := redistest.UniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			all := make([]lock.Locker, lockers)
 			for i := range all {
 				l, err := New(t.Context(), redistest.Client(t, server), nil)
@@ -43,7 +44,7 @@ func TestCommandsPerHandOver(t *testing.T) {
 				})
 			}
 			channel := namesOf(defaultPrefix, key).record()
-			redistest.Eventually(t, "every Locker waits", func() bool {
+			backendtest.Eventually(t, "every Locker waits", func() bool {
 				return c.PubSubNumSub(t.Context(), channel).Val()[channel] == lockers
 			})
 			before, start := scriptCalls(t, c), time.Now()

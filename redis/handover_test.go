@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	from, to := redistest.Request(key), redistest.Request(key)
 	first, err := b.Try(t.Context(), from)
 	require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestHandOver(t *testing.T) {
 func TestHandOverOfOneOfSeveralHolds(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	one, two := ownedRequest(key, "me", ttl), ownedRequest(key, "me", ttl)
 	for _, req := range []backend.Request{one, two} {
 		_, err := b.Try(t.Context(), req)

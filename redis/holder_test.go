@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -20,7 +21,7 @@ func TestFlushUnderAHolder(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	c := redistest.Client(t, server)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}})
 	require.NoError(t, err)
 	defer l.Close()
@@ -43,7 +44,7 @@ func TestWorkExhaustsThePool(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Password: server.Password(), PoolSize: 2, MaxActiveConns: 2, PoolTimeout: 50 * time.Millisecond})
 	t.Cleanup(func() { _ = c.Close() })
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: time.Second}})
 	require.NoError(t, err)
 	other, err := New(t.Context(), redistest.Client(t, server), nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -91,10 +92,10 @@ func TestLateRequestOfAGrantIsCleanedUp(t *testing.T) {
 			token, err := direct.Get(t.Context(), names.counter()).Result()
 			require.NoError(t, err)
 			close(deliver)
-			redistest.Eventually(t, "it was granted", func() bool {
+			backendtest.Eventually(t, "it was granted", func() bool {
 				return direct.Get(t.Context(), names.counter()).Val() != token
 			})
-			redistest.Eventually(t, "the key is free", func() bool {
+			backendtest.Eventually(t, "the key is free", func() bool {
 				return direct.Exists(t.Context(), names.record()).Val() == 0
 			})
 		})
@@ -133,10 +134,10 @@ func TestLateRequestIsCleanedUp(t *testing.T) {
 			token, err := direct.Get(t.Context(), names.counter()).Result()
 			require.NoError(t, err)
 			close(deliver)
-			redistest.Eventually(t, "it was granted", func() bool {
+			backendtest.Eventually(t, "it was granted", func() bool {
 				return direct.Get(t.Context(), names.counter()).Val() != token
 			})
-			redistest.Eventually(t, "the key is free", func() bool {
+			backendtest.Eventually(t, "the key is free", func() bool {
 				return direct.Exists(t.Context(), names.record()).Val() == 0
 			})
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
@@ -19,13 +20,13 @@ import (
 func TestTryGrantsAndRefuses(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	req := redistest.Request(key)
 	label := `"backup" | of 100 %, {m:00} \ ünïcode` + "\u2028"
 	req.Holder = backend.Holder{Label: label, Host: "db|1", PID: 312}
 
 	before := b.clock.Now()
-	hold, g := redistest.Granted(t, b, req)
+	hold, g := backendtest.Granted(t, b, req)
 	after := b.clock.Now()
 	require.Equal(t, 1, g.Holds)
 	require.False(t, g.Sent.Before(before))
@@ -54,15 +55,15 @@ func TestTryGrantsAndRefuses(t *testing.T) {
 
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
-	_, next := redistest.Granted(t, b, redistest.Request(key))
+	_, next := backendtest.Granted(t, b, redistest.Request(key))
 	require.Greater(t, next.Token, g.Token)
 }
 
 func TestRefusalLeavesTheRecordAlone(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, ownedRequest(key, "alice", ttl))
 	value, expires := raw(t, c, key)
 
 	stranger := backend.HoldOf(redistest.Request(key))
@@ -87,12 +88,12 @@ func TestRepeatOfAnAcquisitionCountsOnce(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	for _, owner := range []string{"", "alice"} {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		req := ownedRequest(key, owner, ttl)
-		_, first := redistest.Granted(t, b, req)
+		_, first := backendtest.Granted(t, b, req)
 		_, expires := raw(t, c, key)
-		redistest.Eventually(t, "the repeat extends the hold", func() bool {
-			_, again := redistest.Granted(t, b, req)
+		backendtest.Eventually(t, "the repeat extends the hold", func() bool {
+			_, again := backendtest.Granted(t, b, req)
 			require.Equal(t, first.Token, again.Token)
 			require.Equal(t, 1, again.Holds)
 			require.False(t, again.Sent.Before(first.Sent))
@@ -102,7 +103,7 @@ func TestRepeatOfAnAcquisitionCountsOnce(t *testing.T) {
 		_, expires = raw(t, c, key)
 		shorter := req
 		shorter.TTL = time.Second
-		redistest.Granted(t, b, shorter)
+		backendtest.Granted(t, b, shorter)
 		_, now := raw(t, c, key)
 		require.GreaterOrEqual(t, now, expires-10*time.Millisecond, "a shorter TTL does not shorten the hold")
 		require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
@@ -115,10 +116,10 @@ func TestReentrancyByOwner(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c) // another process, as far as the server can tell
-	key := redistest.UniqueKey(t)
-	long, first := redistest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
+	key := backendtest.UniqueKey(t)
+	long, first := backendtest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	_, expires := raw(t, c, key)
-	brief, second := redistest.Granted(t, other, ownedRequest(key, "alice", time.Minute))
+	brief, second := backendtest.Granted(t, other, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, first.Token, second.Token)
 	require.Equal(t, 2, second.Holds)
 	_, still := raw(t, c, key)
@@ -138,17 +139,17 @@ func TestReentrancyByOwner(t *testing.T) {
 	_, err = other.Renew(t.Context(), brief)
 	require.NoError(t, err)
 	require.NoError(t, other.Release(t.Context(), brief))
-	_, next := redistest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
+	_, next := backendtest.Granted(t, b, ownedRequest(key, "alice", 2*time.Minute))
 	require.Greater(t, next.Token, first.Token, "another outermost hold has another token")
 }
 
 func TestDeadHoldDoesNotLiveOnItsCoOwner(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := redistest.UniqueKey(t)
-	dead, _ := redistest.Granted(t, b, ownedRequest(key, "alice", wire.MinTTL))
-	alive, _ := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
-	redistest.Eventually(t, "the first hold expires", func() bool {
+	key := backendtest.UniqueKey(t)
+	dead, _ := backendtest.Granted(t, b, ownedRequest(key, "alice", wire.MinTTL))
+	alive, _ := backendtest.Granted(t, b, ownedRequest(key, "alice", ttl))
+	backendtest.Eventually(t, "the first hold expires", func() bool {
 		_, err := b.Renew(t.Context(), alive)
 		require.NoError(t, err)
 		rec, err := b.Inspect(t.Context(), key)
@@ -161,17 +162,17 @@ func TestDeadHoldDoesNotLiveOnItsCoOwner(t *testing.T) {
 	rec, err := b.Inspect(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, 1, rec.Holds)
-	_, g := redistest.Granted(t, b, ownedRequest(key, "alice", ttl))
+	_, g := backendtest.Granted(t, b, ownedRequest(key, "alice", ttl))
 	require.Equal(t, 2, g.Holds, "the dead hold is not counted")
 }
 
 func TestLimitOfHolds(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	var last backend.Hold
 	for i := range backend.MaxHolds {
-		hold, g := redistest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
+		hold, g := backendtest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
 		require.Equal(t, i+1, g.Holds)
 		last = hold
 	}
@@ -182,17 +183,17 @@ func TestLimitOfHolds(t *testing.T) {
 	same, _ := raw(t, c, key)
 	require.Equal(t, value, same)
 	require.NoError(t, b.Release(t.Context(), last))
-	_, g := redistest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
+	_, g := backendtest.Granted(t, b, ownedRequest(key, "alice", time.Minute))
 	require.Equal(t, backend.MaxHolds, g.Holds)
 }
 
 func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	req := redistest.Request(key)
 	req.TTL = time.Minute
-	hold, _ := redistest.Granted(t, b, req)
+	hold, _ := backendtest.Granted(t, b, req)
 	value, expires := raw(t, c, key)
 	shorter := hold
 	shorter.TTL = time.Second
@@ -203,7 +204,7 @@ func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 	require.Equal(t, value, value2)
 	require.InDelta(t, expires, expires2, float64(10*time.Millisecond))
 
-	redistest.Eventually(t, "a renewal moves the expiry to a full TTL from now", func() bool {
+	backendtest.Eventually(t, "a renewal moves the expiry to a full TTL from now", func() bool {
 		_, err := b.Renew(t.Context(), hold)
 		require.NoError(t, err)
 		_, later := raw(t, c, key)
@@ -223,12 +224,12 @@ func TestRenewNeverShortensAndNeverRecreates(t *testing.T) {
 func TestExpiryFreesTheKey(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	req := redistest.Request(key)
 	req.TTL = wire.MinTTL
-	hold, first := redistest.Granted(t, b, req)
+	hold, first := backendtest.Granted(t, b, req)
 	var second backend.Grant
-	redistest.Eventually(t, "somebody else gets the key", func() bool {
+	backendtest.Eventually(t, "somebody else gets the key", func() bool {
 		var err error
 		second, err = b.Try(t.Context(), redistest.Request(key))
 		return err == nil
@@ -247,13 +248,13 @@ func TestExpiryFreesTheKey(t *testing.T) {
 func TestPersistedRecordExpiresAllTheSame(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	req := redistest.Request(key)
 	req.TTL = wire.MinTTL
-	_, first := redistest.Granted(t, b, req)
+	_, first := backendtest.Granted(t, b, req)
 	require.NoError(t, c.Persist(t.Context(), namesOf(defaultPrefix, key).record()).Err())
 	var second backend.Grant
-	redistest.Eventually(t, "the hold expires", func() bool {
+	backendtest.Eventually(t, "the hold expires", func() bool {
 		var err error
 		second, err = b.Try(t.Context(), redistest.Request(key))
 		return err == nil
@@ -264,14 +265,14 @@ func TestPersistedRecordExpiresAllTheSame(t *testing.T) {
 func TestInspectAndForceRelease(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	_, err := b.Inspect(t.Context(), key)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 	require.ErrorIs(t, b.ForceRelease(t.Context(), key, 1), backend.ErrNotHeld)
 
 	req := redistest.Request(key)
 	req.Holder = backend.Holder{Label: "nightly", Host: "db1", PID: 7}
-	hold, g := redistest.Granted(t, b, req)
+	hold, g := backendtest.Granted(t, b, req)
 	value, expires := raw(t, c, key)
 	rec, err := b.Inspect(t.Context(), key)
 	require.NoError(t, err)
@@ -289,7 +290,7 @@ func TestInspectAndForceRelease(t *testing.T) {
 	require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
-	_, next := redistest.Granted(t, b, redistest.Request(key))
+	_, next := backendtest.Granted(t, b, redistest.Request(key))
 	require.Greater(t, next.Token, g.Token)
 	require.ErrorIs(t, b.ForceRelease(t.Context(), key, g.Token), backend.ErrNotHeld, "a newer holder is not hit")
 }
@@ -297,29 +298,29 @@ func TestInspectAndForceRelease(t *testing.T) {
 func TestKeysAreApart(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	base := redistest.UniqueKey(t)
+	base := backendtest.UniqueKey(t)
 	for _, suffix := range []string{"", "/", "/b", " ", "A", "a", "é", "e\u0301", "{x}", "}", "*", "|", ":k:", "%d", strings.Repeat("x", backend.MaxKey-len(base))} {
-		redistest.Granted(t, b, redistest.Request(base+suffix))
+		backendtest.Granted(t, b, redistest.Request(base+suffix))
 	}
 }
 
 func TestPrefixesAreApart(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	other, err := NewBackend(t.Context(), c, &Options{Prefix: "other{tag}:"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = other.Close() })
-	redistest.Granted(t, b, redistest.Request(key))
-	redistest.Granted(t, other, redistest.Request(key))
+	backendtest.Granted(t, b, redistest.Request(key))
+	backendtest.Granted(t, other, redistest.Request(key))
 }
 
 func TestNoSecretIsStoredOrShown(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	req := ownedRequest(key, "owner-secret", ttl)
-	redistest.Granted(t, b, req)
+	backendtest.Granted(t, b, req)
 	value, _ := raw(t, c, key)
 	require.NotContains(t, value, "owner-secret")
 	_, err := b.Try(t.Context(), redistest.Request(key))
@@ -329,7 +330,7 @@ func TestNoSecretIsStoredOrShown(t *testing.T) {
 func TestOneWinner(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	const rounds, contenders = 20, 16
 	var last uint64
 	for range rounds {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -21,9 +22,9 @@ func TestReplica(t *testing.T) {
 	server := servertest.Redis(t)
 	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	key, stale, free := redistest.UniqueKey(t), redistest.UniqueKey(t), redistest.UniqueKey(t)
-	hold, g := redistest.Granted(t, b, redistest.Request(key))
-	multi, _ := redistest.Granted(t, b, ownedRequest(stale, "a", ttl))
+	key, stale, free := backendtest.UniqueKey(t), backendtest.UniqueKey(t), backendtest.UniqueKey(t)
+	hold, g := backendtest.Granted(t, b, redistest.Request(key))
+	multi, _ := backendtest.Granted(t, b, ownedRequest(stale, "a", ttl))
 
 	host, port, err := net.SplitHostPort(primary.Addr())
 	require.NoError(t, err)
@@ -46,8 +47,8 @@ func TestReplica(t *testing.T) {
 
 	// A replica that has the record says READONLY too, not "held" or "not held".
 	on := backendOn(t, redistest.Client(t, primary))
-	redistest.Granted(t, on, redistest.Request(free))
-	redistest.Eventually(t, "the record is replicated", func() bool {
+	backendtest.Granted(t, on, redistest.Request(free))
+	backendtest.Eventually(t, "the record is replicated", func() bool {
 		return c.Exists(t.Context(), namesOf(defaultPrefix, free).record()).Val() == 1
 	})
 	_, err = b.Try(t.Context(), redistest.Request(free))
@@ -67,16 +68,16 @@ func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	one, two := redistest.UniqueKey(t), redistest.UniqueKey(t)
-	single, _ := redistest.Granted(t, b, redistest.Request(one))
-	first, _ := redistest.Granted(t, b, ownedRequest(two, "a", ttl))
-	second, _ := redistest.Granted(t, b, ownedRequest(two, "a", ttl))
-	three, four := redistest.UniqueKey(t), redistest.UniqueKey(t)
-	_, revoked := redistest.Granted(t, b, redistest.Request(three))
-	_, forced := redistest.Granted(t, b, redistest.Request(four))
+	one, two := backendtest.UniqueKey(t), backendtest.UniqueKey(t)
+	single, _ := backendtest.Granted(t, b, redistest.Request(one))
+	first, _ := backendtest.Granted(t, b, ownedRequest(two, "a", ttl))
+	second, _ := backendtest.Granted(t, b, ownedRequest(two, "a", ttl))
+	three, four := backendtest.UniqueKey(t), backendtest.UniqueKey(t)
+	_, revoked := backendtest.Granted(t, b, redistest.Request(three))
+	_, forced := backendtest.Granted(t, b, redistest.Request(four))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 
-	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "OOM")
 	// What is held goes on, and can be given back.
@@ -97,18 +98,18 @@ func TestFullMemory(t *testing.T) {
 	require.True(t, rec.Revoked)
 	require.NoError(t, b.ForceRelease(t.Context(), four, forced.Token))
 	require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	redistest.Granted(t, b, redistest.Request(one))
-	redistest.Granted(t, b, redistest.Request(two))
+	backendtest.Granted(t, b, redistest.Request(one))
+	backendtest.Granted(t, b, redistest.Request(two))
 }
 
 func TestTooFewReplicas(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, c.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
-	_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
@@ -126,7 +127,7 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 	require.NoError(t, err)
 	var leases []lock.Lease
 	for range 3 { // the renewals of some are sent together
-		lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		leases = append(leases, lease)
 	}
@@ -137,7 +138,7 @@ func TestClosedClientEndsItsHolds(t *testing.T) {
 		require.ErrorIs(t, context.Cause(lease.Context()), goredis.ErrClosed)
 		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
 	}
-	_, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+	_, err = l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 	require.ErrorIs(t, err, lock.ErrPermanent)
 	_ = l.Close() // what is left ends with its TTL
 }

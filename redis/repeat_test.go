@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -26,7 +27,7 @@ func behindProxy(t *testing.T) (*redisBackend, *goredis.Client, *proxy) {
 	b := backendOn(t, c)
 	// The server knows the scripts, so that a request is one message.
 	for range 2 {
-		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		_, err := b.Renew(t.Context(), hold)
 		require.NoError(t, err)
 		require.NoError(t, b.Release(t.Context(), hold))
@@ -38,12 +39,12 @@ func TestLostReplyToTry(t *testing.T) {
 	t.Parallel()
 	b, direct, p := behindProxy(t)
 	for _, owner := range []string{"", "alice"} {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		counter := namesOf(defaultPrefix, key).counter()
 		req := ownedRequest(key, owner, ttl)
 		p.dropReplyTo(req.ID.Hex())
 		before := b.clock.Now()
-		hold, g := redistest.Granted(t, b, req)
+		hold, g := backendtest.Granted(t, b, req)
 		require.Equal(t, 1, g.Holds)
 		require.False(t, g.Sent.Before(before))
 		last, err := direct.Get(t.Context(), counter).Uint64()
@@ -63,8 +64,8 @@ func TestLostReplyToTry(t *testing.T) {
 func TestLostReplyToRenewAndRelease(t *testing.T) {
 	t.Parallel()
 	b, _, p := behindProxy(t)
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	p.dropReplyTo(hold.ID.Hex())
 	_, err := b.Renew(t.Context(), hold)
 	require.NoError(t, err)
@@ -74,11 +75,11 @@ func TestLostReplyToRenewAndRelease(t *testing.T) {
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
 
 	// The repeat of a release whose reply was lost does not touch the next holder.
-	hold, _ = redistest.Granted(t, b, redistest.Request(key))
+	hold, _ = backendtest.Granted(t, b, redistest.Request(key))
 	next := redistest.Request(key)
 	p.dropReplyTo(hold.ID.Hex())
 	require.NoError(t, b.Release(t.Context(), hold))
-	redistest.Granted(t, b, next)
+	backendtest.Granted(t, b, next)
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
 	_, err = b.Renew(t.Context(), backend.HoldOf(next))
 	require.NoError(t, err)
@@ -89,7 +90,7 @@ func TestLostReplyToRenewAndRelease(t *testing.T) {
 func TestRefusalAfterLostReplyIsUnknown(t *testing.T) {
 	t.Parallel()
 	b, direct, p := behindProxy(t)
-	req := redistest.Request(redistest.UniqueKey(t))
+	req := redistest.Request(backendtest.UniqueKey(t))
 	p.dropReplyTo(req.ID.Hex())
 	p.stop()
 	_, err := b.Try(t.Context(), req)
@@ -111,7 +112,7 @@ func TestRefusalAfterLostReplyIsUnknown(t *testing.T) {
 func TestClientDoesNotRepeatByItself(t *testing.T) {
 	t.Parallel()
 	b, direct, p := behindProxy(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	counter := "count:" + key
 	cmd := keyed(t.Context(), []any{"eval", "return redis.call('INCR', KEYS[1])", 2, counter, n.counter(), "marker"})
@@ -134,8 +135,8 @@ func TestBrokenConnectionsOfThePool(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, servertest.WithControl(), servertest.WithPersistence())
 	b := backendOn(t, redistest.Client(t, server))
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	server.Restart(t, true)
 	_, err := b.Renew(t.Context(), hold)
 	require.NoError(t, err, "connections that the restart has closed are replaced")
@@ -152,7 +153,7 @@ func TestRenewBatch(t *testing.T) {
 	holds := make([]backend.Hold, count)
 	expiry := make([]time.Duration, count)
 	for i := range holds {
-		holds[i], _ = redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		holds[i], _ = backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		_, expiry[i] = raw(t, c, holds[i].Key)
 	}
 	lost := map[int]bool{0: true, 7: true, maxBatch - 1: true, maxBatch: true, count - 1: true}
@@ -191,7 +192,7 @@ func TestBatchAfterTheServerForgotTheScript(t *testing.T) {
 	b := backendOn(t, c)
 	var holds []backend.Hold
 	for range 50 {
-		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		holds = append(holds, hold)
 	}
 	require.NoError(t, b.Release(t.Context(), holds[10]))
@@ -210,7 +211,7 @@ func TestCancelledTryCanBeCleanedUp(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	for i := range 200 {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		req := redistest.Request(key)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Microsecond)
 		_, err := b.Try(ctx, req)
@@ -238,8 +239,8 @@ func TestRefusalOfARepeatIsUnknown(t *testing.T) {
 		require.False(t, wire.ChangedNothing(err), "%v", err)
 		require.NotErrorAs(t, err, new(*backend.HeldError))
 	}
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, other, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, other, redistest.Request(key))
 	for what, from := range map[string]backend.Backend{"usual": b, "fair": fairOf(b)} {
 		_, _ = from.Try(t.Context(), redistest.Request(key)) // the server learns the script
 		req := redistest.Request(key)
@@ -248,9 +249,9 @@ func TestRefusalOfARepeatIsUnknown(t *testing.T) {
 		unknown(err)
 		require.ErrorContains(t, err, "held by", what)
 	}
-	mine, _ := redistest.Granted(t, b, ownedRequest(redistest.UniqueKey(t), "a", ttl))
+	mine, _ := backendtest.Granted(t, b, ownedRequest(backendtest.UniqueKey(t), "a", ttl))
 	for range backend.MaxHolds - 1 {
-		redistest.Granted(t, b, ownedRequest(mine.Key, "a", ttl))
+		backendtest.Granted(t, b, ownedRequest(mine.Key, "a", ttl))
 	}
 	req := ownedRequest(mine.Key, "a", ttl)
 	p.dropReplyTo(req.ID.Hex())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -44,7 +45,7 @@ func sentinels(t *testing.T) watched {
 	require.NoError(t, err)
 	w.replica = servertest.Redis(t, servertest.WithArgs("--replicaof", host+" "+port, "--replica-read-only", "no"))
 	primary := redistest.Client(t, w.primary)
-	redistest.Eventually(t, "the replica is in step", func() bool {
+	backendtest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(primary.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	var all []*goredis.SentinelClient
@@ -64,7 +65,7 @@ func sentinels(t *testing.T) watched {
 		all, hosts = append(all, c), append(hosts, "127.0.0.1:"+at)
 	}
 	for _, c := range all {
-		redistest.Eventually(t, "the sentinels know each other and both servers", func() bool {
+		backendtest.Eventually(t, "the sentinels know each other and both servers", func() bool {
 			main, err := c.Master(t.Context(), "main").Result()
 			if err != nil || main["num-other-sentinels"] != "2" || main["flags"] != "master" {
 				return false
@@ -83,14 +84,14 @@ func (w watched) forgotten(t *testing.T, key string) {
 	t.Helper()
 	name := namesOf(defaultPrefix, key).record()
 	c := redistest.Client(t, w.replica)
-	redistest.Eventually(t, "the replica has the record", func() bool { return c.Del(t.Context(), name).Val() == 1 })
+	backendtest.Eventually(t, "the replica has the record", func() bool { return c.Del(t.Context(), name).Val() == 1 })
 }
 
 // promoted waits until the replica has taken over.
 func (w watched) promoted(t *testing.T) {
 	t.Helper()
 	c := redistest.Client(t, w.replica)
-	redistest.Eventually(t, "the replica takes over", func() bool {
+	backendtest.Eventually(t, "the replica takes over", func() bool {
 		return wire.InfoFields(c.Info(t.Context(), "replication").Val())["role"] == "master"
 	})
 }
@@ -101,8 +102,8 @@ func TestSentinel(t *testing.T) {
 	b, err := backend.DefaultMux.Open(t.Context(), w.url(""), backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	key := redistest.UniqueKey(t)
-	hold, g := redistest.Granted(t, b, redistest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, g := backendtest.Granted(t, b, redistest.Request(key))
 	hints, err := b.(backend.Watcher).Watch(t.Context(), key)
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
@@ -112,7 +113,7 @@ func TestSentinel(t *testing.T) {
 	w.primary.Kill(t)
 	signalled(t, hints)
 	var after backend.Grant
-	redistest.Eventually(t, "the replica takes over", func() bool {
+	backendtest.Eventually(t, "the replica takes over", func() bool {
 		limited, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		after, err = b.Try(limited, redistest.Request(key))
@@ -135,7 +136,7 @@ func TestSentinelFailover(t *testing.T) {
 	c, replica := redistest.Client(t, w.primary), redistest.Client(t, w.replica)
 	usual, fair := failingOver(t, w, ""), failingOver(t, w, "&fair=true")
 	places := func(c *goredis.Client, key string, n int64) {
-		redistest.Eventually(t, "the place is taken", func() bool {
+		backendtest.Eventually(t, "the place is taken", func() bool {
 			return c.ZCard(t.Context(), namesOf(defaultPrefix, key).queue()).Val() == n
 		})
 	}
@@ -149,7 +150,7 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	places(c, fair.lost.Key(), 1)
 	for _, f := range []*failover{usual, fair} {
-		redistest.Eventually(t, "the replica has what is kept", func() bool {
+		backendtest.Eventually(t, "the replica has what is kept", func() bool {
 			return replica.Exists(t.Context(), namesOf(defaultPrefix, f.kept.Key()).record()).Val() == 1
 		})
 		w.forgotten(t, f.lost.Key())
@@ -215,7 +216,7 @@ func failingOver(t *testing.T, w watched, parameters string) *failover {
 	holder := open()
 	for _, lease := range []*lock.Lease{&f.kept, &f.lost} {
 		var err error
-		*lease, err = holder.Acquire(t.Context(), redistest.UniqueKey(t))
+		*lease, err = holder.Acquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 	}
 	f.wait = func(key string) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -38,7 +39,7 @@ func switchable(t *testing.T) switched {
 	require.NoError(t, s.new.Do(t.Context(), "replicaof", host, port).Err())
 	s.host, s.port, err = net.SplitHostPort(second.Addr())
 	require.NoError(t, err)
-	redistest.Eventually(t, "the replica is in step", func() bool {
+	backendtest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(s.old.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	return s
@@ -49,7 +50,7 @@ func switchable(t *testing.T) switched {
 func (s switched) over(t *testing.T) {
 	t.Helper()
 	written := s.old.Incr(t.Context(), "written").Val()
-	redistest.Eventually(t, "the replica has everything", func() bool {
+	backendtest.Eventually(t, "the replica has everything", func() bool {
 		n, _ := s.new.Get(t.Context(), "written").Int64()
 		return n == written
 	})
@@ -84,7 +85,7 @@ func TestSwitchover(t *testing.T) {
 		for i := range u.leases { // together, so that there are many connections
 			all.Go(func() {
 				var err error
-				u.leases[i], err = u.l.Acquire(t.Context(), redistest.UniqueKey(t))
+				u.leases[i], err = u.l.Acquire(t.Context(), backendtest.UniqueKey(t))
 				assert.NoError(t, err)
 			})
 		}
@@ -100,7 +101,7 @@ func TestSwitchover(t *testing.T) {
 	for _, u := range both {
 		_, err := u.l.TryAcquire(t.Context(), u.leases[1].Key())
 		require.ErrorIs(t, err, lock.ErrHeld, "the new primary has the record, and says so")
-		free, err := u.l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+		free, err := u.l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		require.NoError(t, free.Release(t.Context()))
 		name, err := GuardedKey(u.leases[2], "switched")
@@ -137,7 +138,7 @@ func TestSwitchoverOfPipelines(t *testing.T) {
 	b := backendOn(t, c)
 	var holds []backend.Hold
 	for range 20 {
-		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		holds = append(holds, hold)
 	}
 	const busy = 6
@@ -150,7 +151,7 @@ func TestSwitchoverOfPipelines(t *testing.T) {
 			}
 		})
 	}
-	redistest.Eventually(t, "each has a connection", func() bool {
+	backendtest.Eventually(t, "each has a connection", func() bool {
 		pool := c.PoolStats().PipelineStats
 		return pool.TotalConns-pool.IdleConns == busy
 	})
@@ -174,13 +175,13 @@ func TestDemotedPrimary(t *testing.T) {
 	l, err := lock.Open(t.Context(), server.URL(), lock.WithDefaultTTL(5*time.Second))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
+	lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
 	host, port, err := net.SplitHostPort(primary.Addr())
 	require.NoError(t, err)
 	c := redistest.Client(t, server)
 	require.NoError(t, c.Do(t.Context(), "replicaof", host, port).Err())
-	_, err = l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+	_, err = l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 	require.ErrorIs(t, err, lock.ErrUnavailable)
 	require.ErrorContains(t, err, "READONLY")
 	require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrUnavailable)
@@ -211,7 +212,7 @@ func TestSentinelSwitchover(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	var leases []lock.Lease
 	for range 20 {
-		lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		leases = append(leases, lease)
 	}
@@ -236,8 +237,8 @@ func TestClusterSwitchover(t *testing.T) {
 	require.NoError(t, c.ClusterMeet(t.Context(), host, port).Err())
 	id, err := first.ClusterMyID(t.Context()).Result()
 	require.NoError(t, err)
-	redistest.Eventually(t, "the replica knows its primary", func() bool { return c.ClusterReplicate(t.Context(), id).Err() == nil })
-	redistest.Eventually(t, "the replica is in step", func() bool {
+	backendtest.Eventually(t, "the replica knows its primary", func() bool { return c.ClusterReplicate(t.Context(), id).Err() == nil })
+	backendtest.Eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(first.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	const ttl = 9 * time.Second
@@ -249,7 +250,7 @@ func TestClusterSwitchover(t *testing.T) {
 		leases = append(leases, lease)
 	}
 	var asked time.Time
-	redistest.Eventually(t, "the replica takes over", func() bool {
+	backendtest.Eventually(t, "the replica takes over", func() bool {
 		// It has five seconds, and is begun anew by each command.
 		if time.Since(asked) > 6*time.Second && c.ClusterFailover(t.Context()).Err() == nil {
 			asked = time.Now()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -21,7 +22,7 @@ func TestTokensRiseOverEverything(t *testing.T) {
 	server := servertest.Redis(t, servertest.WithControl(), servertest.WithPersistence())
 	c := redistest.Client(t, server)
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	var last uint64
 	next := func(what string) {
@@ -40,7 +41,7 @@ func TestTokensRiseOverEverything(t *testing.T) {
 	for range 100 {
 		next("release")
 	}
-	redistest.Granted(t, b, redistest.Request(key))
+	backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, c.Del(t.Context(), n.record()).Err())
 	next("the record was removed")
 	require.NoError(t, c.Del(t.Context(), n.counter()).Err())
@@ -70,7 +71,7 @@ func TestTimeOfTheServer(t *testing.T) {
 				require.Contains(t, text, "redis.call('TIME')")
 				return strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf(form, micros))
 			}
-			n := namesOf(defaultPrefix, redistest.UniqueKey(t))
+			n := namesOf(defaultPrefix, backendtest.UniqueKey(t))
 			token, since := strconv.Itoa(1_700_000_000_000_000+micros), strconv.Itoa(1_700_000_000_000+micros/1000)
 			keys := []string{n.record(), n.counter() + n.record()}
 			id, next := backend.NewID().Hex(), backend.NewID().Hex()
@@ -96,10 +97,10 @@ func TestTokensRunOutAndNeverRepeat(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	require.NoError(t, c.Set(t.Context(), n.counter(), maxToken-1, 0).Err())
-	hold, g := redistest.Granted(t, b, redistest.Request(key))
+	hold, g := backendtest.Granted(t, b, redistest.Request(key))
 	require.Equal(t, uint64(maxToken), g.Token)
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, counter := range []string{strconv.Itoa(maxToken), strconv.Itoa(maxToken + 1), "18446744073709551615", "99999999999999999999999999"} {
@@ -117,7 +118,7 @@ func TestCountersDoNotGrowWithTheKeys(t *testing.T) {
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
 	for range 600 {
-		hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
 	size, err := c.DBSize(t.Context()).Result()
@@ -133,7 +134,7 @@ func TestCounterOfAnotherFormIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	n := namesOf(defaultPrefix, key)
 	require.NoError(t, c.Set(t.Context(), n.counter(), "not a number", 0).Err())
 	_, err := b.Try(t.Context(), redistest.Request(key))

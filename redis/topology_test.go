@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -35,7 +36,7 @@ func clusterOf(t *testing.T, members int) (addrs []string, servers []*servertest
 		require.NoError(t, clients[0].ClusterMeet(t.Context(), host, port).Err())
 	}
 	for _, c := range clients {
-		redistest.Eventually(t, "the cluster forms", func() bool {
+		backendtest.Eventually(t, "the cluster forms", func() bool {
 			text := c.ClusterInfo(t.Context()).Val()
 			// The state is ok before all slots are known, since full coverage is not required.
 			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)) && strings.Contains(text, fmt.Sprintf("cluster_known_nodes:%d\r\n", members))
@@ -64,8 +65,8 @@ func testClusterMembers(t *testing.T, addrs []string) {
 	var holds []backend.Hold
 	var watches []<-chan backend.Hint
 	for range 40 {
-		key := redistest.UniqueKey(t)
-		hold, g := redistest.Granted(t, b, ownedRequest(key, "a", ttl))
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, b, ownedRequest(key, "a", ttl))
 		require.NotZero(t, g.Token)
 		_, err := b.Try(t.Context(), redistest.Request(key))
 		require.ErrorIs(t, err, backend.ErrHeld)
@@ -95,7 +96,7 @@ func testClusterMembers(t *testing.T, addrs []string) {
 		drain(watches[i])
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, watches[i])
-		_, next := redistest.Granted(t, b, redistest.Request(hold.Key))
+		_, next := backendtest.Granted(t, b, redistest.Request(hold.Key))
 		require.Greater(t, next.Token, hold.Token)
 	}
 }
@@ -113,10 +114,10 @@ func testClusterPermissions(t *testing.T, addrs []string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	for range 10 {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		w, err := b.(backend.Watcher).Watch(t.Context(), key)
 		require.NoError(t, err)
-		hold, _ := redistest.Granted(t, b, redistest.Request(key))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 	}
@@ -135,7 +136,7 @@ func testClusterWithoutClusterMode(t *testing.T, addrs []string) {
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	moved := 0
 	for range 40 {
-		if _, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t))); err != nil {
+		if _, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t))); err != nil {
 			require.ErrorIs(t, err, backend.ErrPermanent)
 			require.ErrorContains(t, err, "cluster=true")
 			moved++
@@ -147,6 +148,6 @@ func testClusterWithoutClusterMode(t *testing.T, addrs []string) {
 	alone, _ := clusterOf(t, 1)
 	whole, err := backend.DefaultMux.Open(t.Context(), "redis://"+alone[0], backend.OpenConfig{TTL: ttl})
 	require.NoError(t, err)
-	redistest.Granted(t, whole, redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Granted(t, whole, redistest.Request(backendtest.UniqueKey(t)))
 	require.NoError(t, whole.Close())
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -48,7 +49,7 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 			for i := range maxFlights {
 				busy.Go(func() { _, _ = nb.Try(t.Context(), redistest.Request("busy"+strconv.Itoa(i))) })
 			}
-			redistest.Eventually(t, "they are under way", func() bool {
+			backendtest.Eventually(t, "they are under way", func() bool {
 				b.together.mu.Lock()
 				defer b.together.mu.Unlock()
 				return len(b.together.flights) == maxFlights
@@ -63,7 +64,7 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 					}
 				})
 			}
-			redistest.Eventually(t, "the others wait", func() bool {
+			backendtest.Eventually(t, "the others wait", func() bool {
 				b.together.mu.Lock()
 				defer b.together.mu.Unlock()
 				return len(b.together.queue) == callers
@@ -98,7 +99,7 @@ func TestNotSent(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, MaxRetries: -1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	hold, _ := redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	p.Freeze(servertest.ToServer)
 	sent := make(chan error, 1)
 	go func() {
@@ -107,8 +108,8 @@ func TestNotSent(t *testing.T) {
 		_, err := b.Renew(ctx, hold)
 		sent <- err
 	}()
-	redistest.Eventually(t, "the connection is in use", func() bool { return c.PoolStats().IdleConns == 0 })
-	_, err := b.Renew(redistest.Short(t, 50*time.Millisecond), hold)
+	backendtest.Eventually(t, "the connection is in use", func() bool { return c.PoolStats().IdleConns == 0 })
+	_, err := b.Renew(backendtest.Short(t, 50*time.Millisecond), hold)
 	require.ErrorIs(t, err, backend.ErrNotSent)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	err = <-sent
@@ -117,6 +118,6 @@ func TestNotSent(t *testing.T) {
 	p.Resume()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = b.Try(ended, redistest.Request(redistest.UniqueKey(t)))
+	_, err = b.Try(ended, redistest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrNotSent)
 }

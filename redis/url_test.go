@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -124,13 +125,13 @@ func TestOpenByURL(t *testing.T) {
 	open := func(url string) (backend.Backend, error) {
 		return backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
 	}
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	b, err := open(server.URL() + "/1?prefix=p:")
 	require.NoError(t, err)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	other, err := open(server.URL() + "/2?prefix=p:")
 	require.NoError(t, err)
-	redistest.Granted(t, other, redistest.Request(key))
+	backendtest.Granted(t, other, redistest.Request(key))
 	require.NoError(t, other.Close())
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestOpenIsBoundByItsContext(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, servertest.WithControl())
 	server.Freeze(t)
-	_, err := backend.DefaultMux.Open(redistest.Short(t, 100*time.Millisecond), server.URL(), backend.OpenConfig{TTL: time.Minute})
+	_, err := backend.DefaultMux.Open(backendtest.Short(t, 100*time.Millisecond), server.URL(), backend.OpenConfig{TTL: time.Minute})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	server.Resume(t)
@@ -175,7 +176,7 @@ func TestTLS(t *testing.T) {
 	open := func(url string) error {
 		b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: ttl})
 		if err == nil {
-			redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+			backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 			require.NoError(t, b.Close())
 		}
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -22,7 +23,7 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	got := make(chan error, 1)
-	ctx := redistest.Short(t, time.Minute)
+	ctx := backendtest.Short(t, time.Minute)
 	go func() {
 		lease, err := l.Acquire(ctx, key)
 		if err == nil {
@@ -30,7 +31,7 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 		}
 		got <- err
 	}()
-	redistest.Eventually(t, "the key is watched", func() bool {
+	backendtest.Eventually(t, "the key is watched", func() bool {
 		b.hub.mu.Lock()
 		defer b.hub.mu.Unlock()
 		topic := b.hub.topics[namesOf(defaultPrefix, key).record()]
@@ -49,8 +50,8 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 func TestPushThatNeverComes(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
-	redistest.Granted(t, b, redistest.Brief(key, time.Hour))
+	key := backendtest.UniqueKey(t)
+	backendtest.Granted(t, b, redistest.Brief(key, time.Hour))
 	got := waitingOn(t, backendOn(t, c), key)
 	require.NoError(t, c.Del(t.Context(), namesOf(defaultPrefix, key).record()).Err())
 	require.NoError(t, <-got)
@@ -63,8 +64,8 @@ func TestSubscriptionDroppedWithThePush(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	p := servertest.Proxy(t, server.Addr())
 	direct := backendOn(t, redistest.Client(t, server))
-	key := redistest.UniqueKey(t)
-	hold, _ := redistest.Granted(t, direct, redistest.Brief(key, time.Hour))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, direct, redistest.Brief(key, time.Hour))
 	c := goredis.NewClient(&goredis.Options{Addr: p.Addr(), Password: server.Password(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
@@ -91,7 +92,7 @@ func TestDataThatGoesUnderAHolder(t *testing.T) {
 	} {
 		l, err := lock.New(backendOn(t, c), &lock.Options{TTL: 6 * time.Second})
 		require.NoError(t, err)
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.Acquire(t.Context(), key)
 		require.NoError(t, err)
 		first := lease.Token()

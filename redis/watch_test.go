@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -46,7 +47,7 @@ func TestWatchHearsReleases(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	other := backendOn(t, c)
-	key, quiet := redistest.UniqueKey(t), redistest.UniqueKey(t)
+	key, quiet := backendtest.UniqueKey(t), backendtest.UniqueKey(t)
 	silent, err := b.Watch(t.Context(), quiet)
 	require.NoError(t, err)
 	one, err := b.Watch(t.Context(), key)
@@ -54,17 +55,17 @@ func TestWatchHearsReleases(t *testing.T) {
 	two, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	for range 20 {
-		hold, _ := redistest.Granted(t, other, redistest.Request(key))
+		hold, _ := backendtest.Granted(t, other, redistest.Request(key))
 		require.NoError(t, other.Release(t.Context(), hold))
 		signalled(t, one)
 		signalled(t, two)
 	}
-	_, g := redistest.Granted(t, other, redistest.Request(key))
+	_, g := backendtest.Granted(t, other, redistest.Request(key))
 	require.NoError(t, other.ForceRelease(t.Context(), key, g.Token))
 	signalled(t, one)
 
-	first, _ := redistest.Granted(t, other, ownedRequest(key, "a", ttl))
-	second, _ := redistest.Granted(t, other, ownedRequest(key, "a", ttl))
+	first, _ := backendtest.Granted(t, other, ownedRequest(key, "a", ttl))
+	second, _ := backendtest.Granted(t, other, ownedRequest(key, "a", ttl))
 	drain(two)
 	require.NoError(t, other.Release(t.Context(), first))
 	require.NoError(t, other.Release(t.Context(), second))
@@ -80,7 +81,7 @@ func TestWatchHearsReleases(t *testing.T) {
 func TestHintsCountTheClients(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	var watches []<-chan backend.Hint
 	clients := []*redisBackend{b, backendOn(t, c), backendOn(t, c)}
 	for _, client := range clients {
@@ -90,12 +91,12 @@ func TestHintsCountTheClients(t *testing.T) {
 			watches = append(watches, w)
 		}
 	}
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, w := range watches {
 		require.Equal(t, len(clients), (<-w).Watchers)
 	}
-	_, g := redistest.Granted(t, b, redistest.Request(key))
+	_, g := backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.ForceRelease(t.Context(), key, g.Token))
 	require.Equal(t, len(clients), (<-watches[0]).Watchers)
 }
@@ -105,8 +106,8 @@ func TestWatchIsInForceWhenItReturns(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
 	for range 200 {
-		key := redistest.UniqueKey(t)
-		hold, _ := redistest.Granted(t, b, redistest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 		ctx, cancel := context.WithCancel(t.Context())
 		w, err := b.Watch(ctx, key)
 		require.NoError(t, err)
@@ -135,7 +136,7 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			key := redistest.UniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			for range 2 {
 				if _, err := b.Watch(ctx, key); err != nil {
 					t.Error(err)
@@ -150,17 +151,17 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	require.Len(t, channels, 50)
 
 	cancel()
-	redistest.Eventually(t, "the channels are left", func() bool {
+	backendtest.Eventually(t, "the channels are left", func() bool {
 		channels, err := c.PubSubChannels(t.Context(), "*").Result()
 		require.NoError(t, err)
 		return len(channels) == 0
 	})
-	redistest.Eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
+	backendtest.Eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
 	b.hub.done.Wait()
 
 	again, err := b.Watch(t.Context(), "again")
 	require.NoError(t, err)
-	hold, _ := redistest.Granted(t, b, redistest.Request("again"))
+	hold, _ := backendtest.Granted(t, b, redistest.Request("again"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	signalled(t, again)
 }
@@ -172,7 +173,7 @@ func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
 	var keys []string
 	var watches []<-chan backend.Hint
 	for range 10 {
-		key := redistest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		w, err := b.Watch(t.Context(), key)
 		require.NoError(t, err)
 		keys, watches = append(keys, key), append(watches, w)
@@ -184,9 +185,9 @@ func TestDroppedSubscriptionWakesEverybody(t *testing.T) {
 		}
 		// And the watches are in force again, without being asked for.
 		for i, key := range keys {
-			redistest.Eventually(t, "the release is heard", func() bool {
+			backendtest.Eventually(t, "the release is heard", func() bool {
 				drain(watches[i])
-				hold, _ := redistest.Granted(t, b, redistest.Request(key))
+				hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 				require.NoError(t, b.Release(t.Context(), hold))
 				select {
 				case <-watches[i]:
@@ -207,7 +208,7 @@ func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
 	c := goredis.NewClient(&goredis.Options{Addr: server.Addr(), DialerRetries: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	server.Kill(t)
@@ -215,7 +216,7 @@ func TestReturnOfTheSubscriptionIsASignal(t *testing.T) {
 	drain(w)
 	server.Restart(t, false)
 	signalled(t, w)
-	redistest.Eventually(t, "the subscription is back", func() bool {
+	backendtest.Eventually(t, "the subscription is back", func() bool {
 		return c.PubSubNumSub(t.Context(), namesOf(defaultPrefix, key).record()).Val()[namesOf(defaultPrefix, key).record()] == 1
 	})
 }
@@ -233,7 +234,7 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 		answer: time.Minute, tick: 20 * time.Millisecond, linger: time.Minute, idle: time.Minute,
 		ping: 50 * time.Millisecond, dead: dead, retry: 200 * time.Millisecond,
 	}
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	w, err := b.Watch(t.Context(), key)
 	require.NoError(t, err)
 	select {
@@ -243,13 +244,13 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 	}
 	server.Freeze(t)
 	signalled(t, w)
-	_, err = b.Watch(t.Context(), redistest.UniqueKey(t))
+	_, err = b.Watch(t.Context(), backendtest.UniqueKey(t))
 	require.Error(t, err)
 	drain(w)
 	server.Resume(t)
 	signalled(t, w)
 	drain(w)
-	hold, _ := redistest.Granted(t, b, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	signalled(t, w)
 }
@@ -258,7 +259,7 @@ func TestWatchChurn(t *testing.T) {
 	t.Parallel()
 	c := redistest.Client(t, servertest.Redis(t))
 	b := backendOn(t, c)
-	names := []string{redistest.UniqueKey(t), redistest.UniqueKey(t), redistest.UniqueKey(t)}
+	names := []string{backendtest.UniqueKey(t), backendtest.UniqueKey(t), backendtest.UniqueKey(t)}
 	var wg sync.WaitGroup
 	b.hub.times.answer = time.Minute // nothing here depends on when it comes
 	for i := range 8 {
@@ -286,7 +287,7 @@ func TestWatchChurn(t *testing.T) {
 		w, err := b.Watch(t.Context(), key)
 		require.NoError(t, err)
 		drain(w)
-		hold, _ := redistest.Granted(t, b, redistest.Request(key))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 	}
@@ -296,14 +297,14 @@ func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
 	t.Parallel()
 	b, _ := shared(t)
 	b.hub.times.linger = time.Minute // so that the hub itself leaves nothing
-	key := redistest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	channel := namesOf(defaultPrefix, key).record()
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := b.Watch(ctx, key)
 		require.NoError(t, err)
 		cancel()
-		redistest.Eventually(t, "nobody watches", func() bool {
+		backendtest.Eventually(t, "nobody watches", func() bool {
 			b.hub.mu.Lock()
 			defer b.hub.mu.Unlock()
 			return len(b.hub.topics[channel].watchers) == 0
@@ -318,14 +319,14 @@ func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
 			}
 			done <- w
 		}()
-		redistest.Eventually(t, "the watch waits", func() bool {
+		backendtest.Eventually(t, "the watch waits", func() bool {
 			b.hub.mu.Lock()
 			defer b.hub.mu.Unlock()
 			return len(b.hub.topics[channel].watchers) == 1
 		})
 		b.hub.onUnsubscribed(channel) // as the server answers
 		w := <-done
-		hold, _ := redistest.Granted(t, b, redistest.Request(key))
+		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
 		b.hub.mu.Lock()

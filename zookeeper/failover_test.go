@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -57,7 +58,7 @@ func TestFailover(t *testing.T) {
 			}
 			l := lockerOn(t, b)
 			others := lockerOn(t, backendOn(t, opts(), members...))
-			key := uniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			lease, err := l.Acquire(t.Context(), key)
 			require.NoError(t, err)
 			type got struct {
@@ -143,11 +144,11 @@ func TestRestartKeepsHoldsAndTokens(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "kept")
 	require.NoError(t, err)
 	server.Restart(t, true)
-	eventually(t, "the hold is renewed", func() bool { return lease.Renew(t.Context()) == nil })
+	backendtest.Eventually(t, "the hold is renewed", func() bool { return lease.Renew(t.Context()) == nil })
 	other := backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, server)
 	_, err = other.Try(t.Context(), backend.Request{Key: "kept", ID: backend.NewID(), TTL: ttl})
 	require.ErrorIs(t, err, backend.ErrHeld)
 	require.NoError(t, lease.Release(t.Context()))
-	_, g := granted(t, other, backend.Request{Key: "kept", ID: backend.NewID(), TTL: ttl})
+	_, g := backendtest.Granted(t, other, backend.Request{Key: "kept", ID: backend.NewID(), TTL: ttl})
 	assert.Greater(t, g.Token, lease.Token())
 }

@@ -1,9 +1,6 @@
 package zklock
 
 import (
-	"context"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,13 +26,6 @@ const ttl = 15 * time.Second
 
 // longest is the longest TTL that the test servers grant.
 const longest = 40 * time.Second
-
-var keys atomic.Int64
-
-// uniqueKey is a key that no other test uses.
-func uniqueKey(t testing.TB) string {
-	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
-}
 
 // backendOn is a backend, with a session of its own, on the servers.
 func backendOn(t testing.TB, opts *Options, servers ...*servertest.Server) *zkBackend {
@@ -86,27 +76,4 @@ func rawOn(t testing.TB, server *servertest.Server) *zk.Conn {
 
 func request(key string) backend.Request {
 	return backend.Request{Key: key, ID: backend.NewID(), TTL: ttl}
-}
-
-// granted asks for the hold and requires it.
-func granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
-	t.Helper()
-	g, err := b.Try(t.Context(), req)
-	require.NoError(t, err)
-	hold := backend.HoldOf(req)
-	hold.Token = g.Token
-	return hold, g
-}
-
-// eventually waits for something that has no signal.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	require.Eventually(t, ok, time.Minute, 5*time.Millisecond, what)
-}
-
-func short(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }

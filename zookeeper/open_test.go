@@ -15,12 +15,13 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func openURL(t testing.TB, url string, opts ...lock.OpenOption) (lock.Locker, error) {
 	t.Helper()
-	l, err := lock.Open(short(t, 2*time.Minute), url, opts...)
+	l, err := lock.Open(backendtest.Short(t, 2*time.Minute), url, opts...)
 	if err == nil {
 		t.Cleanup(func() { _ = l.Close() })
 	}
@@ -88,10 +89,10 @@ func TestTTLIsThatOfTheSession(t *testing.T) {
 	require.NoError(t, err)
 	g, _ := lock.GuaranteesOf(l)
 	assert.Equal(t, 12*time.Second, g.MaxTTL, "the nearest to the default")
-	_, err = l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(5*time.Second))
+	_, err = l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(5*time.Second))
 	require.ErrorIs(t, err, backend.ErrInvalid)
 	require.ErrorContains(t, err, "12s")
-	lease, err := l.TryAcquire(t.Context(), uniqueKey(t), lock.WithTTL(12*time.Second))
+	lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(12*time.Second))
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context()))
 }
@@ -133,7 +134,7 @@ func TestPermissions(t *testing.T) {
 	server := servertest.SharedZooKeeper(t)
 	hosts := strings.TrimPrefix(server.URL(), "zk://")
 	prefix := "?prefix=secret-" + backend.NewID().Hex()
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	ann, err := openURL(t, "zk://ann:hunter2@"+hosts+prefix)
 	require.NoError(t, err)
 	lease, err := ann.TryAcquire(t.Context(), key)

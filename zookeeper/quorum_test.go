@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -58,7 +59,7 @@ func TestNobodyServes(t *testing.T) {
 			}
 			other := lockerOn(t, backendOn(t, &Options{Lock: lock.Options{TTL: ttl}}, servers...))
 			grants := make(chan got, 1)
-			wait := short(t, 5*time.Minute)
+			wait := backendtest.Short(t, 5*time.Minute)
 			go func() {
 				next, err := other.Acquire(wait, "held")
 				grants <- got{next, err, held.Context().Err() != nil}
@@ -73,9 +74,9 @@ func TestNobodyServes(t *testing.T) {
 			}()
 			deadline, ok := held.Deadline()
 			require.True(t, ok)
-			err = released.Release(short(t, 100*time.Millisecond))
+			err = released.Release(backendtest.Short(t, 100*time.Millisecond))
 			require.True(t, errors.Is(err, lock.ErrOutcomeUnknown) || errors.Is(err, lock.ErrUnavailable), "%v", err)
-			_, err = l.TryAcquire(short(t, 100*time.Millisecond), "another")
+			_, err = l.TryAcquire(backendtest.Short(t, 100*time.Millisecond), "another")
 			require.Error(t, err)
 			require.NoError(t, held.Context().Err(), "they waited until the hold was lost")
 			require.ErrorIs(t, <-waiting, context.DeadlineExceeded)
@@ -92,7 +93,7 @@ func TestNobodyServes(t *testing.T) {
 			require.Greater(t, g.lease.Token(), held.Token())
 			require.NoError(t, g.lease.Release(t.Context()))
 			for _, key := range []string{"released", "held"} {
-				next, err := l.Acquire(short(t, 2*time.Minute), key)
+				next, err := l.Acquire(backendtest.Short(t, 2*time.Minute), key)
 				require.NoError(t, err, "what was left is removed when the servers are back")
 				require.NoError(t, next.Release(t.Context()))
 			}

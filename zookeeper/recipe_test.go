@@ -19,6 +19,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -57,8 +58,8 @@ func ours(t testing.TB, conn *zk.Conn, dir string) []string {
 func TestTokenIsTheCreationOfTheNode(t *testing.T) {
 	t.Parallel()
 	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
-	key := uniqueKey(t)
-	hold, g := granted(t, b, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, g := backendtest.Granted(t, b, request(key))
 	nodes := ours(t, conn, b.dir(key))
 	require.Len(t, nodes, 1)
 	data, stat, err := conn.Get(b.dir(key) + "/" + nodes[0])
@@ -77,8 +78,8 @@ func TestTokenIsTheCreationOfTheNode(t *testing.T) {
 func TestRefusedTryHasNoNode(t *testing.T) {
 	t.Parallel()
 	a, b, conn := shared(t), shared(t), rawOn(t, servertest.SharedZooKeeper(t))
-	key := uniqueKey(t)
-	granted(t, a, request(key))
+	key := backendtest.UniqueKey(t)
+	backendtest.Granted(t, a, request(key))
 	_, before, err := conn.Exists(a.dir(key))
 	require.NoError(t, err)
 	_, err = b.Try(t.Context(), request(key))
@@ -100,13 +101,13 @@ func TestTryIsNotFooledByTheVersion(t *testing.T) {
 		_, err = n.take(t.Context(), nil, version)
 		return err
 	}
-	key := uniqueKey(t)
-	hold, _ := granted(t, a, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, a, request(key))
 	require.NoError(t, a.Release(t.Context(), hold))
 	_, seen, err := conn.Exists(a.dir(key)) // and before the try is sent:
 	require.NoError(t, err)
 	require.NoError(t, conn.Delete(a.dir(key), -1))
-	hold, _ = granted(t, a, request(key))
+	hold, _ = backendtest.Granted(t, a, request(key))
 	for _, version := range []int32{seen.Version, anyVersion} {
 		err = try(key, version)
 		var held *backend.HeldError
@@ -127,8 +128,8 @@ func TestTryIsNotFooledByTheVersion(t *testing.T) {
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	t.Parallel()
 	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, request(key))
 	for _, name := range []string{"README", "lock-0000000000", "_c_0123456789abcdef0123456789abcdef-lock-0000000001"} {
 		_, err := conn.Create(b.dir(key)+"/"+name, []byte("theirs"), 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
@@ -138,11 +139,11 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 	ticket, err := b.Enqueue(t.Context(), request(key))
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
-	g, err := ticket.Wait(short(t, time.Minute))
+	g, err := ticket.Wait(backendtest.Short(t, time.Minute))
 	require.NoError(t, err)
 	assert.Positive(t, g.Token)
 	require.NoError(t, ticket.Withdraw(t.Context()))
-	hold, _ = granted(t, b, request(key))
+	hold, _ = backendtest.Granted(t, b, request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	children, _, err := conn.Children(b.dir(key))
 	require.NoError(t, err)
@@ -154,13 +155,13 @@ func TestVanishedParentsAreMadeAgain(t *testing.T) {
 	server := servertest.SharedZooKeeper(t)
 	above := "vanishing-" + backend.NewID().Hex()
 	b, conn := backendOn(t, &Options{Prefix: above + "/locks"}, server), rawOn(t, server)
-	key := uniqueKey(t)
-	hold, first := granted(t, b, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, first := backendtest.Granted(t, b, request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
 		require.NoError(t, conn.Delete(path, -1))
 	}
-	hold, second := granted(t, b, request(key))
+	hold, second := backendtest.Granted(t, b, request(key))
 	assert.Greater(t, second.Token, first.Token, "the sequence begins anew, the token does not")
 	require.NoError(t, b.Release(t.Context(), hold))
 	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
@@ -179,13 +180,13 @@ func TestVanishedParentsAreMadeAgain(t *testing.T) {
 func TestRemovedPlaceIsNotGranted(t *testing.T) {
 	t.Parallel()
 	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, request(key))
 	ticket, err := b.Enqueue(t.Context(), request(key))
 	require.NoError(t, err)
 	waited := make(chan error, 1)
 	go func() { _, err := ticket.Wait(t.Context()); waited <- err }()
-	eventually(t, "it watches", func() bool {
+	backendtest.Eventually(t, "it watches", func() bool {
 		b.current.mu.Lock()
 		defer b.current.mu.Unlock()
 		return b.current.watches[ticketPath(ticket)] != nil
@@ -204,7 +205,7 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 	holder, waiter := backendOn(t, nil, server), backendOn(t, nil, server)
 	conn := rawOn(t, server)
 	l := lockerOn(t, waiter)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	held, err := lockerOn(t, holder).Acquire(t.Context(), key)
 	require.NoError(t, err)
 	const most = 1000
@@ -232,19 +233,19 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	eventually(t, "only the holder has a node", func() bool { return len(ours(t, conn, holder.dir(key))) == 1 })
-	eventually(t, "one watch on the holder is left at most, which all have shared", func() bool {
+	backendtest.Eventually(t, "only the holder has a node", func() bool { return len(ours(t, conn, holder.dir(key))) == 1 })
+	backendtest.Eventually(t, "one watch on the holder is left at most, which all have shared", func() bool {
 		waiter.current.mu.Lock()
 		defer waiter.current.mu.Unlock()
 		waiter.current.sweepWatches()
 		return len(waiter.current.watches) <= 1
 	})
 	require.NoError(t, held.Release(t.Context()))
-	eventually(t, "no watch is left on the server", func() bool {
+	backendtest.Eventually(t, "no watch is left on the server", func() bool {
 		return regexp.MustCompile(`Total watches:0\b`).MatchString(word(t, server, "wchs"))
 	})
 	require.NoError(t, l.Close())
-	eventually(t, "no ephemeral node is left", func() bool { return !strings.Contains(word(t, server, "dump"), nodeMark) })
+	backendtest.Eventually(t, "no ephemeral node is left", func() bool { return !strings.Contains(word(t, server, "dump"), nodeMark) })
 }
 
 // Of many waiters one is granted by a release, the next one looks where it is now, and
@@ -253,9 +254,9 @@ func TestReleaseWakesTwoOfManyWaiters(t *testing.T) {
 	t.Parallel()
 	server := servertest.ZooKeeper(t)
 	b := backendOn(t, &Options{Lock: lock.Options{TTL: longest}}, server)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	long := func() backend.Request { return backend.Request{Key: key, ID: backend.NewID(), TTL: longest} }
-	hold, _ := granted(t, b, long())
+	hold, _ := backendtest.Granted(t, b, long())
 	const waiters = 50
 	granting := make(chan backend.Hold, waiters)
 	for range waiters {
@@ -271,7 +272,7 @@ func TestReleaseWakesTwoOfManyWaiters(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "the first watches the holder and itself, the others the last but one before them", func() bool {
+	backendtest.Eventually(t, "the first watches the holder and itself, the others the last but one before them", func() bool {
 		b.current.mu.Lock()
 		defer b.current.mu.Unlock()
 		return len(b.current.watches) == waiters-1
@@ -303,7 +304,7 @@ func TestGuarded(t *testing.T) {
 		return string(data)
 	}
 	for _, opts := range [][]lock.Option{nil, {lock.WithOwner("me")}} {
-		key := uniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.Acquire(t.Context(), key, opts...)
 		require.NoError(t, err)
 		require.NoError(t, lease.Renew(t.Context()))
@@ -347,7 +348,7 @@ func TestGuardedOperations(t *testing.T) {
 	path := "/guarded-" + backend.NewID().Hex()
 	_, err := conn.Create(path, []byte("0"), 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	lease, err := lockerOn(t, b).Acquire(t.Context(), uniqueKey(t))
+	lease, err := lockerOn(t, b).Acquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
 	good := &zk.SetDataRequest{Path: path, Data: []byte("1"), Version: -1}
 	for _, bad := range []any{

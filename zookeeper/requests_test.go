@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -37,7 +38,7 @@ func calmPair(t testing.TB) (server *servertest.Server, b, other *zkBackend, lon
 	server = servertest.ZooKeeper(t)
 	opts := Options{Lock: lock.Options{TTL: longest}}
 	b, other = backendOn(t, &opts, server), backendOn(t, &opts, server)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	return server, b, other, func() backend.Request { return backend.Request{Key: key, ID: backend.NewID(), TTL: longest} }
 }
 
@@ -48,7 +49,7 @@ func TestRequestsPerHold(t *testing.T) {
 	const pairs = 50
 	server, b, other, long := calmPair(t)
 	try := func(b *zkBackend) {
-		hold, _ := granted(t, b, long())
+		hold, _ := backendtest.Granted(t, b, long())
 		require.NoError(t, b.Release(t.Context(), hold))
 	}
 	acquire := func(b *zkBackend) {
@@ -75,7 +76,7 @@ func TestRequestsPerHold(t *testing.T) {
 		}},
 	} {
 		if c.each == 3 && c.what[0] == 'r' {
-			granted(t, other, long())
+			backendtest.Granted(t, other, long())
 		}
 		begun, before := time.Now(), received(t, b, server)
 		for range pairs {
@@ -95,14 +96,14 @@ func TestRequestsOfAWaiter(t *testing.T) {
 	server, b, other, long := calmPair(t)
 	begun, before := time.Now(), received(t, b, server)
 	for range rounds {
-		hold, _ := granted(t, other, long())
+		hold, _ := backendtest.Granted(t, other, long())
 		holder := other.current.find(hold.ID)
 		req := long()
 		ticket, err := b.Enqueue(t.Context(), req)
 		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { _, err := ticket.Wait(t.Context()); got <- err }()
-		eventually(t, "it watches the holder and itself", func() bool {
+		backendtest.Eventually(t, "it watches the holder and itself", func() bool {
 			b.current.mu.Lock()
 			defer b.current.mu.Unlock()
 			return b.current.watches[ticketPath(ticket)] != nil && b.current.watches[holder.path] != nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -163,7 +164,7 @@ func TestResetsAfterAReconnect(t *testing.T) {
 				require.NoError(t, lease.Release(t.Context()))
 				r.cut(points)
 				assert.Eventually(t, func() bool { return r.left() == 0 }, 5*time.Minute, 5*time.Millisecond, "the client connects again and again")
-				lease, err = l.Acquire(short(t, 2*time.Minute), "after")
+				lease, err = l.Acquire(backendtest.Short(t, 2*time.Minute), "after")
 				if assert.NoError(t, err, "nothing is reset any more") {
 					assert.NoError(t, lease.Release(t.Context()))
 				}

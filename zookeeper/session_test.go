@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -27,7 +28,7 @@ func expire(t testing.TB, b *zkBackend, addr string) {
 	b.mu.Lock()
 	s := b.current
 	b.mu.Unlock()
-	require.NoError(t, endOnServer(short(t, time.Minute), s, addr, s.ended))
+	require.NoError(t, endOnServer(backendtest.Short(t, time.Minute), s, addr, s.ended))
 }
 
 // endOnServer ends a session as its timeout would: a second connection takes it over and
@@ -77,7 +78,7 @@ func TestExpiredSessionLosesItsHolds(t *testing.T) {
 	server := servertest.SharedZooKeeper(t)
 	b, other := backendOn(t, nil, server), shared(t)
 	l := lockerOn(t, b)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	one, err := l.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	two, err := l.Acquire(t.Context(), key+"/owned", lock.WithOwner("me"))
@@ -90,7 +91,7 @@ func TestExpiredSessionLosesItsHolds(t *testing.T) {
 		require.ErrorIs(t, lease.Renew(t.Context()), backend.ErrNotHeld)
 		require.ErrorIs(t, lease.Release(t.Context()), backend.ErrSessionLost)
 	}
-	hold, _ := granted(t, other, request(key))
+	hold, _ := backendtest.Granted(t, other, request(key))
 	require.NoError(t, other.Release(t.Context(), hold))
 	// A new session serves what comes next.
 	again, err := l.Acquire(t.Context(), key)
@@ -111,7 +112,7 @@ func TestTryGoesOnInTheNextSession(t *testing.T) {
 	b, err := NewBackend(t.Context(), []string{proxy.Addr()}, &Options{Lock: lock.Options{TTL: ttl}})
 	require.NoError(t, err)
 	defer b.Close()
-	hold, _ := granted(t, b, request(uniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	require.NoError(t, b.Release(t.Context(), hold))
 	zb := b.(*zkBackend)
 	first, err := zb.session()
@@ -129,7 +130,7 @@ func TestTryGoesOnInTheNextSession(t *testing.T) {
 		g, err := b.Try(limited, again)
 		answers <- answer{g, err}
 	}()
-	eventually(t, "the try is under way", func() bool { return first.find(again.ID) != nil })
+	backendtest.Eventually(t, "the try is under way", func() bool { return first.find(again.ID) != nil })
 	first.end(true)
 	proxy.Resume()
 	a := <-answers
@@ -145,7 +146,7 @@ func TestReconnectsUnderAWaiter(t *testing.T) {
 	server := servertest.SharedZooKeeper(t)
 	opts := Options{Lock: lock.Options{TTL: longest}} // nothing expires meanwhile
 	holder, b := lockerOn(t, backendOn(t, &opts, server)), backendOn(t, &opts, server)
-	key := uniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	lease, err := holder.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	place, err := b.Enqueue(t.Context(), backend.Request{Key: key, ID: backend.NewID(), TTL: longest})
@@ -164,7 +165,7 @@ func TestReconnectsUnderAWaiter(t *testing.T) {
 	s := b.current
 	for range 30 {
 		era, _ := s.connection()
-		eventually(t, "it watches", func() bool {
+		backendtest.Eventually(t, "it watches", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.attached && s.watches[ticketPath(place)] != nil
@@ -173,7 +174,7 @@ func TestReconnectsUnderAWaiter(t *testing.T) {
 		l := s.link
 		s.mu.Unlock()
 		_ = l.Close()
-		eventually(t, "there is another connection", func() bool {
+		backendtest.Eventually(t, "there is another connection", func() bool {
 			now, _ := s.connection()
 			return now != era && s.sameConnection(now)
 		})
@@ -183,7 +184,7 @@ func TestReconnectsUnderAWaiter(t *testing.T) {
 	require.NoError(t, lease.Release(t.Context()))
 	require.NoError(t, <-waited)
 	require.NoError(t, place.Withdraw(t.Context()))
-	eventually(t, "no watch is remembered", func() bool {
+	backendtest.Eventually(t, "no watch is remembered", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.sweepWatches()
@@ -196,8 +197,8 @@ func TestExpiredSessionOfAWaiter(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedZooKeeper(t)
 	holder, waiter := shared(t), backendOn(t, nil, server)
-	key := uniqueKey(t)
-	hold, _ := granted(t, holder, request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, holder, request(key))
 	place, err := waiter.Enqueue(t.Context(), request(key))
 	require.NoError(t, err)
 	direct := make(chan error, 1)
@@ -293,7 +294,7 @@ func TestLostReplies(t *testing.T) {
 	conn, other := rawOn(t, server), shared(t)
 	var lastSession int64
 	for i := range 20 {
-		key := uniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		warm, err := l.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		require.NoError(t, warm.Release(t.Context()))
@@ -306,19 +307,19 @@ func TestLostReplies(t *testing.T) {
 		lease, err := acquire(t.Context(), key)
 		if err != nil {
 			require.ErrorIs(t, err, backend.ErrUnavailable, "a read whose answer is lost has changed nothing")
-			eventually(t, "nothing is left", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
+			backendtest.Eventually(t, "nothing is left", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
 			continue
 		}
 		require.Len(t, ours(t, conn, other.dir(key)), 1, "the grant was found and not made twice")
 		g.deaf.Store(true)
-		eventually(t, "the hold is renewed in the end", func() bool { return lease.Renew(t.Context()) == nil })
+		backendtest.Eventually(t, "the hold is renewed in the end", func() bool { return lease.Renew(t.Context()) == nil })
 		if i%4 < 2 {
 			g.deaf.Store(true)
 		}
 		if err := lease.Release(t.Context()); err != nil {
 			require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
 		}
-		eventually(t, "the key is free", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
+		backendtest.Eventually(t, "the key is free", func() bool { return len(ours(t, conn, other.dir(key))) == 0 })
 		id := b.(*zkBackend).current.conn.SessionID()
 		if lastSession != 0 {
 			require.Equal(t, lastSession, id, "no session was lost")
@@ -331,7 +332,7 @@ func TestLostReplies(t *testing.T) {
 func TestNodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	b, conn := shared(t), rawOn(t, servertest.SharedZooKeeper(t))
-	req := request(uniqueKey(t))
+	req := request(backendtest.UniqueKey(t))
 	n, _, err := b.current.record(req)
 	require.NoError(t, err)
 	require.NoError(t, b.current.makeDir(t.Context(), n.dir))
@@ -352,8 +353,8 @@ func TestLateGrant(t *testing.T) {
 	t.Parallel()
 	server := servertest.ZooKeeper(t, servertest.WithControl())
 	b, other := backendOn(t, &Options{Lock: lock.Options{TTL: longest}}, server), backendOn(t, nil, server)
-	key := uniqueKey(t)
-	hold, _ := granted(t, b, request(key)) // the parents exist
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, request(key)) // the parents exist
 	require.NoError(t, b.Release(t.Context(), hold))
 	server.Freeze(t)
 	req := request(key)
@@ -364,13 +365,13 @@ func TestLateGrant(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
 	server.Resume(t)
 	conn := rawOn(t, server)
-	eventually(t, "the late grant has gone", func() bool {
+	backendtest.Eventually(t, "the late grant has gone", func() bool {
 		b.current.mu.Lock()
 		left := len(b.current.places)
 		b.current.mu.Unlock()
 		return left == 0 && len(ours(t, conn, b.dir(key))) == 0
 	})
-	hold, _ = granted(t, other, request(key))
+	hold, _ = backendtest.Granted(t, other, request(key))
 	require.NoError(t, other.Release(t.Context(), hold))
 	assert.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
 }
@@ -379,7 +380,7 @@ func TestLateGrant(t *testing.T) {
 func TestReleaseOfAnUnknownAcquisition(t *testing.T) {
 	t.Parallel()
 	a, b := shared(t), shared(t)
-	hold, _ := granted(t, a, request(uniqueKey(t)))
+	hold, _ := backendtest.Granted(t, a, request(backendtest.UniqueKey(t)))
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
 	_, err := a.Renew(t.Context(), hold)
@@ -391,16 +392,16 @@ func TestCloseWithoutServer(t *testing.T) {
 	server := servertest.ZooKeeper(t, servertest.WithControl())
 	b := backendOn(t, nil, server)
 	server.Kill(t)
-	eventually(t, "the connection is gone", func() bool {
+	backendtest.Eventually(t, "the connection is gone", func() bool {
 		b.current.mu.Lock()
 		defer b.current.mu.Unlock()
 		return !b.current.attached && b.current.failures > 0
 	})
-	_, err := b.Try(short(t, time.Minute), request(uniqueKey(t)))
+	_, err := b.Try(backendtest.Short(t, time.Minute), request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "a try waits for servers that refuse")
 	require.NoError(t, b.Close())
-	_, err = b.Try(t.Context(), request(uniqueKey(t)))
+	_, err = b.Try(t.Context(), request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrClosed)
 }
 
@@ -433,7 +434,7 @@ func TestNothingIsLoggedAfterClose(t *testing.T) {
 	log := &lateLog{Handler: slog.DiscardHandler, closed: make(chan struct{})}
 	b, err := NewBackend(t.Context(), []string{proxy.Addr()}, &Options{Lock: lock.Options{TTL: longest, Logger: slog.New(log)}})
 	require.NoError(t, err)
-	req := backend.Request{Key: uniqueKey(t), ID: backend.NewID(), TTL: longest}
+	req := backend.Request{Key: backendtest.UniqueKey(t), ID: backend.NewID(), TTL: longest}
 	_, err = b.Try(t.Context(), req)
 	require.NoError(t, err)
 	s := b.(*zkBackend).current

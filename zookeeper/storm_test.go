@@ -9,6 +9,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -46,7 +47,7 @@ func TestStorm(t *testing.T) {
 				Budget: 20 * time.Second,
 			})
 			storm.End()
-			eventually(t, "no node is left", func() bool {
+			backendtest.Eventually(t, "no node is left", func() bool {
 				for _, s := range servers {
 					if strings.Contains(word(t, s, "dump"), nodeMark) {
 						return false

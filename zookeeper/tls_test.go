@@ -14,6 +14,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -53,9 +54,9 @@ func TestTLS(t *testing.T) {
 			assert.ErrorContains(t, err, c.text, what)
 			assert.ErrorContains(t, err, "check ca, cert and key", what)
 		}
-		_, err := lock.Open(short(t, 2*time.Second), "zk://"+server.TLSAddr())
+		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "zk://"+server.TLSAddr())
 		require.ErrorIs(t, err, lock.ErrUnavailable, "without TLS")
-		_, err = lock.Open(short(t, 2*time.Second), "zks://"+server.Addr()+"?ca="+url.QueryEscape(ours.File()))
+		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "zks://"+server.Addr()+"?ca="+url.QueryEscape(ours.File()))
 		require.ErrorIs(t, err, lock.ErrUnavailable, "a port without TLS")
 
 		pair, err := tls.LoadX509KeyPair(cert, key)
@@ -78,7 +79,7 @@ func TestTLS(t *testing.T) {
 		deadline, ok := lease.Deadline()
 		require.True(t, ok)
 		server.Freeze(t)
-		_, err = l.TryAcquire(short(t, 100*time.Millisecond), "another")
+		_, err = l.TryAcquire(backendtest.Short(t, 100*time.Millisecond), "another")
 		require.Error(t, err)
 		require.NoError(t, lease.Context().Err(), "it waited until the hold was lost")
 		select {
@@ -88,7 +89,7 @@ func TestTLS(t *testing.T) {
 			t.Fatal("the loss was not told")
 		}
 		server.Resume(t)
-		next, err := l.Acquire(short(t, 2*time.Minute), "held")
+		next, err := l.Acquire(backendtest.Short(t, 2*time.Minute), "held")
 		require.NoError(t, err)
 		require.NoError(t, next.Release(t.Context()))
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -42,7 +43,7 @@ func freshSet(t testing.TB, n int) []*servertest.Server {
 // left out; then it is waited for.
 func firstUse(t testing.TB, servers []*servertest.Server) {
 	t.Helper()
-	redistest.Eventually(t, "all nodes grant", func() bool {
+	backendtest.Eventually(t, "all nodes grant", func() bool {
 		var log bytes.Buffer
 		b, err := NewBackend(t.Context(), clientsOf(t, servers), &Options{
 			NewNodes: true, Lock: lock.Options{TTL: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -69,7 +70,7 @@ func TestMajorityDown(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "2 of 5 nodes can be reached, and 3 are needed")
 	ended()
-	redistest.Eventually(t, "the reason is told although the nodes were not asked", func() bool {
+	backendtest.Eventually(t, "the reason is told although the nodes were not asked", func() bool {
 		_, err = b.Try(t.Context(), redistest.Request("free"))
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		return strings.Count(err.Error(), "connection refused") == 3 && strings.Contains(err.Error(), "was not asked, since the last request failed: dial tcp "+servers[0].Addr())
@@ -105,7 +106,7 @@ func TestFrozenNode(t *testing.T) {
 	// What it was sent before it froze, and what it missed, leave nothing behind.
 	for _, key := range []string{"k", "other"} {
 		client := redistest.Client(t, servers[1])
-		redistest.Eventually(t, "the node has nothing of it", func() bool {
+		backendtest.Eventually(t, "the node has nothing of it", func() bool {
 			again, err := l.TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			require.NoError(t, again.Release(t.Context()))
@@ -120,7 +121,7 @@ func TestSlowNode(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{NodeTimeout: 2 * time.Second})
 	first := d.nodes[0].stall()
-	hold, _ := redistest.Granted(t, d, redistest.Request("k"))
+	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
 	_, err := d.Renew(t.Context(), hold)
 	require.NoError(t, err)
 	require.NoError(t, d.Release(t.Context(), hold))
@@ -130,7 +131,7 @@ func TestSlowNode(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
 	first()
 	second()
-	redistest.Eventually(t, "the slow nodes have caught up, and have nothing of it", func() bool {
+	backendtest.Eventually(t, "the slow nodes have caught up, and have nothing of it", func() bool {
 		_, err := d.Inspect(t.Context(), "k")
 		return d.count(t, "k") == 0 && err != nil
 	})
@@ -146,7 +147,7 @@ func TestRestartedEmpty(t *testing.T) {
 	opts := unhurried(Options{Lock: lock.Options{TTL: ttl}})
 	holder, rival := backendOn(t, servers, opts), backendOn(t, servers, opts)
 	servers[2].Kill(t) // the lease is on two nodes of three
-	hold, g := redistest.Granted(t, holder, redistest.Brief("k", ttl))
+	hold, g := backendtest.Granted(t, holder, redistest.Brief("k", ttl))
 	servers[2].Restart(t, false)
 	servers[1].Restart(t, false)
 	asked := 0
@@ -161,7 +162,7 @@ func TestRestartedEmpty(t *testing.T) {
 	require.Positive(t, asked)
 	_, err := holder.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
-	redistest.Eventually(t, "the nodes vote again", func() bool {
+	backendtest.Eventually(t, "the nodes vote again", func() bool {
 		_, err := rival.Try(t.Context(), redistest.Brief("k", ttl))
 		return err == nil
 	})
@@ -175,14 +176,14 @@ func TestRestartedWithData(t *testing.T) {
 	}
 	firstUse(t, servers)
 	b := backendOn(t, servers, unhurried(Options{}))
-	hold, g := redistest.Granted(t, b, redistest.Request("k"))
+	hold, g := backendtest.Granted(t, b, redistest.Request("k"))
 	first := redistest.Client(t, servers[0])
-	redistest.Eventually(t, "the first node has it too, which a grant does not wait for", func() bool {
+	backendtest.Eventually(t, "the first node has it too, which a grant does not wait for", func() bool {
 		return first.Exists(t.Context(), defaultPrefix+"k:k").Val() == 1
 	})
 	servers[0].Restart(t, true)
 	servers[2].Kill(t)
-	redistest.Eventually(t, "it is renewed", func() bool {
+	backendtest.Eventually(t, "it is renewed", func() bool {
 		_, err := b.Renew(t.Context(), hold)
 		if err != nil {
 			t.Log(err)
@@ -190,12 +191,12 @@ func TestRestartedWithData(t *testing.T) {
 		require.NotErrorIs(t, err, backend.ErrNotHeld)
 		return err == nil
 	})
-	redistest.Eventually(t, "another key is granted", func() bool {
+	backendtest.Eventually(t, "another key is granted", func() bool {
 		_, err := b.Try(t.Context(), redistest.Request("other"))
 		return err == nil
 	})
 	require.NoError(t, b.Release(t.Context(), hold))
-	_, next := redistest.Granted(t, b, redistest.Request("k"))
+	_, next := backendtest.Granted(t, b, redistest.Request("k"))
 	require.Greater(t, next.Token, g.Token)
 }
 
@@ -209,7 +210,7 @@ func TestSnapshotRestart(t *testing.T) {
 	client := redistest.Client(t, servers[0])
 	require.NoError(t, client.Save(t.Context()).Err())
 	servers[1].Kill(t)
-	redistest.Granted(t, b, redistest.Request("k"))
+	backendtest.Granted(t, b, redistest.Request("k"))
 	servers[0].Restart(t, true)
 	n, err := client.Exists(t.Context(), defaultPrefix+"node").Result()
 	require.NoError(t, err)
@@ -295,7 +296,7 @@ func TestQuorumSpeed(t *testing.T) {
 		assert.Less(t, time.Since(began), bound, what)
 	}
 	var hold backend.Hold
-	timed("it is granted", limit, func() { hold, _ = redistest.Granted(t, d, redistest.Brief("k", ttl)) })
+	timed("it is granted", limit, func() { hold, _ = backendtest.Granted(t, d, redistest.Brief("k", ttl)) })
 	timed("it is renewed", limit, func() {
 		_, err := d.Renew(t.Context(), hold)
 		require.NoError(t, err)
@@ -327,7 +328,7 @@ func TestClosedClients(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		var leases []lock.Lease
 		for range 3 {
-			lease, err := l.Acquire(t.Context(), redistest.UniqueKey(t))
+			lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
 			require.NoError(t, err)
 			leases = append(leases, lease)
 		}
@@ -343,7 +344,7 @@ func TestClosedClients(t *testing.T) {
 			require.ErrorIs(t, context.Cause(lease.Context()), lock.ErrSessionLost, "%d closed", closed)
 			require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost, "%d closed", closed)
 		}
-		_, err := l.TryAcquire(t.Context(), redistest.UniqueKey(t))
+		_, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.Error(t, err)
 	}
 	_, clients, leases := open()
@@ -367,18 +368,18 @@ func TestServerGivenTwice(t *testing.T) {
 	b, err := NewBackend(t.Context(), append(clients, again), unhurried(Options{}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	redistest.Granted(t, b, redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	second.Accept(t)
 	servers[1].Kill(t)
-	redistest.Eventually(t, "it is noticed that the server is given twice", func() bool {
-		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Eventually(t, "it is noticed that the server is given twice", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 		require.ErrorIs(t, err, backend.ErrUnavailable, "one server of two made up a majority")
 		return strings.Contains(err.Error(), "is the same server as another node")
 	})
 	// The first address is not blamed, and goes on.
 	servers[1].Restart(t, true)
-	redistest.Eventually(t, "the two servers are a majority", func() bool {
-		_, err := b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+	backendtest.Eventually(t, "the two servers are a majority", func() bool {
+		_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 		return err == nil || strings.Contains(err.Error(), servers[1].Addr()+": is new")
 	})
 }
@@ -429,8 +430,8 @@ func TestLateGrantOfAnEarlierAttempt(t *testing.T) {
 	d.settle(t.Context()) // the node has nothing to do
 	n := d.majority.nodes[1]
 	n.server, n.timeout = late, 20*time.Millisecond // for which it is left alone after a failure
-	_, _ = redistest.Granted(t, d, redistest.Request("k"))
-	redistest.Eventually(t, "the attempt that counts has asked every node", func() bool { return d.count(t, "k") == 3 })
+	_, _ = backendtest.Granted(t, d, redistest.Request("k"))
+	backendtest.Eventually(t, "the attempt that counts has asked every node", func() bool { return d.count(t, "k") == 3 })
 	late.mu.Lock()
 	require.NotNil(t, late.late)
 	late.arrive(t.Context()) // where nothing was sent to that node since

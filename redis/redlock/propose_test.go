@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -18,7 +19,7 @@ func inOneRound(t *testing.T, d *double) (backend.Hold, backend.Grant) {
 	t.Helper()
 	for i := range 200 {
 		before := d.sent(acceptScript)
-		hold, g := redistest.Granted(t, d, redistest.Request(fmt.Sprintf("one round/%d", i)))
+		hold, g := backendtest.Granted(t, d, redistest.Request(fmt.Sprintf("one round/%d", i)))
 		if d.sent(acceptScript) == before {
 			return hold, g
 		}
@@ -100,7 +101,7 @@ func TestProposalRefused(t *testing.T) {
 			require.NoError(t, d.Release(t.Context(), hold))
 			c.set(t, d)
 			before, asked := nodeTime(t, d.clients[0]), d.sent(acceptScript)
-			hold, g := redistest.Granted(t, d, redistest.Request("k"))
+			hold, g := backendtest.Granted(t, d, redistest.Request("k"))
 			require.Greater(t, d.sent(acceptScript), asked)
 			if c.next != 0 {
 				require.EqualValues(t, c.next, g.Token)
@@ -113,7 +114,7 @@ func TestProposalRefused(t *testing.T) {
 				node.up()
 			}
 			inOneRound(t, d) // the clocks are known again
-			_, later := redistest.Granted(t, d, redistest.Request("k"))
+			_, later := backendtest.Granted(t, d, redistest.Request("k"))
 			require.Greater(t, later.Token, g.Token)
 		})
 	}
@@ -167,11 +168,11 @@ func TestAsksAgain(t *testing.T) {
 	d.nodes[0].down()
 	d.nodes[1].down()
 	req := redistest.Request("k")
-	_, first := redistest.Granted(t, d, req)
+	_, first := backendtest.Granted(t, d, req)
 	d.nodes[0].up()
 	d.nodes[1].up()
-	redistest.Eventually(t, "the nodes that were down are asked again", func() bool {
-		_, again := redistest.Granted(t, d, req)
+	backendtest.Eventually(t, "the nodes that were down are asked again", func() bool {
+		_, again := backendtest.Granted(t, d, req)
 		require.Equal(t, first.Token, again.Token)
 		return d.count(t, "k") == 5
 	})
@@ -186,8 +187,8 @@ func TestKeepsTheTokenOfTheMajority(t *testing.T) {
 	require.NoError(t, d.Release(t.Context(), hold))
 	d.nodes[0].down()
 	req := redistest.Request("k")
-	_, first := redistest.Granted(t, d, req)
-	redistest.Eventually(t, "all that are up have answered", func() bool { return d.count(t, "k") == 4 })
+	_, first := backendtest.Granted(t, d, req)
+	backendtest.Eventually(t, "all that are up have answered", func() bool { return d.count(t, "k") == 4 })
 	require.NoError(t, d.clients[0].Set(t.Context(), d.record("k"), recordHead+req.ID.Hex()+"|99|1760000000000|{}", time.Minute).Err())
 	require.NoError(t, d.clients[0].Set(t.Context(), d.accepted("k"), fmt.Sprintf("%d|%s", first.Token+1000, req.ID.Hex()), time.Minute).Err())
 	d.nodes[0].up()
@@ -195,7 +196,7 @@ func TestKeepsTheTokenOfTheMajority(t *testing.T) {
 		goOn := d.nodes[slow].stall()
 		time.AfterFunc(200*time.Millisecond, goOn)
 	}
-	_, again := redistest.Granted(t, d, req)
+	_, again := backendtest.Granted(t, d, req)
 	require.Equal(t, first.Token, again.Token)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -42,7 +43,7 @@ func TestQuorumExact(t *testing.T) {
 				require.NoError(t, err, "up: %b", up)
 				require.NotZero(t, g.Token)
 				require.NoError(t, d.Release(t.Context(), backend.HoldOf(req)), "up: %b", up)
-				redistest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+				backendtest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
 			}
 		})
 	}
@@ -65,7 +66,7 @@ func TestErrorsAreNoVotes(t *testing.T) {
 		}
 		require.ErrorIs(t, err, backend.ErrUnavailable, "%d lost", lost)
 		require.ErrorIs(t, err, backend.ErrOutcomeUnknown, "a grant may be on the nodes that did not answer")
-		redistest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+		backendtest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
 	}
 }
 
@@ -96,7 +97,7 @@ func TestRefusals(t *testing.T) {
 			assert.Equal(t, "rival", refusal.Holder.Label)
 			assert.InDelta(t, time.Minute, refusal.Remaining, float64(10*time.Second))
 		}
-		redistest.Eventually(t, "only the rival's records stay", func() bool { return assert.ObjectsAreEqual(before, d.records(t, "k")) })
+		backendtest.Eventually(t, "only the rival's records stay", func() bool { return assert.ObjectsAreEqual(before, d.records(t, "k")) })
 	}
 }
 
@@ -112,7 +113,7 @@ func TestCancelled(t *testing.T) {
 		_, err := d.Try(ctx, redistest.Request("k"))
 		ended <- err
 	}()
-	redistest.Eventually(t, "the first node grants it", func() bool { return d.count(t, "k") == 1 })
+	backendtest.Eventually(t, "the first node grants it", func() bool { return d.count(t, "k") == 1 })
 	cancel()
 	err := <-ended
 	require.ErrorIs(t, err, context.Canceled)
@@ -120,7 +121,7 @@ func TestCancelled(t *testing.T) {
 	for _, f := range goOn {
 		f()
 	}
-	redistest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+	backendtest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
 }
 
 // TestLateReleaseOfAnAttempt: the release of an attempt that failed, which is
@@ -140,7 +141,7 @@ func TestLateReleaseOfAnAttempt(t *testing.T) {
 		_, err := d.Try(t.Context(), req)
 		granted <- err
 	}()
-	redistest.Eventually(t, "the second attempt is on its way", func() bool {
+	backendtest.Eventually(t, "the second attempt is on its way", func() bool {
 		n := d.majority.nodes[2]
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -165,7 +166,7 @@ func TestSilentNode(t *testing.T) {
 	defer goOn()
 	var holds []backend.Hold
 	acquire := func() {
-		hold, _ := redistest.Granted(t, d, redistest.Request(fmt.Sprintf("k%d", len(holds))))
+		hold, _ := backendtest.Granted(t, d, redistest.Request(fmt.Sprintf("k%d", len(holds))))
 		require.NoError(t, d.Release(t.Context(), hold))
 		holds = append(holds, hold)
 	}
@@ -175,7 +176,7 @@ func TestSilentNode(t *testing.T) {
 		return len(n.queue), n.silent(d.clock.Now())
 	}
 	acquire()
-	redistest.Eventually(t, "the node is known not to answer", func() bool { _, silent := waiting(); return silent })
+	backendtest.Eventually(t, "the node is known not to answer", func() bool { _, silent := waiting(); return silent })
 	before, _ := waiting()
 	for range 20 {
 		acquire()
@@ -184,8 +185,8 @@ func TestSilentNode(t *testing.T) {
 	assert.Equal(t, before, after, "it is asked while it does not answer")
 	goOn()
 	d.nodes[2].up()
-	redistest.Eventually(t, "the node answers again and has none of the keys", func() bool {
-		hold, _ := redistest.Granted(t, d, redistest.Request("last"))
+	backendtest.Eventually(t, "the node answers again and has none of the keys", func() bool {
+		hold, _ := backendtest.Granted(t, d, redistest.Request("last"))
 		require.NoError(t, d.Release(t.Context(), hold))
 		for _, hold := range holds {
 			if d.count(t, hold.Key) > 0 {
@@ -205,8 +206,8 @@ func TestExtend(t *testing.T) {
 	clients := doubleClients(t, 5)
 	begin := func(t *testing.T) (*double, backend.Hold) {
 		d := doubleOn(t, clients, Options{})
-		hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-		redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
+		hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+		backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
 		return d, hold
 	}
 	t.Run("a minority lacks it", func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestExtend(t *testing.T) {
 		d.forget(t, "k", 0, 1)
 		_, err := d.Renew(t.Context(), hold)
 		require.NoError(t, err)
-		redistest.Eventually(t, "every node has it again", func() bool { return d.count(t, "k") == 5 })
+		backendtest.Eventually(t, "every node has it again", func() bool { return d.count(t, "k") == 5 })
 		d.forget(t, "k", 2, 3)
 		_, err = d.Renew(t.Context(), hold)
 		require.NoError(t, err, "what was put back counts by now")
@@ -305,8 +306,8 @@ func TestNotWaitedFor(t *testing.T) {
 	clients := doubleClients(t, 5)
 	begin := func(t *testing.T, opts Options) (*double, backend.Hold) {
 		d := doubleOn(t, clients, opts)
-		hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-		redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
+		hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+		backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
 		return d, hold
 	}
 	stall := func(t *testing.T, nodes ...*flaky) {
@@ -355,7 +356,7 @@ func TestNotWaitedFor(t *testing.T) {
 			_, err := d.Renew(ctx, hold)
 			ended <- err
 		}()
-		redistest.Eventually(t, "the nodes are asked", func() bool { return d.sent(renewScript) == 5 })
+		backendtest.Eventually(t, "the nodes are asked", func() bool { return d.sent(renewScript) == 5 })
 		cancel()
 		err := <-ended
 		require.ErrorIs(t, err, context.Canceled)

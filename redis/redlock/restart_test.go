@@ -19,6 +19,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -58,7 +59,7 @@ func keepsOut(t *testing.T, servers []*servertest.Server, opts Options, key stri
 		time.Sleep(200 * time.Millisecond)
 	}
 	require.Positive(t, asked, "the nodes were away for longer than the lease")
-	redistest.Eventually(t, "the nodes vote again", func() bool {
+	backendtest.Eventually(t, "the nodes vote again", func() bool {
 		_, err := askedAnew(t, servers, opts, redistest.Brief(key, opts.Lock.TTL))
 		return err == nil
 	})
@@ -75,7 +76,7 @@ func flush(t *testing.T, servers ...*servertest.Server) {
 func upFor(t *testing.T, s *servertest.Server, seconds int) {
 	t.Helper()
 	c := redistest.Client(t, s)
-	redistest.Eventually(t, "it has been up for long", func() bool {
+	backendtest.Eventually(t, "it has been up for long", func() bool {
 		info, err := c.Info(t.Context(), "server").Result()
 		if err != nil {
 			return false
@@ -108,7 +109,7 @@ func TestLostByAMajority(t *testing.T) {
 				b, err := NewBackend(t.Context(), clientsOf(t, servers), unhurried(opts))
 				require.NoError(t, err)
 				servers[2].Kill(t) // the lease is on two nodes of three
-				_, g := redistest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
+				_, g := backendtest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
 				require.NoError(t, b.Close()) // nobody is there who knew the nodes before
 				lose(t, servers)
 				keepsOut(t, servers, opts, "k", g)
@@ -135,7 +136,7 @@ func TestNodesRememberTheLongestTTL(t *testing.T) {
 		require.Contains(t, warnings, "restart_delay=9s")
 		b, err := NewBackend(t.Context(), clientsOf(t, servers), unhurried(long))
 		require.NoError(t, err)
-		_, g := redistest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
+		_, g := backendtest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
 		require.NoError(t, b.Close())
 		servers[1].Restart(t, false)
 		servers[2].Restart(t, false)
@@ -148,7 +149,7 @@ func TestNodesRememberTheLongestTTL(t *testing.T) {
 		t.Parallel()
 		servers := nodeSet(t, 3)
 		b := backendOn(t, servers, unhurried(long))
-		hold, g := redistest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
+		hold, g := backendtest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
 		rival := backendOn(t, servers, unhurried(short))
 		flush(t, servers[1], servers[2])
 		for backend.SystemClock().Now() < g.Until() {
@@ -164,10 +165,10 @@ func TestNodesRememberTheLongestTTL(t *testing.T) {
 		t.Parallel()
 		servers := nodeSet(t, 3)
 		b := backendOn(t, servers, unhurried(long))
-		hold, _ := redistest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
+		hold, _ := backendtest.Granted(t, b, redistest.Brief("k", long.Lock.TTL))
 		servers[1].Restart(t, false)
 		restarted := redistest.Client(t, servers[1])
-		redistest.Eventually(t, "the node is told how long it has to wait", func() bool {
+		backendtest.Eventually(t, "the node is told how long it has to wait", func() bool {
 			_, _ = b.Renew(t.Context(), hold)
 			mark, err := restarted.Get(t.Context(), defaultPrefix+"node").Result()
 			return err == nil && strings.HasSuffix(mark, "|9000")
@@ -191,7 +192,7 @@ func TestLostByAll(t *testing.T) {
 				upFor(t, s, 7) // so that a flush does not show in the uptime
 			}
 			b := backendOn(t, servers, unhurried(opts))
-			_, g := redistest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
+			_, g := backendtest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
 			require.NoError(t, b.Close())
 			for _, s := range servers {
 				lose(t, s)
@@ -225,7 +226,7 @@ func TestReplacedNode(t *testing.T) {
 	opts := Options{Lock: lock.Options{TTL: 5 * time.Second}}
 	b := backendOn(t, servers, unhurried(opts))
 	servers[0].Kill(t)
-	_, g := redistest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
+	_, g := backendtest.Granted(t, b, redistest.Brief("k", opts.Lock.TTL))
 	servers[0] = freshSet(t, 1)[0]
 	servers[1].Kill(t)
 	// The new node and the one that stays are a majority.
@@ -233,7 +234,7 @@ func TestReplacedNode(t *testing.T) {
 	if backend.SystemClock().Now() < g.Until() {
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 	}
-	redistest.Eventually(t, "it votes", func() bool {
+	backendtest.Eventually(t, "it votes", func() bool {
 		_, err := askedAnew(t, servers, opts, redistest.Brief("other", opts.Lock.TTL))
 		return err == nil
 	})
@@ -255,7 +256,7 @@ func TestFirstInstallation(t *testing.T) {
 		require.ErrorContains(t, err, "is new, or has lost its data, and takes no part for another")
 		require.Contains(t, warnings, "these nodes are new, or have lost their data")
 		require.Contains(t, warnings, "new_nodes=true")
-		redistest.Eventually(t, "they grant when the delay has passed", func() bool {
+		backendtest.Eventually(t, "they grant when the delay has passed", func() bool {
 			_, err := askedAnew(t, servers, opts, redistest.Brief("k", opts.Lock.TTL))
 			return err == nil
 		})
@@ -298,7 +299,7 @@ func TestFirstInstallation(t *testing.T) {
 				if !assert.NoError(t, err) {
 					return
 				}
-				_, err = b.Try(t.Context(), redistest.Request(redistest.UniqueKey(t)))
+				_, err = b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
 				assert.NoError(t, err)
 				assert.NoError(t, b.Close())
 			})
@@ -355,7 +356,7 @@ func TestALongerDelayCostsNobody(t *testing.T) {
 	_, err := askedAnew(t, servers, short, redistest.Brief("k", short.Lock.TTL))
 	require.NoError(t, err)
 	for _, opts := range []Options{long, short, long} {
-		warnings, err := askedAnew(t, servers, opts, redistest.Brief(redistest.UniqueKey(t), short.Lock.TTL))
+		warnings, err := askedAnew(t, servers, opts, redistest.Brief(backendtest.UniqueKey(t), short.Lock.TTL))
 		require.NoError(t, err)
 		require.NotContains(t, warnings, "lost their data")
 	}
@@ -373,9 +374,9 @@ func lostVote(t *testing.T, servers []*servertest.Server, holder backend.Backend
 		require.NoError(t, redistest.Client(t, s).Save(t.Context()).Err())
 	}
 	servers[1].Kill(t)
-	_, g := redistest.Granted(t, holder, redistest.Brief("k", ttl))
+	_, g := backendtest.Granted(t, holder, redistest.Brief("k", ttl))
 	n := holder.(majorityWithTokens).nodes[1]
-	redistest.Eventually(t, "the request to the second has ended", func() bool {
+	backendtest.Eventually(t, "the request to the second has ended", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return !n.busy
@@ -425,7 +426,7 @@ func TestNeighbourHidesNoRestart(t *testing.T) {
 			servers[0].Restart(t, true) // has forgotten its vote
 			servers[1].Restart(t, true)
 			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
-				_, _ = neighbour.Try(t.Context(), redistest.Brief(redistest.UniqueKey(t), time.Second))
+				_, _ = neighbour.Try(t.Context(), redistest.Brief(backendtest.UniqueKey(t), time.Second))
 			}
 			outlasts(t, g, rival)
 		})
@@ -492,7 +493,7 @@ func TestDoneBehindAnUnknownScript(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 1)
 	b := backendOn(t, servers, unhurried(Options{Lock: lock.Options{TTL: ttl}}))
-	hold, _ := redistest.Granted(t, b, redistest.Request("k")) // the script for grants is known now, and that for renewals is not
+	hold, _ := backendtest.Granted(t, b, redistest.Request("k")) // the script for grants is known now, and that for renewals is not
 	r, s := b.(majorityWithTokens), nodeServer(b, 0)
 	hook := &atMark{fail: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 	hook.armed.Store(true)
@@ -528,7 +529,7 @@ func (h *loses) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 func TestRefusedBehindAnUnknownScript(t *testing.T) {
 	t.Parallel()
 	b := backendOn(t, nodeSet(t, 1), unhurried(Options{Lock: lock.Options{TTL: ttl}}))
-	redistest.Granted(t, b, redistest.Request("k")) // the script for grants is known now, and that for renewals is not
+	backendtest.Granted(t, b, redistest.Request("k")) // the script for grants is known now, and that for renewals is not
 	r, s := b.(majorityWithTokens), nodeServer(b, 0)
 	s.client.AddHook(&loses{})
 	renewal := &call{script: renewScript, args: []any{

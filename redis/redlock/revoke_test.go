@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -20,8 +21,8 @@ import (
 func toRevoke(t *testing.T, nodes int, ttl time.Duration) (*double, majorityWithTokens, backend.Hold) {
 	t.Helper()
 	d := doubleOn(t, doubleClients(t, nodes), Options{})
-	hold, _ := redistest.Granted(t, d, redistest.Brief("k", ttl))
-	redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == nodes })
+	hold, _ := backendtest.Granted(t, d, redistest.Brief("k", ttl))
+	backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == nodes })
 	return d, majorityWithTokens{d.majority}, hold
 }
 
@@ -47,16 +48,16 @@ func TestRevokeQuorum(t *testing.T) {
 				if bits.OnesCount(uint(up)) < nodes-d.quorum+1 {
 					require.ErrorIs(t, err, backend.ErrUnavailable, "up: %b", up)
 					require.NotErrorIs(t, err, backend.ErrNotHeld, "up: %b", up)
-					redistest.Eventually(t, "the hold goes on", func() bool { _, err := d.Renew(t.Context(), hold); return err == nil })
+					backendtest.Eventually(t, "the hold goes on", func() bool { _, err := d.Renew(t.Context(), hold); return err == nil })
 					require.NoError(t, b.Revoke(t.Context(), "k", hold.Token), "the rest of it, up: %b", up)
 				} else {
 					require.NoError(t, err, "up: %b", up)
 				}
-				redistest.Eventually(t, "the holder is told", func() bool {
+				backendtest.Eventually(t, "the holder is told", func() bool {
 					_, err := d.Renew(t.Context(), hold)
 					return errors.Is(err, backend.ErrNotHeld)
 				})
-				redistest.Eventually(t, "the nodes that were down are asked again, and let nobody in", func() bool {
+				backendtest.Eventually(t, "the nodes that were down are asked again, and let nobody in", func() bool {
 					_, err := d.Try(t.Context(), redistest.Request("k"))
 					require.Error(t, err, "up: %b", up)
 					return errors.Is(err, backend.ErrHeld)
@@ -82,14 +83,14 @@ func TestRevokeAgain(t *testing.T) {
 	for _, node := range d.nodes {
 		node.up()
 	}
-	redistest.Eventually(t, "it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
+	backendtest.Eventually(t, "it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
 	rec, err := b.Inspect(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, hold.Token, rec.Token)
 	require.LessOrEqual(t, rec.Remaining, ttl)
 	require.ErrorIs(t, b.ForceRelease(t.Context(), "k", hold.Token+1), backend.ErrNotHeld)
 	require.NoError(t, b.ForceRelease(t.Context(), "k", hold.Token))
-	_, g := redistest.Granted(t, d, redistest.Request("k"))
+	_, g := backendtest.Granted(t, d, redistest.Request("k"))
 	require.Greater(t, g.Token, hold.Token)
 	require.ErrorIs(t, b.Revoke(t.Context(), "k", hold.Token), backend.ErrNotHeld)
 }
@@ -115,8 +116,8 @@ func TestRevokeDuringTopUp(t *testing.T) {
 	t.Parallel()
 	clients := doubleClients(t, 5)
 	holder := doubleOn(t, clients, Options{})
-	hold, _ := redistest.Granted(t, holder, redistest.Request("k"))
-	redistest.Eventually(t, "every node has it", func() bool { return holder.count(t, "k") == 5 })
+	hold, _ := backendtest.Granted(t, holder, redistest.Request("k"))
+	backendtest.Eventually(t, "every node has it", func() bool { return holder.count(t, "k") == 5 })
 	holder.forget(t, "k", 3, 4)
 	goOn := []func(){holder.nodes[3].stall(), holder.nodes[4].stall()}
 	_, err := holder.Renew(t.Context(), hold)
@@ -134,13 +135,13 @@ func TestRevokeDuringTopUp(t *testing.T) {
 	for _, f := range goOn {
 		f()
 	}
-	redistest.Eventually(t, "the hold is back", func() bool { return holder.count(t, "k") == 5 })
+	backendtest.Eventually(t, "the hold is back", func() bool { return holder.count(t, "k") == 5 })
 	_, err = holder.Renew(t.Context(), hold)
 	require.NoError(t, err)
 	for _, node := range operator.nodes {
 		node.up()
 	}
-	redistest.Eventually(t, "now it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
+	backendtest.Eventually(t, "now it is confirmed", func() bool { return b.Revoke(t.Context(), "k", hold.Token) == nil })
 	_, err = holder.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrTakenOver)
 }
@@ -158,7 +159,7 @@ func TestRevokedLease(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "k", lock.WithLabel("hangs"))
 	require.NoError(t, err)
 	nodes := clientsOf(t, servers)
-	redistest.Eventually(t, "every node has got it", func() bool {
+	backendtest.Eventually(t, "every node has got it", func() bool {
 		for _, c := range nodes {
 			if n, err := c.Exists(t.Context(), defaultPrefix+"k:k").Result(); err != nil || n == 0 {
 				return false
@@ -194,15 +195,15 @@ func TestForceOnANodeWithoutTheToken(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{})
 	b := majorityWithTokens{d.majority}
-	hold, g := redistest.Granted(t, d, redistest.Request("k"))
-	redistest.Eventually(t, "all have it", func() bool { return d.count(t, "k") == 3 })
+	hold, g := backendtest.Granted(t, d, redistest.Request("k"))
+	backendtest.Eventually(t, "all have it", func() bool { return d.count(t, "k") == 3 })
 	require.NoError(t, d.clients[2].Del(t.Context(), d.accepted("k")).Err())
 	d.nodes[0].down()
 	err := b.ForceRelease(t.Context(), "k", g.Token)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "a hold whose token it does not know; try again when more nodes answer")
 	d.nodes[0].up()
-	redistest.Eventually(t, "two nodes remove it", func() bool { return b.ForceRelease(t.Context(), "k", g.Token) == nil })
+	backendtest.Eventually(t, "two nodes remove it", func() bool { return b.ForceRelease(t.Context(), "k", g.Token) == nil })
 	_, err = d.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 }
@@ -213,9 +214,9 @@ func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
 	b := backendOn(t, servers, unhurried(Options{Lock: lock.Options{TTL: ttl}})).(majorityWithTokens)
-	held, _ := redistest.Granted(t, b, redistest.Request("held"))
-	revoked, _ := redistest.Granted(t, b, redistest.Request("revoked"))
-	forced, _ := redistest.Granted(t, b, redistest.Request("forced"))
+	held, _ := backendtest.Granted(t, b, redistest.Request("held"))
+	revoked, _ := backendtest.Granted(t, b, redistest.Request("revoked"))
+	forced, _ := backendtest.Granted(t, b, redistest.Request("forced"))
 	full := func(limit string) {
 		t.Helper()
 		for _, s := range servers {
@@ -235,6 +236,6 @@ func TestFullMemory(t *testing.T) {
 	require.True(t, rec.Revoked)
 	require.NoError(t, b.ForceRelease(t.Context(), "forced", forced.Token))
 	full("0")
-	redistest.Granted(t, b, redistest.Request("held"))
-	redistest.Granted(t, b, redistest.Request("forced"))
+	backendtest.Granted(t, b, redistest.Request("held"))
+	backendtest.Granted(t, b, redistest.Request("forced"))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -32,14 +33,14 @@ func (d *double) remembers(t *testing.T, key string) []time.Duration {
 func TestRenewalKeepsTheTokenInMind(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{})
-	hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-	redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
+	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+	backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
 	for _, c := range d.clients { // most of the day passes
 		require.NoError(t, c.PExpire(t.Context(), d.accepted("k"), time.Hour).Err())
 	}
 	_, err := d.Renew(t.Context(), hold)
 	require.NoError(t, err)
-	redistest.Eventually(t, "a day is left on each node", func() bool {
+	backendtest.Eventually(t, "a day is left on each node", func() bool {
 		for _, left := range d.remembers(t, "k") {
 			if left < 23*time.Hour {
 				return false
@@ -55,8 +56,8 @@ func TestRenewalTellsTheToken(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{})
 	b := majorityWithTokens{d.majority}
-	hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-	redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
+	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+	backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
 	require.NoError(t, d.clients[0].Del(t.Context(), d.accepted("k")).Err())
 	require.NoError(t, d.clients[1].Del(t.Context(), d.accepted("k")).Err())
 	d.accept(t, "k", int64(hold.Token)-1000, 2) // of somebody before
@@ -64,7 +65,7 @@ func TestRenewalTellsTheToken(t *testing.T) {
 	require.Error(t, err)
 	_, err = d.Renew(t.Context(), hold)
 	require.NoError(t, err)
-	redistest.Eventually(t, "the hold can be seen on all", func() bool {
+	backendtest.Eventually(t, "the hold can be seen on all", func() bool {
 		for _, c := range d.clients {
 			if c.Get(t.Context(), d.accepted("k")).Val() != fmt.Sprintf("%d|%s", hold.Token, hold.ID.Hex()) {
 				return false
@@ -90,13 +91,13 @@ func TestRenewalTellsTheToken(t *testing.T) {
 func TestTopUpKeepsTheTokenInMind(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{})
-	hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-	redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
+	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+	backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
 	d.forget(t, "k", 0)
 	require.NoError(t, d.clients[0].PExpire(t.Context(), d.accepted("k"), time.Hour).Err())
 	_, err := d.Renew(t.Context(), hold)
 	require.NoError(t, err)
-	redistest.Eventually(t, "it is put back, for a day", func() bool {
+	backendtest.Eventually(t, "it is put back, for a day", func() bool {
 		return d.count(t, "k") == 3 && d.remembers(t, "k")[0] > 23*time.Hour
 	})
 }
@@ -107,7 +108,7 @@ func TestTokenMemory(t *testing.T) {
 	t.Parallel()
 	within := func(d *double, key string, least, most time.Duration) {
 		t.Helper()
-		redistest.Eventually(t, fmt.Sprintf("every node remembers the token for %s", most), func() bool {
+		backendtest.Eventually(t, fmt.Sprintf("every node remembers the token for %s", most), func() bool {
 			for _, left := range d.remembers(t, key) {
 				if left < least || left > most {
 					return false
@@ -118,7 +119,7 @@ func TestTokenMemory(t *testing.T) {
 	}
 	d := doubleOn(t, doubleClients(t, 3), Options{TokenMemory: 10 * time.Minute})
 	for i := range 2 { // the second one with a token that is proposed, most likely
-		hold, _ := redistest.Granted(t, d, redistest.Request(fmt.Sprint(i)))
+		hold, _ := backendtest.Granted(t, d, redistest.Request(fmt.Sprint(i)))
 		within(d, hold.Key, 9*time.Minute, 10*time.Minute)
 		for _, c := range d.clients {
 			require.NoError(t, c.PExpire(t.Context(), d.accepted(hold.Key), time.Hour).Err())
@@ -128,7 +129,7 @@ func TestTokenMemory(t *testing.T) {
 		within(d, hold.Key, 9*time.Minute, 10*time.Minute)
 	}
 	d.longestDelay = time.Hour // another Locker has had longer leases there
-	hold, _ := redistest.Granted(t, d, redistest.Request("longer"))
+	hold, _ := backendtest.Granted(t, d, redistest.Request("longer"))
 	within(d, hold.Key, 119*time.Minute, 2*time.Hour)
 
 	for _, c := range []struct{ memory, delay, ttl time.Duration }{
@@ -156,15 +157,15 @@ func TestTokensAfterALossOfData(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 3), Options{})
 	d.nodes[2].down()
-	hold, first := redistest.Granted(t, d, redistest.Request("k"))
+	hold, first := backendtest.Granted(t, d, redistest.Request("k"))
 	require.NoError(t, d.Release(t.Context(), hold))
 	d.nodes[2].up()
 	require.NoError(t, d.clients[1].Del(t.Context(), d.accepted("k"), d.record("k")).Err())
 	d.nodes[0].down()
-	redistest.Eventually(t, "the clocks have passed the token, for which the restart delay is long enough", func() bool {
+	backendtest.Eventually(t, "the clocks have passed the token, for which the restart delay is long enough", func() bool {
 		return nodeTime(t, d.clients[1]) > int64(first.Token)
 	})
-	redistest.Eventually(t, "the others grant", func() bool {
+	backendtest.Eventually(t, "the others grant", func() bool {
 		g, err := d.Try(t.Context(), redistest.Request("k"))
 		if err == nil {
 			require.Greater(t, g.Token, first.Token)
@@ -190,8 +191,8 @@ func TestFailedRenewalNamesAll(t *testing.T) {
 			for i := range d.majority.nodes {
 				d.majority.nodes[i].name = fmt.Sprint("node ", i)
 			}
-			hold, _ := redistest.Granted(t, d, redistest.Request("k"))
-			redistest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
+			hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
+			backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
 			c.without(d)
 			d.nodes[2].down()
 			_, err := d.Renew(t.Context(), hold)

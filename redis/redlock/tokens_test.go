@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -35,5 +36,5 @@ func TestTokensRunOut(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrPermanent)
 		require.ErrorContains(t, err, "2^53")
 	}
-	redistest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
+	backendtest.Eventually(t, "the key is free on every node", func() bool { return d.count(t, "k") == 0 })
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestNothingIsPutBackBesideARelease(t *testing.T) {
 	t.Parallel()
 	d := doubleOn(t, doubleClients(t, 5), Options{})
-	hold, _ := redistest.Granted(t, d, redistest.Request("k"))
+	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
 	sent := d.topUps.end(hold.ID)
 	d.releaseAt(0, "k", recordHead+hold.ID.Hex()+"|", d.clock.Now().Add(time.Minute))
 	_, err := d.Renew(t.Context(), hold)
@@ -43,8 +44,8 @@ func TestForgetWaitsForASlowNode(t *testing.T) {
 	servers := nodeSet(t, 3)
 	b := backendOn(t, servers, unhurried(Options{Lock: lock.Options{TTL: time.Minute}}))
 	frozen := redistest.Client(t, servers[2])
-	hold, _ := redistest.Granted(t, b, redistest.Request("f/k"))
-	redistest.Eventually(t, "the third node has the key", func() bool {
+	hold, _ := backendtest.Granted(t, b, redistest.Request("f/k"))
+	backendtest.Eventually(t, "the third node has the key", func() bool {
 		n, err := frozen.Exists(t.Context(), defaultPrefix+"k:f/k").Result()
 		return err == nil && n == 1
 	})
@@ -70,7 +71,7 @@ func TestForgetWithoutAMinority(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
 	b := backendOn(t, servers, unhurried(Options{}))
-	hold, _ := redistest.Granted(t, b, redistest.Request("f/k"))
+	hold, _ := backendtest.Granted(t, b, redistest.Request("f/k"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	servers[2].Kill(t)
 	require.NoError(t, b.(backend.Forgetter).Forget(t.Context(), "f/"))

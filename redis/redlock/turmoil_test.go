@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -62,9 +63,9 @@ func TestSlowNetwork(t *testing.T) {
 	require.NotErrorIs(t, err, lock.ErrHeld)
 	lines[0].Delay(0)
 	lines[1].Delay(0)
-	redistest.Eventually(t, "they vote again", func() bool { return lease.Renew(t.Context()) == nil })
+	backendtest.Eventually(t, "they vote again", func() bool { return lease.Renew(t.Context()) == nil })
 	require.NoError(t, lease.Release(t.Context()))
-	other, err := l.Acquire(redistest.Short(t, time.Minute), "other")
+	other, err := l.Acquire(backendtest.Short(t, time.Minute), "other")
 	require.NoError(t, err)
 	require.NoError(t, other.Release(t.Context()))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -121,7 +122,7 @@ func TestTLS(t *testing.T) {
 			return err
 		}
 		defer b.Close()
-		hold, g := redistest.Granted(t, b, redistest.Brief(redistest.UniqueKey(t), time.Minute))
+		hold, g := backendtest.Granted(t, b, redistest.Brief(backendtest.UniqueKey(t), time.Minute))
 		require.NotZero(t, g.Token)
 		_, err = b.Renew(t.Context(), hold)
 		require.NoError(t, err)
@@ -177,7 +178,7 @@ func TestPermissions(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	require.Empty(t, log.String())
-	hold, g := redistest.Granted(t, b, redistest.Request("k"))
+	hold, g := backendtest.Granted(t, b, redistest.Request("k"))
 	_, err = b.Try(t.Context(), redistest.Request("k"))
 	require.ErrorIs(t, err, backend.ErrHeld)
 	_, err = b.Renew(t.Context(), hold)
@@ -195,7 +196,7 @@ func TestPermissions(t *testing.T) {
 		require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 	}
 	require.NoError(t, b.Release(t.Context(), hold))
-	hold, _ = redistest.Granted(t, b, redistest.Request("k"))
+	hold, _ = backendtest.Granted(t, b, redistest.Request("k"))
 	require.NoError(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", hold.Token))
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrNotHeld)
 	require.NoError(t, b.(backend.Forgetter).Forget(t.Context(), "k"))

@@ -9,6 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -19,7 +20,7 @@ func Crowded(t *testing.T, s *servertest.Server, admin *sql.DB, pools []*sql.DB,
 	others := UserPool(t, s, "")
 	pools = append(pools, admin, others)
 	var taken []*sql.Conn
-	Eventually(t, "all places are taken, none of them by a connection that was closed just now", func() bool {
+	backendtest.Eventually(t, "all places are taken, none of them by a connection that was closed just now", func() bool {
 		c, err := others.Conn(t.Context())
 		if err == nil {
 			taken = append(taken, c)

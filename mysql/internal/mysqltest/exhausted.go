@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 )
 
 // Exhausted acquires from a backend in virtual time whose pool has no free connection. That
@@ -25,7 +26,7 @@ func Exhausted(t *testing.T, open func(t *testing.T) backend.Backend) {
 			"TryAcquire": l.TryAcquire, "Acquire": l.Acquire,
 		} {
 			for limit := 50 * time.Millisecond; limit < time.Minute; limit *= 2 {
-				_, err := get(Short(t, limit), "k")
+				_, err := get(backendtest.Short(t, limit), "k")
 				require.ErrorIs(t, err, lock.ErrUnavailable, "%s, %s", what, limit)
 				require.NotErrorIs(t, err, lock.ErrOutcomeUnknown, "%s, %s", what, limit)
 				require.ErrorContains(t, err, "make the pool larger", "%s, %s", what, limit)

@@ -20,6 +20,21 @@ type WireFault struct {
 	Own     bool // the connector is ours
 }
 
+// Wire is a proxy before a server with the fault that a test meets there.
+type Wire struct {
+	Proxy *servertest.TCPProxy
+	Fault WireFault
+}
+
+// Lose loses the next request with the text, or its answer.
+func (w Wire) Lose(text string) { w.Fault.Lose(w.Proxy, text) }
+
+// Until is the context of the request that is lost.
+func (w Wire) Until(t *testing.T) context.Context {
+	t.Helper()
+	return w.Fault.until(t, w.Proxy)
+}
+
 // WireFaults are all faults, with both connectors.
 func WireFaults() map[string]WireFault {
 	drop := func(p *servertest.TCPProxy, text string) { p.DropReplies(1, text) }
@@ -34,9 +49,9 @@ func WireFaults() map[string]WireFault {
 	return all
 }
 
-// Until is a context for the request that is lost: where nothing else ends the wait for
+// until is a context for the request that is lost: where nothing else ends the wait for
 // its answer, it is given up when the proxy has lost that.
-func (f WireFault) Until(t *testing.T, p *servertest.TCPProxy) context.Context {
+func (f WireFault) until(t *testing.T, p *servertest.TCPProxy) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	if !f.Silent {

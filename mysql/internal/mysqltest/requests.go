@@ -2,8 +2,6 @@ package mysqltest
 
 import (
 	"context"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,13 +15,6 @@ import (
 // any step of a test takes.
 const TTL = 5 * time.Minute
 
-var keys atomic.Int64
-
-// UniqueKey is a key that no other test uses.
-func UniqueKey(t testing.TB) string {
-	return fmt.Sprintf("%s/%d/%s", t.Name(), keys.Add(1), backend.NewID().Hex()[:8])
-}
-
 // Request is one for the key, by an acquisition of its own.
 func Request(key string) backend.Request {
 	return backend.Request{Key: key, ID: backend.NewID(), TTL: TTL}
@@ -32,16 +23,6 @@ func Request(key string) backend.Request {
 // OwnedRequest is Request with an owner and a TTL.
 func OwnedRequest(key, owner string, ttl time.Duration) backend.Request {
 	return backend.Request{Key: key, ID: backend.NewID(), Owner: owner, TTL: ttl}
-}
-
-// Granted asks for the hold and requires it.
-func Granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold, backend.Grant) {
-	t.Helper()
-	g, err := b.Try(t.Context(), req)
-	require.NoError(t, err)
-	hold := backend.HoldOf(req)
-	hold.Token = g.Token
-	return hold, g
 }
 
 // Ended waits for the end of a lease and returns its cause, which tells whether it was

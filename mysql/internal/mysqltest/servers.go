@@ -2,7 +2,6 @@
 package mysqltest
 
 import (
-	"context"
 	"os"
 	"strings"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -68,20 +66,6 @@ func Together[P any](t *testing.T, parts map[string]P, f func(t *testing.T, part
 
 // Patience is for what must come: only what never comes takes longer on a busy machine.
 const Patience = time.Minute
-
-// Short is a context that ends after d.
-func Short(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// Eventually waits for something that has no signal.
-func Eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	require.Eventually(t, ok, Patience, 10*time.Millisecond, what)
-}
 
 // Storm is how long the tests of many goroutines on new keys last: longer where
 // LOCK_TEST_LONG is set, and as long as LOCK_TEST_STORM says.

@@ -3,15 +3,14 @@ package mysqltest
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 )
 
 // Exec executes a statement and requires it.
@@ -32,7 +31,7 @@ func Number(t testing.TB, db *sql.DB, query string, args ...any) int {
 // WaitsForRow returns when a statement of the connection waits for a row.
 func WaitsForRow(t testing.TB, admin *sql.DB, connection int) {
 	t.Helper()
-	Eventually(t, "the statement waits for a row", func() bool {
+	backendtest.Eventually(t, "the statement waits for a row", func() bool {
 		return Number(t, admin, "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = ? AND trx_state = 'LOCK WAIT'", connection) == 1
 	})
 }
@@ -40,7 +39,7 @@ func WaitsForRow(t testing.TB, admin *sql.DB, connection int) {
 // UnderWay returns when the server carries out a statement that begins with the text.
 func UnderWay(t testing.TB, admin *sql.DB, text string) {
 	t.Helper()
-	Eventually(t, "the statement is under way", func() bool {
+	backendtest.Eventually(t, "the statement is under way", func() bool {
 		return Number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()", text+"%") == 1
 	})
 }
@@ -54,7 +53,7 @@ func Deadlocks(t testing.TB, admin *sql.DB) int {
 // OwnTable is the name of a table for this test alone, which is dropped at its end.
 func OwnTable(t testing.TB, db *sql.DB) string {
 	t.Helper()
-	name := fmt.Sprintf("t%d_%s", keys.Add(1), backend.NewID().Hex()[:8])
+	name := "t_" + backend.NewID().Hex()
 	t.Cleanup(func() {
 		_, err := db.ExecContext(context.Background(), "DROP TABLE IF EXISTS "+name)
 		require.NoError(t, err)
@@ -65,7 +64,7 @@ func OwnTable(t testing.TB, db *sql.DB) string {
 // WorkTable makes a table for the work of one test and returns its name.
 func WorkTable(t testing.TB, db *sql.DB) string {
 	t.Helper()
-	name := fmt.Sprintf("work_%d_%d", time.Now().UnixNano(), keys.Add(1))
+	name := "work_" + backend.NewID().Hex()
 	Exec(t, db, "CREATE TABLE "+name+" (id INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
 	Exec(t, db, "INSERT INTO "+name+" VALUES (1, 0), (2, 0)")
 	t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+name) })

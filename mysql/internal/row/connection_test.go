@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -28,7 +29,7 @@ func TestRowLostWithItsConnection(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		admin := mysqltest.AdminPool(t, s)
 		a, b := lockerOn(t, s, Options{}, lock.Options{}), lockerOn(t, s, Options{}, lock.Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := a.TryAcquire(t.Context(), key, lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		mysqltest.Exec(t, admin, fmt.Sprintf("KILL CONNECTION %d", connectionOf(t, admin, key)))
@@ -37,7 +38,7 @@ func TestRowLostWithItsConnection(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, other.Release(t.Context()))
 		}
-		next, err := b.Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+		next, err := b.Acquire(backendtest.Short(t, mysqltest.Patience), key)
 		require.NoError(t, err)
 		assert.Greater(t, next.Token(), lease.Token())
 		assert.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrSessionLost, "a heartbeat has noticed, and not the deadline")
@@ -51,7 +52,7 @@ func TestRowSurvivesKillQuery(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		admin := mysqltest.AdminPool(t, s)
 		a, b := lockerOn(t, s, Options{}, lock.Options{}), lockerOn(t, s, Options{}, lock.Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := a.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		kill := fmt.Sprintf("KILL QUERY %d", connectionOf(t, admin, key))
@@ -93,8 +94,8 @@ func TestRowCancelledWaitLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, made.Close()) })
 		other := made
-		key := mysqltest.UniqueKey(t)
-		hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 		confirmed := 0
 		for range 5 {
 			req := mysqltest.Request(key)
@@ -106,7 +107,7 @@ func TestRowCancelledWaitLeavesNothing(t *testing.T) {
 				_, err := ticket.Wait(ctx)
 				done <- err
 			}()
-			mysqltest.Eventually(t, "the wait is on the server", func() bool { return statementsOn(t, admin, key) == 1 })
+			backendtest.Eventually(t, "the wait is on the server", func() bool { return statementsOn(t, admin, key) == 1 })
 			sent := c.during(func() {
 				cancel()
 				require.ErrorIs(t, <-done, context.Canceled)
@@ -120,7 +121,7 @@ func TestRowCancelledWaitLeavesNothing(t *testing.T) {
 		}
 		require.NotZero(t, confirmed)
 		require.NoError(t, b.Release(t.Context(), hold))
-		next, ng := mysqltest.Granted(t, b, mysqltest.Request(key))
+		next, ng := backendtest.Granted(t, b, mysqltest.Request(key))
 		assert.Greater(t, ng.Token, g.Token)
 		require.NoError(t, b.Release(t.Context(), next))
 	})
@@ -130,8 +131,8 @@ func TestRowCancelledWaitLeavesNothing(t *testing.T) {
 func TestRowWaitOutlastsLockWaitTimeout(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 		req := mysqltest.Request(key)
 		ticket, err := b.Enqueue(t.Context(), req)
 		require.NoError(t, err)
@@ -168,8 +169,8 @@ func TestRowFailuresLeaveNothing(t *testing.T) {
 		return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER NOT IN ('root', 'system user', 'event_scheduler')")
 	}
 	holder := backendOn(t, s, Options{})
-	key := mysqltest.UniqueKey(t)
-	hold, _ := mysqltest.Granted(t, holder, mysqltest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, holder, mysqltest.Request(key))
 	before := threads()
 	l, err := newLocker(t.Context(), mysqltest.Connector(t, s, nil), Options{PoolSize: 4, ControlPoolSize: 1}, lock.Options{})
 	require.NoError(t, err)
@@ -191,15 +192,15 @@ func TestRowFailuresLeaveNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	mysqltest.Eventually(t, "the places of the pool are free", func() bool { return len(b.sessions.slots) == 0 })
-	mysqltest.Eventually(t, "no hold is left", func() bool {
+	backendtest.Eventually(t, "the places of the pool are free", func() bool { return len(b.sessions.slots) == 0 })
+	backendtest.Eventually(t, "no hold is left", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.holds) == 0
 	})
-	mysqltest.Eventually(t, "no thread waits", func() bool { return statementsOn(t, admin, key) == 0 })
+	backendtest.Eventually(t, "no thread waits", func() bool { return statementsOn(t, admin, key) == 0 })
 	require.NoError(t, l.Close())
-	mysqltest.Eventually(t, "the threads are gone", func() bool { return threads() <= before })
+	backendtest.Eventually(t, "the threads are gone", func() bool { return threads() <= before })
 	require.NoError(t, holder.Release(t.Context(), hold))
 }
 
@@ -208,7 +209,7 @@ func TestRowFailuresLeaveNothing(t *testing.T) {
 func TestRowPoolTooSmall(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		l := lockerOn(t, s, Options{PoolSize: 2}, lock.Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		first, err := l.Acquire(t.Context(), key+"/1")
 		require.NoError(t, err)
 		second, err := l.TryAcquire(t.Context(), key+"/2")
@@ -216,19 +217,19 @@ func TestRowPoolTooSmall(t *testing.T) {
 		for name, acquire := range map[string]func(context.Context, string, ...lock.Option) (lock.Lease, error){
 			"Acquire": l.Acquire, "TryAcquire": l.TryAcquire,
 		} {
-			_, err = acquire(mysqltest.Short(t, 300*time.Millisecond), key+"/3")
+			_, err = acquire(backendtest.Short(t, 300*time.Millisecond), key+"/3")
 			require.ErrorIs(t, err, context.DeadlineExceeded, name)
 		}
 		got := make(chan error, 1)
 		go func() {
-			lease, err := l.Acquire(mysqltest.Short(t, mysqltest.Patience), key+"/4")
+			lease, err := l.Acquire(backendtest.Short(t, mysqltest.Patience), key+"/4")
 			if err == nil {
 				err = lease.Release(t.Context())
 			}
 			got <- err
 		}()
 		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
-		mysqltest.Eventually(t, "it has been asked for", func() bool {
+		backendtest.Eventually(t, "it has been asked for", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			for _, h := range b.holds {
@@ -258,11 +259,11 @@ func TestRowSessionVariables(t *testing.T) {
 		b, err := New(t.Context(), connector, Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		for _, ttl := range []time.Duration{2 * time.Minute, 5 * time.Minute, 5 * time.Minute, time.Minute} {
 			req := mysqltest.Request(key)
 			req.TTL = ttl
-			hold, g := mysqltest.Granted(t, b, req)
+			hold, g := backendtest.Granted(t, b, req)
 			connection := connectionOf(t, admin, key)
 			h := b.find(hold)
 			var wait, autocommit int
@@ -284,22 +285,22 @@ func TestRowSessionVariables(t *testing.T) {
 func TestRowIdleSessionsEnd(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		req := func() backend.Request {
 			return backend.Request{Key: key, ID: backend.NewID(), TTL: 3 * time.Second}
 		}
-		hold, _ := mysqltest.Granted(t, b, req())
+		hold, _ := backendtest.Granted(t, b, req())
 		first := b.find(hold).s
 		require.NoError(t, b.Release(t.Context(), hold))
-		hold, _ = mysqltest.Granted(t, b, req())
+		hold, _ = backendtest.Granted(t, b, req())
 		assert.Same(t, first, b.find(hold).s)
 		require.NoError(t, b.Release(t.Context(), hold))
 		admin := mysqltest.AdminPool(t, s)
-		mysqltest.Eventually(t, "the server has closed it", func() bool {
+		backendtest.Eventually(t, "the server has closed it", func() bool {
 			return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = ?", first.id) == 0
 		})
 		first.used = b.clock.Now() // as if it had been used just now
-		hold, _ = mysqltest.Granted(t, b, req())
+		hold, _ = backendtest.Granted(t, b, req())
 		assert.NotSame(t, first, b.find(hold).s)
 		require.NoError(t, b.Release(t.Context(), hold))
 	})
@@ -310,7 +311,7 @@ func TestRowIdleSessionsEnd(t *testing.T) {
 func TestRowNewKeys(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		lockers := []lock.Locker{lockerOn(t, s, Options{}, lock.Options{}), lockerOn(t, s, Options{}, lock.Options{})}
-		base := mysqltest.UniqueKey(t)
+		base := backendtest.UniqueKey(t)
 		admin := mysqltest.AdminPool(t, s)
 		before := mysqltest.Deadlocks(t, admin)
 		var grants atomic.Int64
@@ -319,7 +320,7 @@ func TestRowNewKeys(t *testing.T) {
 		for i := range 50 {
 			wg.Go(func() {
 				for n := 0; time.Now().Before(end); n++ {
-					lease, err := lockers[i%2].Acquire(mysqltest.Short(t, mysqltest.Patience), fmt.Sprintf("%s/%d/%d", base, i/2, n))
+					lease, err := lockers[i%2].Acquire(backendtest.Short(t, mysqltest.Patience), fmt.Sprintf("%s/%d/%d", base, i/2, n))
 					if !assert.NoError(t, err) {
 						return
 					}
@@ -341,12 +342,12 @@ func TestRowGrantBesideCancel(t *testing.T) {
 		b, err := New(t.Context(), &closingConnector{mysqltest.Connector(t, s, nil), cancel}, Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
-		req := mysqltest.Request(mysqltest.UniqueKey(t))
+		req := mysqltest.Request(backendtest.UniqueKey(t))
 		_, err = b.Try(ctx, req)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
 		other := backendOn(t, s, Options{})
-		mysqltest.Eventually(t, "the key is free", func() bool {
+		backendtest.Eventually(t, "the key is free", func() bool {
 			again := mysqltest.Request(req.Key)
 			_, err := other.Try(t.Context(), again)
 			return err == nil && other.Release(t.Context(), backend.HoldOf(again)) == nil
@@ -360,7 +361,7 @@ func TestRowGrantBesideCancel(t *testing.T) {
 func TestRowReadTimeoutTooShort(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		holder := backendOn(t, s, Options{})
-		hold, _ := mysqltest.Granted(t, holder, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, holder, mysqltest.Request(backendtest.UniqueKey(t)))
 		var armed atomic.Bool
 		b, err := New(t.Context(), mysqltest.Connector(t, s, func(c *mysql.Config) {
 			c.ReadTimeout = 300 * time.Millisecond

@@ -14,6 +14,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -35,13 +36,13 @@ func onBothInTx(t *testing.T, f func(t *testing.T, x *inTx)) {
 		admin := mysqltest.AdminPool(t, s)
 		observer, renewed := mysqltest.Renewals()
 		l := lockerOn(t, s, Options{}, lock.Options{Observer: observer})
-		f(t, &inTx{t: t, admin: admin, l: l, key: mysqltest.UniqueKey(t), table: mysqltest.WorkTable(t, admin), renewed: renewed})
+		f(t, &inTx{t: t, admin: admin, l: l, key: backendtest.UniqueKey(t), table: mysqltest.WorkTable(t, admin), renewed: renewed})
 	})
 }
 
 func (x *inTx) lease(ttl time.Duration, opts ...lock.Option) lock.Lease {
 	x.t.Helper()
-	lease, err := x.l.Acquire(mysqltest.Short(x.t, mysqltest.Patience), x.key, append(opts, lock.WithTTL(ttl))...)
+	lease, err := x.l.Acquire(backendtest.Short(x.t, mysqltest.Patience), x.key, append(opts, lock.WithTTL(ttl))...)
 	require.NoError(x.t, err)
 	return lease
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -41,7 +42,7 @@ func TestRowOperatorCutOff(t *testing.T) {
 			operator, err := New(t.Context(), cuttableConnector(t, s, through), Options{})
 			require.NoError(t, err)
 			b, other := backendOn(t, s, Options{}), backendOn(t, s, Options{})
-			hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+			hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 			if c.free {
 				require.NoError(t, b.Release(t.Context(), hold))
 			}
@@ -49,12 +50,12 @@ func TestRowOperatorCutOff(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- c.do(ctx, operator, hold) }()
-			mysqltest.Eventually(t, "its answer is held back", func() bool { return p.Lost() == 1 })
+			backendtest.Eventually(t, "its answer is held back", func() bool { return p.Lost() == 1 })
 			p.Freeze() // nor does the end of its connection reach the server
 			cancel()
 			require.Error(t, <-done)
 			_ = b.Release(t.Context(), hold)
-			mysqltest.Eventually(t, "nobody holds the key", func() bool {
+			backendtest.Eventually(t, "nobody holds the key", func() bool {
 				req := mysqltest.Request(hold.Key)
 				_, err := other.Try(t.Context(), req)
 				return err == nil && other.Release(t.Context(), backend.HoldOf(req)) == nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -23,25 +24,25 @@ func TestRowTokensSurvive(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		admin := mysqltest.AdminPool(t, s)
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		// Ahead of the server's clock, the counter alone has to count.
-		hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+		hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		ahead := g.Token + uint64(time.Hour/time.Microsecond)
 		mysqltest.Exec(t, admin, "UPDATE lock_rows_holders SET token = ? WHERE k = ?", ahead, key)
 		for i := range 3 {
-			hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+			hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 			assert.Equal(t, ahead+uint64(i)+1, g.Token)
 			require.NoError(t, b.ForceRelease(t.Context(), key, g.Token)) // the connection ends
 			assert.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrLost)
 		}
 		mysqltest.Exec(t, admin, "DELETE FROM lock_rows_holders WHERE k = ?", key)
 		mysqltest.Exec(t, admin, "DELETE FROM lock_rows WHERE k = ?", key)
-		hold, again := mysqltest.Granted(t, b, mysqltest.Request(key))
+		hold, again := backendtest.Granted(t, b, mysqltest.Request(key))
 		assert.Greater(t, again.Token, g.Token)
 		require.NoError(t, b.Release(t.Context(), hold))
 		mysqltest.Exec(t, admin, "DELETE FROM lock_rows_holders WHERE k = ?", key)
-		hold, last := mysqltest.Granted(t, b, mysqltest.Request(key))
+		hold, last := backendtest.Granted(t, b, mysqltest.Request(key))
 		assert.Greater(t, last.Token, again.Token)
 		require.NoError(t, b.Release(t.Context(), hold))
 		mysqltest.Exec(t, admin, "UPDATE lock_rows_holders SET token = ? WHERE k = ?", uint64(largestToken), key)
@@ -49,7 +50,7 @@ func TestRowTokensSurvive(t *testing.T) {
 		assert.ErrorIs(t, err, backend.ErrPermanent)
 		assert.ErrorContains(t, err, "2^53")
 		mysqltest.Exec(t, admin, "UPDATE lock_rows_holders SET token = 1 WHERE k = ?", key)
-		hold, _ = mysqltest.Granted(t, b, mysqltest.Request(key)) // the failed try has left nothing
+		hold, _ = backendtest.Granted(t, b, mysqltest.Request(key)) // the failed try has left nothing
 		require.NoError(t, b.Release(t.Context(), hold))
 	})
 }
@@ -59,8 +60,8 @@ func TestRowHeldRowCannotBeDeleted(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		admin := mysqltest.AdminPool(t, s)
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 		conn, err := admin.Conn(t.Context())
 		require.NoError(t, err)
 		defer conn.Close()
@@ -77,11 +78,11 @@ func TestRowHeldRowCannotBeDeleted(t *testing.T) {
 func TestRowRecordOfAnEarlierHold(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, other := backendOn(t, s, Options{}), backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
-		hold, g := mysqltest.Granted(t, b, mysqltest.Request(key+"/1"))
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, b, mysqltest.Request(key+"/1"))
 		session := b.find(hold).s
 		require.NoError(t, b.Release(t.Context(), hold))
-		second, _ := mysqltest.Granted(t, b, mysqltest.Request(key+"/2"))
+		second, _ := backendtest.Granted(t, b, mysqltest.Request(key+"/2"))
 		require.Same(t, session, b.find(second).s)
 		_, err := other.Inspect(t.Context(), key+"/1")
 		assert.ErrorIs(t, err, backend.ErrNotHeld)
@@ -99,8 +100,8 @@ func TestRowForceReleaseNeedsTheRight(t *testing.T) {
 		mysqltest.Exec(t, admin, "CREATE USER IF NOT EXISTS row_stranger@'%' IDENTIFIED BY 'stranger-row'")
 		mysqltest.Exec(t, admin, "GRANT SELECT, INSERT, UPDATE ON mortise.* TO row_stranger@'%'")
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
-		hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 		stranger, err := New(t.Context(), mysqltest.Connector(t, s, func(c *mysql.Config) {
 			c.User, c.Passwd = "row_stranger", "stranger-row"
 		}), Options{})
@@ -227,12 +228,12 @@ func TestRowServerFaults(t *testing.T) {
 func testRowReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
 	admin := mysqltest.AdminPool(t, s)
 	b := backendOn(t, s, Options{})
-	key := mysqltest.UniqueKey(t)
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 	mighty, err := New(t.Context(), mysqltest.Connector(t, s, asAdmin(t, s)), Options{})
 	require.NoError(t, err)
 	defer mighty.Close()
-	other, _ := mysqltest.Granted(t, mighty, mysqltest.Request(key+"/3"))
+	other, _ := backendtest.Granted(t, mighty, mysqltest.Request(key+"/3"))
 	mysqltest.Exec(t, admin, "SET GLOBAL read_only = 1")
 	for b, hold := range map[backend.Backend]backend.Hold{b: hold, mighty: other} {
 		_, err := b.Renew(t.Context(), hold)
@@ -249,7 +250,7 @@ func testRowReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
 		require.ErrorContains(t, err, "primary")
 	}
 	mysqltest.Exec(t, admin, "SET GLOBAL read_only = 0")
-	hold, _ = mysqltest.Granted(t, b, mysqltest.Request(key))
+	hold, _ = backendtest.Granted(t, b, mysqltest.Request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
 }
 
@@ -258,19 +259,19 @@ func testRowReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
 func testRowServerDies(t *testing.T, s, _ *servertest.Server) {
 	mysqltest.Exec(t, mysqltest.AdminPool(t, s), "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
 	a, b := lockerOn(t, s, Options{}, lock.Options{}), lockerOn(t, s, Options{}, lock.Options{})
-	key := mysqltest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	lease, err := a.Acquire(t.Context(), key, lock.WithTTL(2*time.Second))
 	require.NoError(t, err)
 	s.Freeze(t)
 	require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrLost)
 	s.Resume(t)
-	next, err := b.Acquire(mysqltest.Short(t, mysqltest.Patience), key, lock.WithTTL(2*time.Second))
+	next, err := b.Acquire(backendtest.Short(t, mysqltest.Patience), key, lock.WithTTL(2*time.Second))
 	require.NoError(t, err)
 	assert.Greater(t, next.Token(), lease.Token())
 	s.Kill(t)
 	s.Restart(t, true)
 	require.ErrorIs(t, mysqltest.Ended(t, next), lock.ErrLost)
-	last, err := a.Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+	last, err := a.Acquire(backendtest.Short(t, mysqltest.Patience), key)
 	require.NoError(t, err)
 	assert.Greater(t, last.Token(), next.Token())
 	require.NoError(t, last.Release(t.Context()))
@@ -280,7 +281,7 @@ func testRowServerDies(t *testing.T, s, _ *servertest.Server) {
 func TestRowRecordWithoutASession(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, admin := backendOn(t, s, Options{}), mysqltest.AdminPool(t, s)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		mysqltest.Exec(t, admin, b.insertHolder(key))
 		_, err := b.Inspect(t.Context(), key)
 		require.ErrorIs(t, err, backend.ErrNotHeld)
@@ -297,8 +298,8 @@ func testRowTooManyConnections(t *testing.T, s, _ *servertest.Server) {
 	admin := mysqltest.AdminPool(t, s)
 	mysqltest.MakeSmall(t, admin)
 	b := backendOn(t, s, Options{})
-	key := mysqltest.UniqueKey(t)
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 	mysqltest.Crowded(t, s, admin, []*sql.DB{b.control, b.sessions.db}, func(*sql.DB) {
 		_, err := b.Try(t.Context(), mysqltest.Request(key+"/2"))
 		require.ErrorIs(t, err, backend.ErrUnavailable)

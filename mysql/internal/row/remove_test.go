@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -30,9 +31,9 @@ func TestRowForget(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, made.Close()) })
 			b := made
-			prefix := mysqltest.UniqueKey(t) + "/"
+			prefix := backendtest.UniqueKey(t) + "/"
 			manyUsed(t, b, prefix, 2*removeChunk+1)
-			hold, _ := mysqltest.Granted(t, b, mysqltest.Request(prefix+"0007"))
+			hold, _ := backendtest.Granted(t, b, mysqltest.Request(prefix+"0007"))
 			left := func(table string) int {
 				return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM "+table+" WHERE LEFT(k, ?) = ?", len(prefix), []byte(prefix))
 			}
@@ -52,7 +53,7 @@ func TestRowForget(t *testing.T) {
 // manyUsed makes the rows of keys that somebody has used, with four digits after the prefix.
 func manyUsed(t *testing.T, b *Backend, prefix string, n int) {
 	t.Helper()
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(prefix+"0000"))
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(prefix+"0000"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	for table, columns := range map[string]string{b.rows: "k", b.holders: "k,token,connection,session,ttl,since,label,host,pid"} {
 		mysqltest.Numbered(t, b.control, table, columns, hold.Key, prefix, n, "i>0")
@@ -64,11 +65,11 @@ func TestRowForgetBesideOthers(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		opts := Options{Table: "rows_" + backend.NewID().Hex()[:12]}
 		users := backendOn(t, s, opts)
-		prefix := mysqltest.UniqueKey(t) + "/"
+		prefix := backendtest.UniqueKey(t) + "/"
 		before, after := "!"+prefix, "~"+prefix
 		used := func(key string) error {
 			req := mysqltest.Request(key)
-			if _, err := users.Try(mysqltest.Short(t, mysqltest.Patience/2), req); err != nil {
+			if _, err := users.Try(backendtest.Short(t, mysqltest.Patience/2), req); err != nil {
 				return err
 			}
 			return users.Release(t.Context(), backend.HoldOf(req))
@@ -148,16 +149,16 @@ func TestCleanupRows(t *testing.T) {
 		const old = 250 // more than one chunk
 		manyUsed(t, b, "old/", old)
 		for _, key := range []string{"old/0000", "old/0249"} {
-			hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+			hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 			require.NoError(t, b.Release(t.Context(), hold))
 			last[key] = g.Token
 		}
-		held, _ := mysqltest.Granted(t, b, mysqltest.Request("held"))
-		ahead, _ := mysqltest.Granted(t, b, mysqltest.Request("ahead"))
+		held, _ := backendtest.Granted(t, b, mysqltest.Request("held"))
+		ahead, _ := backendtest.Granted(t, b, mysqltest.Request("ahead"))
 		require.NoError(t, b.Release(t.Context(), ahead))
 		mysqltest.Exec(t, admin, "UPDATE "+table+"_holders SET since=since-INTERVAL 2 DAY, token=token-86400000000*2")
 		mysqltest.Exec(t, admin, "UPDATE "+table+"_holders SET token=9000000000000000 WHERE k='ahead'")
-		recent, _ := mysqltest.Granted(t, b, mysqltest.Request("recent"))
+		recent, _ := backendtest.Granted(t, b, mysqltest.Request("recent"))
 		require.NoError(t, b.Release(t.Context(), recent))
 		clean := func(age time.Duration) (int, error) {
 			return Cleanup(t.Context(), mysqltest.Connector(t, s, nil), opts, age)
@@ -176,7 +177,7 @@ func TestCleanupRows(t *testing.T) {
 		_, err = b.Renew(t.Context(), held)
 		require.NoError(t, err)
 		for key := range last {
-			hold, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+			hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
 			require.Greater(t, g.Token, last[key])
 			require.NoError(t, b.Release(t.Context(), hold))
 		}

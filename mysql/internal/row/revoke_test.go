@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -23,7 +24,7 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 		mysqltest.Exec(t, admin, "CREATE USER IF NOT EXISTS row_revoker@'%' IDENTIFIED BY 'revoker-row'")
 		mysqltest.Exec(t, admin, "GRANT SELECT, INSERT, UPDATE ON mortise.* TO row_revoker@'%'")
 		l, b := lockerOn(t, s, Options{}, lock.Options{}), backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		// Long enough for no heartbeat to come before the one that is asked for.
 		lease, err := l.Acquire(t.Context(), key, lock.WithTTL(time.Minute))
 		require.NoError(t, err)
@@ -37,7 +38,7 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrHeld, "the holder does not know yet")
 		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrTakenOver)
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrTakenOver)
-		next, err := l.Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+		next, err := l.Acquire(backendtest.Short(t, mysqltest.Patience), key)
 		require.NoError(t, err)
 		require.ErrorIs(t, b.Revoke(t.Context(), key, lease.Token()), backend.ErrNotHeld)
 		require.NoError(t, next.Renew(t.Context()), "the mark of an earlier hold concerns nobody else")
@@ -49,7 +50,7 @@ func TestRowRevokeByAnotherAccount(t *testing.T) {
 func TestRowForceReleaseIsTold(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		l, b := lockerOn(t, s, Options{}, lock.Options{}), backendOn(t, s, Options{})
-		lease, err := l.Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(6*time.Second))
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrTakenOver)
@@ -65,7 +66,7 @@ func TestRowRevokeDuringTx(t *testing.T) {
 		admin := mysqltest.AdminPool(t, s)
 		table := mysqltest.WorkTable(t, admin)
 		l, b := lockerOn(t, s, Options{}, lock.Options{}), backendOn(t, s, Options{})
-		lease, err := l.Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(6*time.Second))
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		err = InTx(t.Context(), lease, func(ctx context.Context, tx *Tx) error {
 			if _, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 7 WHERE id = 1"); err != nil {
@@ -113,7 +114,7 @@ func TestRowForceReleaseDuringTx(t *testing.T) {
 				return nil
 			},
 		} {
-			lease, err := l.Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+			lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 			require.NoError(t, err)
 			err = InTx(t.Context(), lease, func(ctx context.Context, tx *Tx) error {
 				require.NoError(t, update(ctx, tx, "0"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -40,7 +41,7 @@ func olderRowTables(t *testing.T, s *servertest.Server, without ...string) strin
 func nextTokenIn(t *testing.T, s *servertest.Server, table string) uint64 {
 	t.Helper()
 	b := backendOn(t, s, Options{Table: table, NoCreate: true})
-	hold, g := mysqltest.Granted(t, b, mysqltest.Request("k"))
+	hold, g := backendtest.Granted(t, b, mysqltest.Request("k"))
 	_, err := b.Renew(t.Context(), hold)
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
@@ -110,7 +111,7 @@ func TestRowTablesInUse(t *testing.T) {
 		defer func() { _ = tx.Rollback() }()
 		_, err = tx.Exec("UPDATE " + table + "_holders SET pid = 1")
 		require.NoError(t, err)
-		_, err = newLocker(mysqltest.Short(t, mysqltest.Patience), mysqltest.Connector(t, s, nil), Options{Table: table}, lock.Options{})
+		_, err = newLocker(backendtest.Short(t, mysqltest.Patience), mysqltest.Connector(t, s, nil), Options{Table: table}, lock.Options{})
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		require.Contains(t, err.Error(), "ALTER TABLE")
 		require.NotErrorIs(t, err, context.DeadlineExceeded, "it was given up, and not cut off")

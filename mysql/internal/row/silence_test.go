@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -25,7 +26,7 @@ func TestRowSilenceIsNotHeld(t *testing.T) {
 				l, err := newLocker(t.Context(), cuttableConnector(t, s, through), Options{PoolSize: 64}, lock.Options{})
 				require.NoError(t, err)
 				t.Cleanup(func() { _ = l.Close() })
-				key := mysqltest.UniqueKey(t)
+				key := backendtest.UniqueKey(t)
 				if used {
 					lease, err := l.TryAcquire(t.Context(), key)
 					require.NoError(t, err)
@@ -36,7 +37,7 @@ func TestRowSilenceIsNotHeld(t *testing.T) {
 				for what, get := range map[string]func(context.Context, string, ...lock.Option) (lock.Lease, error){
 					"Acquire": l.Acquire, "TryAcquire": l.TryAcquire,
 				} {
-					_, err := get(mysqltest.Short(t, 300*time.Millisecond), key)
+					_, err := get(backendtest.Short(t, 300*time.Millisecond), key)
 					require.ErrorIs(t, err, context.DeadlineExceeded, what)
 					assert.NotErrorIs(t, err, lock.ErrHeld, what)
 					assert.True(t, errors.Is(err, lock.ErrOutcomeUnknown) || errors.Is(err, lock.ErrUnavailable), "%s: %v", what, err)

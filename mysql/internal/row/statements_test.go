@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -24,7 +25,7 @@ func TestRowStatements(t *testing.T) {
 		l, err := newLocker(t.Context(), c, Options{}, lock.Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		pair := func(acquire func(context.Context, string, ...lock.Option) (lock.Lease, error), key string) []string {
 			return c.during(func() {
 				lease, err := acquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -38,7 +39,7 @@ func testRowSwitchover(t *testing.T, before, after *servertest.Server) {
 		l, err := newLocker(t.Context(), cuttableConnector(t, before, through), Options{}, lock.Options{})
 		require.NoError(t, err)
 		lockerOn(t, after, Options{}, lock.Options{}) // the tables are there too
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		var leases []lock.Lease
 		for _, k := range []string{key, key + "/2"} {
 			lease, err := l.Acquire(t.Context(), k, lock.WithTTL(6*time.Second))
@@ -60,7 +61,7 @@ func testRowSwitchover(t *testing.T, before, after *servertest.Server) {
 			assert.ErrorContains(t, cause, "switchover", what)
 		}
 		if c.moves {
-			next, err := l.Acquire(mysqltest.Short(t, mysqltest.Patience), key, lock.WithTTL(6*time.Second))
+			next, err := l.Acquire(backendtest.Short(t, mysqltest.Patience), key, lock.WithTTL(6*time.Second))
 			require.NoError(t, err, "%s: the address leads to a server that takes writes", what)
 			require.NoError(t, next.Release(t.Context()))
 		}
@@ -76,7 +77,7 @@ func TestRowAddressWithoutAnswer(t *testing.T) {
 		l, err := newLocker(t.Context(), mysqltest.Connector(t, s, through), Options{}, lock.Options{})
 		require.NoError(t, err)
 		defer l.Close()
-		lease, err := l.Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
 		for _, to := range []string{s.Addr(), "127.0.0.1:1"} {

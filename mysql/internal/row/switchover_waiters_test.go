@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -39,7 +40,7 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		}
 		on := lockerOn(t, after, Options{}, lock.Options{})
 		holder, waiter := open(), open()
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		// The holder is told by a renewal, after a third of its TTL. The last look of who
 		// waits is older than a quarter of its own by then, so that it looks again.
 		held, err := holder.Acquire(t.Context(), key, lock.WithTTL(20*time.Second))
@@ -55,7 +56,7 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 			lease, err := waiter.Acquire(t.Context(), key)
 			results <- result{lease, err}
 		}()
-		mysqltest.Eventually(t, "it waits", func() bool { return statementsOn(t, old, key) > 0 })
+		backendtest.Eventually(t, "it waits", func() bool { return statementsOn(t, old, key) > 0 })
 		require.NoError(t, idle.Release(t.Context()))
 		first, err := on.TryAcquire(t.Context(), key) // before who waits can be there
 		require.NoError(t, err, what)
@@ -65,9 +66,9 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		p.LeadTo(after.Addr())
 		assert.ErrorIs(t, mysqltest.Ended(t, held), lock.ErrSessionLost, what)
 		// The row on the old server is free now, or soon.
-		mysqltest.Eventually(t, "it waits on the new server, behind its holder", func() bool { return statementsOn(t, there, key) > 0 })
+		backendtest.Eventually(t, "it waits on the new server, behind its holder", func() bool { return statementsOn(t, there, key) > 0 })
 		require.Empty(t, results, "granted beside the holder on the new primary: %s", what)
-		again, err := waiter.Acquire(mysqltest.Short(t, mysqltest.Patience), key+"/idle")
+		again, err := waiter.Acquire(backendtest.Short(t, mysqltest.Patience), key+"/idle")
 		require.NoError(t, err, what)
 		assert.Equal(t, uint64(mysqltest.Number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key+"/idle")), again.Token(), what)
 		require.NoError(t, again.Release(t.Context()))
@@ -83,7 +84,7 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 	// Who waits learns that the server takes no writes.
 	mysqltest.Exec(t, old, "SET GLOBAL read_only = OFF")
 	holder, waiter := backendOn(t, before, Options{}), backendOn(t, before, Options{})
-	hold, _ := mysqltest.Granted(t, holder, mysqltest.Request(mysqltest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, holder, mysqltest.Request(backendtest.UniqueKey(t)))
 	ticket, err := waiter.Enqueue(t.Context(), mysqltest.Request(hold.Key))
 	require.NoError(t, err)
 	refused := make(chan error, 1)
@@ -91,7 +92,7 @@ func testRowSwitchoverOfWaiters(t *testing.T, before, after *servertest.Server) 
 		_, err := ticket.Wait(t.Context())
 		refused <- err
 	}()
-	mysqltest.Eventually(t, "it waits", func() bool { return statementsOn(t, old, hold.Key) > 0 })
+	backendtest.Eventually(t, "it waits", func() bool { return statementsOn(t, old, hold.Key) > 0 })
 	mysqltest.Exec(t, old, "SET GLOBAL read_only = ON")
 	require.ErrorIs(t, <-refused, backend.ErrUnavailable)
 }
@@ -106,13 +107,13 @@ func testRowIdleSessionIsLeft(t *testing.T, before, after *servertest.Server) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	const ttl = 4 * time.Second
-	key := mysqltest.UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	lease, err := l.Acquire(t.Context(), key, lock.WithTTL(ttl))
 	require.NoError(t, err)
 	require.NoError(t, lease.Release(t.Context()))
 	p.LeadTo(after.Addr())
 	time.Sleep(checkPeriod(ttl) + 100*time.Millisecond)
-	lease, err = l.Acquire(mysqltest.Short(t, mysqltest.Patience), key, lock.WithTTL(ttl))
+	lease, err = l.Acquire(backendtest.Short(t, mysqltest.Patience), key, lock.WithTTL(ttl))
 	require.NoError(t, err)
 	require.Equal(t, uint64(mysqltest.Number(t, there, "SELECT token FROM lock_rows_holders WHERE k = ?", key)), lease.Token())
 	require.NoError(t, lease.Release(t.Context()))
@@ -125,7 +126,7 @@ func testInTxOnReadOnlyServer(t *testing.T, s, _ *servertest.Server) {
 	defer mysqltest.Exec(t, admin, "SET GLOBAL read_only = OFF")
 	table := mysqltest.WorkTable(t, admin)
 	l := lockerOn(t, s, Options{}, lock.Options{})
-	lease, err := l.Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+	lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
 	require.NoError(t, err)
 	err = InTx(t.Context(), lease, func(ctx context.Context, tx *Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 7 WHERE id = 1")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -25,7 +26,7 @@ import (
 // free waits until the key can be taken, and gives it back.
 func (x rowWire) free(t *testing.T, key string) (token uint64) {
 	t.Helper()
-	mysqltest.Eventually(t, "the key is free", func() bool {
+	backendtest.Eventually(t, "the key is free", func() bool {
 		req := mysqltest.Request(key)
 		g, err := x.other.Try(t.Context(), req)
 		token = g.Token
@@ -36,18 +37,9 @@ func (x rowWire) free(t *testing.T, key string) (token uint64) {
 
 // rowWire is a client behind a proxy and another one beside it.
 type rowWire struct {
+	mysqltest.Wire
 	s        *servertest.Server
-	proxy    *servertest.TCPProxy
 	b, other *Backend
-	fault    mysqltest.WireFault
-}
-
-func (x rowWire) lose(text string) { x.fault.Lose(x.proxy, text) }
-
-// until is the context of the request that is lost.
-func (x rowWire) until(t *testing.T) context.Context {
-	t.Helper()
-	return x.fault.Until(t, x.proxy)
 }
 
 // eachRowFault runs a test with each fault, with both connectors, on both servers. The
@@ -63,7 +55,7 @@ func eachRowFault(t *testing.T, f func(t *testing.T, x rowWire)) {
 			b, err := New(t.Context(), connector, Options{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, b.Close()) })
-			f(t, rowWire{s, p, b, backendOn(t, s, Options{}), fault})
+			f(t, rowWire{mysqltest.Wire{Proxy: p, Fault: fault}, s, b, backendOn(t, s, Options{})})
 			require.Equal(t, 1, p.Lost())
 		})
 	})
@@ -77,19 +69,19 @@ func TestRowLostGrant(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			eachRowFault(t, func(t *testing.T, x rowWire) {
-				key := mysqltest.UniqueKey(t)
+				key := backendtest.UniqueKey(t)
 				var before uint64
 				if what != "new row" {
 					before = x.free(t, key)
 				}
 				req := mysqltest.Request(key)
-				x.lose(statement)
-				_, err := x.b.Try(x.until(t), req)
+				x.Lose(statement)
+				_, err := x.b.Try(x.Until(t), req)
 				require.Error(t, err)
 				require.NotErrorIs(t, err, backend.ErrHeld)
 				assert.ErrorIs(t, x.b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
 				assert.Greater(t, x.free(t, key), before)
-				hold, _ := mysqltest.Granted(t, x.b, mysqltest.Request(key))
+				hold, _ := backendtest.Granted(t, x.b, mysqltest.Request(key))
 				require.NoError(t, x.b.Release(t.Context(), hold))
 			})
 		})
@@ -103,14 +95,14 @@ func TestRowLostHeartbeat(t *testing.T) {
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
 		defer l.Close()
-		key := mysqltest.UniqueKey(t)
-		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
+		key := backendtest.UniqueKey(t)
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
-		x.lose("ROLLBACK TO SAVEPOINT")
+		x.Lose("ROLLBACK TO SAVEPOINT")
 		_ = lease.Renew(t.Context())
 		next, err := x.other.Enqueue(t.Context(), mysqltest.Request(key))
 		require.NoError(t, err)
-		g, err := next.Wait(mysqltest.Short(t, mysqltest.Patience))
+		g, err := next.Wait(backendtest.Short(t, mysqltest.Patience))
 		require.NoError(t, err)
 		require.Greater(t, g.Token, lease.Token())
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrLost)
@@ -125,9 +117,9 @@ func TestRowLostHeartbeat(t *testing.T) {
 // it had not been broken before, and so the release says that the hold was lost.
 func TestRowLostRelease(t *testing.T) {
 	eachRowFault(t, func(t *testing.T, x rowWire) {
-		hold, _ := mysqltest.Granted(t, x.b, mysqltest.Request(mysqltest.UniqueKey(t)))
-		x.lose("ROLLBACK")
-		err := x.b.Release(x.until(t), hold)
+		hold, _ := backendtest.Granted(t, x.b, mysqltest.Request(backendtest.UniqueKey(t)))
+		x.Lose("ROLLBACK")
+		err := x.b.Release(x.Until(t), hold)
 		if err != nil && !errors.Is(err, backend.ErrSessionLost) {
 			mysqltest.Unknown(t, err)
 			if err = x.b.Release(t.Context(), hold); err != nil {
@@ -150,7 +142,7 @@ func TestRowLostCommit(t *testing.T) {
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
 		defer l.Close()
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		err = InTx(t.Context(), lease, func(ctx context.Context, tx *Tx) error {
@@ -159,17 +151,17 @@ func TestRowLostCommit(t *testing.T) {
 					return err
 				}
 			}
-			x.lose("COMMIT")
+			x.Lose("COMMIT")
 			return nil
 		})
 		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 		x.free(t, key)
 		want := 0
-		if x.fault.Applied {
+		if x.Fault.Applied {
 			want = 2
 		}
 		require.Equal(t, want, mysqltest.Number(t, admin, "SELECT SUM(n) FROM "+table))
-		if err := lease.Release(t.Context()); err != nil || !x.fault.Silent { // one that was not confirmed is repeated
+		if err := lease.Release(t.Context()); err != nil || !x.Fault.Silent { // one that was not confirmed is repeated
 			require.ErrorIs(t, err, lock.ErrNotHeld)
 		}
 	})
@@ -183,12 +175,12 @@ func TestRowLostCheckBeforeCommit(t *testing.T) {
 		l, err := lock.New(x.b, nil)
 		require.NoError(t, err)
 		defer l.Close()
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		err = InTx(t.Context(), lease, func(ctx context.Context, tx *Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n = 1")
-			x.lose("RELEASE SAVEPOINT")
+			x.Lose("RELEASE SAVEPOINT")
 			return err
 		})
 		require.ErrorIs(t, err, lock.ErrLost)
@@ -207,7 +199,7 @@ func TestRowSilenceBeforeCommit(t *testing.T) {
 		defer l.Close()
 		admin := mysqltest.AdminPool(t, s)
 		table := mysqltest.WorkTable(t, admin)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		finished := make(chan error, 1)
@@ -225,7 +217,7 @@ func TestRowSilenceBeforeCommit(t *testing.T) {
 		case <-time.After(mysqltest.Patience):
 			t.Error("the server was waited for")
 		}
-		next, err := lockerOn(t, s, Options{}, lock.Options{}).Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+		next, err := lockerOn(t, s, Options{}, lock.Options{}).Acquire(backendtest.Short(t, mysqltest.Patience), key)
 		require.NoError(t, err)
 		p.Resume()
 		require.Zero(t, mysqltest.Number(t, admin, "SELECT SUM(n) FROM "+table))
@@ -249,7 +241,7 @@ func (l releaseFollowed) Release(ctx context.Context) error {
 // rowTxBegun is a transaction of InTx that has begun, and its lease.
 func rowTxBegun(t *testing.T, s *servertest.Server) (lock.Lease, *Tx) {
 	t.Helper()
-	lease, err := lockerOn(t, s, Options{}, lock.Options{}).TryAcquire(t.Context(), mysqltest.UniqueKey(t))
+	lease, err := lockerOn(t, s, Options{}, lock.Options{}).TryAcquire(t.Context(), backendtest.UniqueKey(t))
 	require.NoError(t, err)
 	b, h, err := holdOf(lease)
 	require.NoError(t, err)
@@ -271,7 +263,7 @@ func TestRowTxEndsWithItsRelease(t *testing.T) {
 			case <-time.After(mysqltest.Patience):
 				t.Error("the clean-up was waited for")
 			}
-			_, err := tx.ExecContext(mysqltest.Short(t, mysqltest.Patience), "SELECT 1")
+			_, err := tx.ExecContext(backendtest.Short(t, mysqltest.Patience), "SELECT 1")
 			require.ErrorIs(t, err, sql.ErrTxDone)
 			tx.h.leave()
 		}
@@ -305,7 +297,7 @@ func TestRowSilenceInTheMiddleOfRows(t *testing.T) {
 		require.NoError(t, err)
 		defer l.Close()
 		table := mysqltest.WorkTable(t, mysqltest.AdminPool(t, s))
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		finished := make(chan error, 1)
 		go func() {
@@ -370,7 +362,7 @@ func TestRowPartition(t *testing.T) {
 		l, err := newLocker(t.Context(), mysqltest.Connector(t, s, through), Options{}, lock.Options{})
 		require.NoError(t, err)
 		other := lockerOn(t, s, Options{}, lock.Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		// The first time makes the connection and the row, which may take a slow disk
 		// longer than an answer under the short TTL may take.
 		first, err := l.Acquire(t.Context(), key)
@@ -379,7 +371,7 @@ func TestRowPartition(t *testing.T) {
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(4*time.Second))
 		require.NoError(t, err)
 		p.Freeze()
-		next, err := other.Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+		next, err := other.Acquire(backendtest.Short(t, mysqltest.Patience), key)
 		require.NoError(t, err)
 		require.Error(t, lease.Context().Err(), "the lease is over before the next one is granted")
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrExpired)
@@ -402,14 +394,14 @@ func TestRowLateToken(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, a.Close()) })
 		b := backendOn(t, s, Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		late.armed.Store(true)
 		_, err = a.Try(t.Context(), mysqltest.Request(key))
 		require.Error(t, err)
 		statement := <-late.held
 		var hold backend.Hold
 		var g backend.Grant
-		mysqltest.Eventually(t, "the key is free", func() bool {
+		backendtest.Eventually(t, "the key is free", func() bool {
 			req := mysqltest.Request(key)
 			g, err = b.Try(t.Context(), req)
 			hold = backend.HoldOf(req)
@@ -436,7 +428,7 @@ func TestRowDeadlockIsNotSeen(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, b.Close()) })
 				refusing.left.Store(2)
-				hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+				hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 				require.Zero(t, refusing.left.Load(), "%d to %s", code, statement)
 				require.NoError(t, b.Release(t.Context(), hold))
 			}
@@ -446,7 +438,7 @@ func TestRowDeadlockIsNotSeen(t *testing.T) {
 		b, err := New(t.Context(), mysqltest.ConnectorWith(t, s, "innodb_lock_wait_timeout=1"), Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		require.NoError(t, b.Release(t.Context(), hold))
 		tx, err := admin.Begin()
 		require.NoError(t, err)
@@ -455,7 +447,7 @@ func TestRowDeadlockIsNotSeen(t *testing.T) {
 		require.NoError(t, err)
 		begun := time.Now()
 		time.AfterFunc(1500*time.Millisecond, func() { _ = tx.Rollback() })
-		hold, _ = mysqltest.Granted(t, b, mysqltest.Request(hold.Key))
+		hold, _ = backendtest.Granted(t, b, mysqltest.Request(hold.Key))
 		require.Greater(t, time.Since(begun), time.Second)
 		require.NoError(t, b.Release(t.Context(), hold))
 	})
@@ -528,7 +520,7 @@ func TestRowSwappedConnection(t *testing.T) {
 		c := &swappingConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
 		l, err := newLocker(t.Context(), c, Options{}, lock.Options{})
 		require.NoError(t, err)
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		c.swap.Store(true)
 		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrLost)
@@ -597,13 +589,13 @@ func TestRowSessionsOfUsers(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, b.Close()) })
 				strange := b
-				key := mysqltest.UniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
+				key := backendtest.UniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
 				var last uint64
 				for i, c := range []*Backend{strange, plain, strange} {
 					other := []*Backend{plain, strange, plain}[i]
 					req := mysqltest.Request(key)
 					req.Holder = backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
-					hold, g := mysqltest.Granted(t, c, req)
+					hold, g := backendtest.Granted(t, c, req)
 					require.Greater(t, g.Token, last)
 					last = g.Token
 					require.EqualValues(t, last, mysqltest.Number(t, admin, "SELECT token FROM lock_rows_holders WHERE k = x'"+strings.Trim(literal(key), "x'")+"'"), "the token is committed")
@@ -617,7 +609,7 @@ func TestRowSessionsOfUsers(t *testing.T) {
 					_, err = c.Renew(t.Context(), hold)
 					require.NoError(t, err)
 					require.NoError(t, c.Release(t.Context(), hold))
-					hold, g = mysqltest.Granted(t, c, mysqltest.Request(key))
+					hold, g = backendtest.Granted(t, c, mysqltest.Request(key))
 					require.Greater(t, g.Token, last)
 					last = g.Token
 					require.NoError(t, other.ForceRelease(t.Context(), key, last))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -29,7 +30,7 @@ func manyHolds(t *testing.T, b *Backend, n, among int) []backend.Hold {
 	var holds []backend.Hold
 	step := among / n
 	for i := range n {
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(fmt.Sprintf("k%04d", i*step)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(fmt.Sprintf("k%04d", i*step)))
 		holds = append(holds, hold)
 	}
 	mysqltest.Numbered(t, b.db, b.table, columns, holds[0].Key, "k", among, fmt.Sprintf("(i %% %d<>0 OR i>=%d)", step, n*step))
@@ -106,12 +107,12 @@ func TestBatchBesideALockedRow(t *testing.T) {
 		admin := mysqltest.AdminPool(t, s)
 		holds := manyHolds(t, b, 20, 40)
 		locked := 7
-		pair, _ := mysqltest.Granted(t, b, mysqltest.OwnedRequest("pair", "o", mysqltest.TTL))
-		mysqltest.Granted(t, b, mysqltest.OwnedRequest("pair", "o", mysqltest.TTL))
+		pair, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest("pair", "o", mysqltest.TTL))
+		backendtest.Granted(t, b, mysqltest.OwnedRequest("pair", "o", mysqltest.TTL))
 		onLockedRow(t, db, b.table, holds[locked].Key, func() {
 			onLockedRow(t, db, b.table, pair.Key, func() {
 				all := append(holds[:len(holds):len(holds)], pair)
-				for i, r := range b.RenewBatch(mysqltest.Short(t, mysqltest.Patience/2), all) {
+				for i, r := range b.RenewBatch(backendtest.Short(t, mysqltest.Patience/2), all) {
 					if i == locked || i == len(holds) {
 						require.ErrorIs(t, r.Err, backend.ErrUnavailable)
 						require.ErrorContains(t, r.Err, "locked")
@@ -121,11 +122,11 @@ func TestBatchBesideALockedRow(t *testing.T) {
 					require.NotZero(t, r.Validity.For, i)
 				}
 				for _, hold := range []backend.Hold{holds[locked], pair} {
-					_, err := b.Renew(mysqltest.Short(t, mysqltest.Patience/2), hold)
+					_, err := b.Renew(backendtest.Short(t, mysqltest.Patience/2), hold)
 					require.ErrorIs(t, err, backend.ErrUnavailable, "it waits for nobody")
 					require.NotErrorIs(t, err, context.DeadlineExceeded)
 				}
-				mysqltest.Eventually(t, "no statement waits on the server", func() bool {
+				backendtest.Eventually(t, "no statement waits on the server", func() bool {
 					return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE ?", "UPDATE%"+b.name+"%") == 0
 				})
 			})
@@ -192,10 +193,10 @@ func TestBatchBesideAGuardedWriteElsewhere(t *testing.T) {
 		lease, err := lockerOf(t, tableOn(t, db, opts), lock.Options{}).Acquire(t.Context(), "k0030-written", lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, Guarded(t.Context(), lease, func(context.Context, *sql.Tx) error {
-			for i, r := range b.RenewBatch(mysqltest.Short(t, mysqltest.Patience/2), holds) {
+			for i, r := range b.RenewBatch(backendtest.Short(t, mysqltest.Patience/2), holds) {
 				assert.NoError(t, r.Err, i)
 			}
-			_, err := b.Try(mysqltest.Short(t, mysqltest.Patience/2), mysqltest.Request("k0030-new"))
+			_, err := b.Try(backendtest.Short(t, mysqltest.Patience/2), mysqltest.Request("k0030-new"))
 			assert.NoError(t, err)
 			return nil
 		}))
@@ -207,7 +208,7 @@ func TestBatchBesideAGuardedWriteElsewhere(t *testing.T) {
 // other has ended, as a renewal cannot.
 func TestGuardedWaitsForItsOwnerElsewhere(t *testing.T) {
 	onBothGuarded(t, func(t *testing.T, g *guardedWrite) {
-		ctx := mysqltest.Short(t, mysqltest.Patience)
+		ctx := backendtest.Short(t, mysqltest.Patience)
 		own := []lock.Option{lock.WithOwner("o"), lock.WithTTL(time.Minute)}
 		first, err := g.l.Acquire(ctx, g.key, own...)
 		require.NoError(t, err)

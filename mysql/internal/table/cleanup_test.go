@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -35,9 +36,9 @@ func TestCleanup(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		const old = 450 // more than two transactions
 		manyFree(t, b, old)
-		held, _ := mysqltest.Granted(t, b, mysqltest.Request("held"))
+		held, _ := backendtest.Granted(t, b, mysqltest.Request("held"))
 		age(t, b, "2 DAY")
-		recent, _ := mysqltest.Granted(t, b, mysqltest.Request("recent"))
+		recent, _ := backendtest.Granted(t, b, mysqltest.Request("recent"))
 		require.NoError(t, b.Release(t.Context(), recent))
 
 		n, err := Cleanup(t.Context(), db, opts.Table, 3*24*time.Hour)
@@ -61,10 +62,10 @@ func TestCleanupKeepsTokensRising(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		b := tableOn(t, db, Options{Table: mysqltest.OwnTable(t, db)})
 		const ahead = int64(1) << 52
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request("k"))
 		require.NoError(t, b.Release(t.Context(), hold))
 		mysqltest.Exec(t, db, "UPDATE "+b.table+" SET token=? WHERE lock_key='k'", ahead)
-		last, g := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		last, g := backendtest.Granted(t, b, mysqltest.Request("k"))
 		require.EqualValues(t, ahead+1, g.Token)
 		require.NoError(t, b.Release(t.Context(), last))
 		for range 3 {
@@ -72,12 +73,12 @@ func TestCleanupKeepsTokensRising(t *testing.T) {
 			n, err := b.Cleanup(t.Context(), time.Hour)
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
-			next, g2 := mysqltest.Granted(t, b, mysqltest.Request("k"))
+			next, g2 := backendtest.Granted(t, b, mysqltest.Request("k"))
 			require.Greater(t, g2.Token, g.Token)
 			g = g2
 			require.NoError(t, b.Release(t.Context(), next))
 		}
-		_, other := mysqltest.Granted(t, b, mysqltest.Request("never seen before"))
+		_, other := backendtest.Granted(t, b, mysqltest.Request("never seen before"))
 		require.Greater(t, other.Token, uint64(ahead))
 	})
 }
@@ -131,7 +132,7 @@ func TestCleanupBesideUsers(t *testing.T) {
 // manyFree makes rows of keys that somebody has used.
 func manyFree(t *testing.T, b *Backend, n int) {
 	t.Helper()
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request("old/0000"))
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request("old/0000"))
 	require.NoError(t, b.Release(t.Context(), hold))
 	mysqltest.Numbered(t, b.db, b.table, columns, hold.Key, "old/", n, "i>0")
 }
@@ -157,7 +158,7 @@ func TestCleanupWaitsForNobody(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, Guarded(t.Context(), lease, func(context.Context, *sql.Tx) error {
 			onLockedRow(t, db, b.table, "old/0007", func() {
-				ctx := mysqltest.Short(t, mysqltest.Patience/2)
+				ctx := backendtest.Short(t, mysqltest.Patience/2)
 				n, err := Cleanup(ctx, db, opts.Table, 24*time.Hour)
 				assert.NoError(t, err)
 				assert.Equal(t, old-1, n, "the one that is locked is left")
@@ -193,11 +194,11 @@ func TestCleanupDoesNotWaitForTheFloor(t *testing.T) {
 		for given := time.Second; ; given *= 2 { // a slow server may not come so far in time
 			cleaned := make(chan error, 1)
 			go func() {
-				_, err := b.Cleanup(mysqltest.Short(t, given), time.Hour)
+				_, err := b.Cleanup(backendtest.Short(t, given), time.Hour)
 				cleaned <- err
 			}()
 			for len(cleaned) == 0 {
-				_, err := b.Try(mysqltest.Short(t, mysqltest.Patience/2), mysqltest.Request(mysqltest.UniqueKey(t)))
+				_, err := b.Try(backendtest.Short(t, mysqltest.Patience/2), mysqltest.Request(backendtest.UniqueKey(t)))
 				require.NoError(t, err, "a new key")
 			}
 			err := <-cleaned
@@ -232,10 +233,10 @@ func TestCleanupCutOff(t *testing.T) {
 				_, err := Cleanup(ctx, away, opts.Table, time.Hour)
 				done <- err
 			}()
-			mysqltest.Eventually(t, "the statement has been sent", func() bool { return p.Lost() == 1 })
+			backendtest.Eventually(t, "the statement has been sent", func() bool { return p.Lost() == 1 })
 			p.Freeze()
 			for _, key := range []string{"new", "old/0003"} {
-				_, err = b.Try(mysqltest.Short(t, mysqltest.Patience/2), mysqltest.Request(key))
+				_, err = b.Try(backendtest.Short(t, mysqltest.Patience/2), mysqltest.Request(key))
 				require.NoError(t, err, "%s, cut off at %s", key, at)
 			}
 			cancel()

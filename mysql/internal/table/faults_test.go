@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -21,14 +22,14 @@ func TestLockWaitTimeoutIsNotTheEnd(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		db := mysqltest.UserPool(t, s, "innodb_lock_wait_timeout=1")
 		b := tableOn(t, db, Options{})
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback() }()
 		_, err = tx.ExecContext(t.Context(), "UPDATE locks SET note=note WHERE lock_key=?", []byte(hold.Key))
 		require.NoError(t, err)
 
-		require.ErrorIs(t, b.Release(mysqltest.Short(t, 100*time.Millisecond), hold), context.DeadlineExceeded)
+		require.ErrorIs(t, b.Release(backendtest.Short(t, 100*time.Millisecond), hold), context.DeadlineExceeded)
 		released := make(chan error, 1)
 		start := time.Now()
 		go func() { released <- b.Release(t.Context(), hold) }()
@@ -46,14 +47,14 @@ func TestSessionsOfUsers(t *testing.T) {
 				t.Parallel()
 				strange := tableOn(t, mysqltest.UserPool(t, s, params), Options{})
 				plain, _ := sharedTable(t, s)
-				key := mysqltest.UniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
+				key := backendtest.UniqueKey(t) + "/äöü 漢字 \\ ' \" ` % "
 				holder := backend.Holder{Label: `ü 漢 \ ' "`, Host: "h", PID: 1}
 				var last uint64
 				for i, c := range []*Backend{strange, plain, strange} {
 					other := []*Backend{plain, strange, plain}[i]
 					req := mysqltest.OwnedRequest(key, "owner ü", mysqltest.TTL)
 					req.Holder = holder
-					hold, g := mysqltest.Granted(t, c, req)
+					hold, g := backendtest.Granted(t, c, req)
 					require.Greater(t, g.Token, last)
 					last = g.Token
 					rec, err := other.Inspect(t.Context(), key)
@@ -63,7 +64,7 @@ func TestSessionsOfUsers(t *testing.T) {
 					require.LessOrEqual(t, rec.Remaining, mysqltest.TTL)
 					_, err = other.Try(t.Context(), mysqltest.Request(key))
 					require.ErrorIs(t, err, backend.ErrHeld)
-					second, g2 := mysqltest.Granted(t, other, mysqltest.OwnedRequest(key, "owner ü", mysqltest.TTL))
+					second, g2 := backendtest.Granted(t, other, mysqltest.OwnedRequest(key, "owner ü", mysqltest.TTL))
 					require.Equal(t, 2, g2.Holds)
 					_, err = c.Renew(t.Context(), hold)
 					require.NoError(t, err)
@@ -87,10 +88,10 @@ func TestEmptyPool(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		db.SetMaxOpenConns(1)
 		b := tableOn(t, db, Options{})
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		conn, err := db.Conn(t.Context())
 		require.NoError(t, err)
-		_, err = b.Renew(mysqltest.Short(t, 50*time.Millisecond), hold)
+		_, err = b.Renew(backendtest.Short(t, 50*time.Millisecond), hold)
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "make the pool larger")
@@ -106,12 +107,12 @@ func TestDeadIdleConnections(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		b := tableOn(t, db, Options{})
 		admin := mysqltest.AdminPool(t, s)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		for range 3 {
 			var id int64
 			require.NoError(t, db.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
 			mysqltest.Exec(t, admin, fmt.Sprintf("KILL %d", id))
-			mysqltest.Eventually(t, "the server has closed it", func() bool {
+			backendtest.Eventually(t, "the server has closed it", func() bool {
 				var n int
 				require.NoError(t, admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE id=?", id).Scan(&n))
 				return n == 0
@@ -141,7 +142,7 @@ func testServerDies(t *testing.T, server, _ *servertest.Server) {
 	db := mysqltest.UserPool(t, server, "")
 	b := tableOn(t, db, Options{})
 	require.Contains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
-	hold, g := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+	hold, g := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 	server.Kill(t)
 	_, err := b.Renew(t.Context(), hold)
 	require.Error(t, err)
@@ -152,12 +153,12 @@ func testServerDies(t *testing.T, server, _ *servertest.Server) {
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
 	require.NoError(t, b.Release(t.Context(), hold))
-	_, next := mysqltest.Granted(t, b, mysqltest.Request(hold.Key))
+	_, next := backendtest.Granted(t, b, mysqltest.Request(hold.Key))
 	require.Greater(t, next.Token, g.Token)
 	require.Contains(t, fmtErr(b.Try(t.Context(), mysqltest.Request(hold.Key))), "held")
 
 	server.Freeze(t)
-	_, err = b.Renew(mysqltest.Short(t, 200*time.Millisecond), hold)
+	_, err = b.Renew(backendtest.Short(t, 200*time.Millisecond), hold)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NotErrorIs(t, err, backend.ErrUnavailable, "it may have been applied")
 	server.Resume(t)
@@ -180,19 +181,19 @@ func TestServerForgetsCommits(t *testing.T) {
 		forgotten := false
 		var last uint64
 		for range 10 {
-			hold, g := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+			hold, g := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 			require.Greater(t, g.Token, last)
 			server.Kill(t)
 			server.Restart(t, true)
 			var err error
-			mysqltest.Eventually(t, "the server answers again", func() bool {
+			backendtest.Eventually(t, "the server answers again", func() bool {
 				_, err = b.Renew(t.Context(), hold)
 				return err == nil || errors.Is(err, backend.ErrNotHeld)
 			})
 			if err == nil {
 				require.NoError(t, b.Release(t.Context(), hold))
 			}
-			next, again := mysqltest.Granted(t, b, mysqltest.Request(hold.Key))
+			next, again := backendtest.Granted(t, b, mysqltest.Request(hold.Key))
 			require.Greater(t, again.Token, g.Token)
 			last = again.Token
 			require.NoError(t, b.Release(t.Context(), next))
@@ -210,12 +211,12 @@ func testReadOnlyServer(t *testing.T, server, _ *servertest.Server) {
 	db, admin := mysqltest.UserPool(t, server, ""), mysqltest.AdminPool(t, server)
 	mysqltest.Exec(t, admin, "SET GLOBAL innodb_flush_log_at_trx_commit=2")
 	b := tableOn(t, db, Options{})
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 	mysqltest.Exec(t, admin, "SET GLOBAL read_only=1")
 	_, err := b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "primary")
-	_, err = b.Try(t.Context(), mysqltest.Request(mysqltest.UniqueKey(t)))
+	_, err = b.Try(t.Context(), mysqltest.Request(backendtest.UniqueKey(t)))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorIs(t, b.Release(t.Context(), hold), backend.ErrUnavailable)
 	_, err = New(t.Context(), db, Options{})
@@ -236,12 +237,12 @@ func testReadOnlyServer(t *testing.T, server, _ *servertest.Server) {
 // An account that may write on a read-only server renews and takes nothing there.
 func testMightyAccount(t *testing.T, admin *sql.DB) {
 	b := tableOn(t, admin, Options{})
-	key, other := mysqltest.UniqueKey(t), mysqltest.UniqueKey(t)
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
-	second, _ := mysqltest.Granted(t, b, mysqltest.Request(other))
-	was, _ := mysqltest.Granted(t, b, mysqltest.Request(key+"/freed"))
+	key, other := backendtest.UniqueKey(t), backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
+	second, _ := backendtest.Granted(t, b, mysqltest.Request(other))
+	was, _ := backendtest.Granted(t, b, mysqltest.Request(key+"/freed"))
 	require.NoError(t, b.Release(t.Context(), was))
-	lease, err := lockerOn(t, admin, lock.Options{}).Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithoutRenewal())
+	lease, err := lockerOn(t, admin, lock.Options{}).Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithoutRenewal())
 	require.NoError(t, err)
 	mysqltest.Exec(t, admin, "SET GLOBAL read_only=1")
 	defer mysqltest.Exec(t, admin, "SET GLOBAL read_only=0")
@@ -255,7 +256,7 @@ func testMightyAccount(t *testing.T, admin *sql.DB) {
 	for _, r := range b.RenewBatch(t.Context(), []backend.Hold{hold, second}) {
 		require.ErrorIs(t, r.Err, backend.ErrUnavailable)
 	}
-	for what, k := range map[string]string{"freed lately": key + "/freed", "without a row": mysqltest.UniqueKey(t), "held": other} {
+	for what, k := range map[string]string{"freed lately": key + "/freed", "without a row": backendtest.UniqueKey(t), "held": other} {
 		_, err = b.Try(t.Context(), mysqltest.Request(k))
 		require.ErrorIs(t, err, backend.ErrUnavailable, what)
 	}
@@ -274,7 +275,7 @@ func testGuardedOnReadOnlyServer(t *testing.T, server, _ *servertest.Server) {
 	admin := mysqltest.AdminPool(t, server)
 	defer mysqltest.Exec(t, admin, "SET GLOBAL read_only=0")
 	table := mysqltest.WorkTable(t, admin)
-	lease, err := lockerOn(t, mysqltest.UserPool(t, server, ""), lock.Options{}).Acquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+	lease, err := lockerOn(t, mysqltest.UserPool(t, server, ""), lock.Options{}).Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
 	require.NoError(t, err)
 	err = Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET n=7 WHERE id=1")
@@ -295,8 +296,8 @@ func TestClosedPoolEndsItsHolds(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		db := mysqltest.UserPool(t, s, "")
 		b := tableOn(t, db, Options{})
-		one, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
-		two, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		one, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
+		two, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		require.NoError(t, db.Close())
 		_, err := b.Renew(t.Context(), one)
 		require.ErrorIs(t, err, backend.ErrSessionLost)
@@ -311,8 +312,8 @@ func testTooManyConnections(t *testing.T, s, _ *servertest.Server) {
 	admin := mysqltest.AdminPool(t, s)
 	mysqltest.MakeSmall(t, admin)
 	b := tableOn(t, mysqltest.UserPool(t, s, ""), Options{})
-	key := mysqltest.UniqueKey(t)
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 	mysqltest.Crowded(t, s, admin, []*sql.DB{b.db}, func(others *sql.DB) {
 		another, err := newBackend(others, "")
 		require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -20,7 +21,7 @@ import (
 // the second hold.
 func TestGuardedBesideAnotherHold(t *testing.T) {
 	onBothGuarded(t, func(t *testing.T, g *guardedWrite) {
-		ctx := mysqltest.Short(t, mysqltest.Patience)
+		ctx := backendtest.Short(t, mysqltest.Patience)
 		first, err := g.l.Acquire(ctx, g.key, lock.WithOwner("o"), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		second, err := g.l.Acquire(ctx, g.key, lock.WithOwner("o"), lock.WithTTL(time.Minute))
@@ -28,19 +29,19 @@ func TestGuardedBesideAnotherHold(t *testing.T) {
 		some, co, ok := lock.HoldOf(first)
 		require.True(t, ok)
 		b := some.(*Backend)
-		before, _ := mysqltest.Granted(t, b, mysqltest.OwnedRequest("a"+g.key, "", time.Minute))
-		after, _ := mysqltest.Granted(t, b, mysqltest.OwnedRequest("z"+g.key, "", time.Minute))
+		before, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest("a"+g.key, "", time.Minute))
+		after, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest("z"+g.key, "", time.Minute))
 		require.NoError(t, Guarded(ctx, second, func(ctx context.Context, tx *sql.Tx) error {
-			answers := b.RenewBatch(mysqltest.Short(t, mysqltest.Patience), []backend.Hold{after, co, before})
+			answers := b.RenewBatch(backendtest.Short(t, mysqltest.Patience), []backend.Hold{after, co, before})
 			for i, answer := range answers {
 				assert.NoError(t, answer.Err)
 				assert.Equal(t, i == 1, answer.Validity.For == 0, "what was extended of hold %d: %s", i, answer.Validity.For)
 			}
-			v, err := b.Renew(mysqltest.Short(t, mysqltest.Patience), co)
+			v, err := b.Renew(backendtest.Short(t, mysqltest.Patience), co)
 			assert.NoError(t, err)
 			assert.Zero(t, v.For)
-			assert.NoError(t, b.Release(mysqltest.Short(t, mysqltest.Patience), before))
-			assert.NoError(t, b.Release(mysqltest.Short(t, mysqltest.Patience), after))
+			assert.NoError(t, b.Release(backendtest.Short(t, mysqltest.Patience), before))
+			assert.NoError(t, b.Release(backendtest.Short(t, mysqltest.Patience), after))
 			return add(g.table)(ctx, tx)
 		}))
 		require.Equal(t, 1, g.n())
@@ -57,7 +58,7 @@ func TestGuardedBesideAnotherHold(t *testing.T) {
 // it, would wait for itself: it is told so.
 func TestGuardedReentryFromWithin(t *testing.T) {
 	onBothGuarded(t, func(t *testing.T, g *guardedWrite) {
-		ctx := mysqltest.Short(t, mysqltest.Patience)
+		ctx := backendtest.Short(t, mysqltest.Patience)
 		own := []lock.Option{lock.WithOwner("o"), lock.WithTTL(time.Minute)}
 		first, err := g.l.Acquire(ctx, g.key, own...)
 		require.NoError(t, err)
@@ -95,8 +96,8 @@ func TestGuardedReentryBeside(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		db.SetMaxOpenConns(2)
 		l := lockerOn(t, db, lock.Options{})
-		key := mysqltest.UniqueKey(t)
-		ctx := mysqltest.Short(t, mysqltest.Patience)
+		key := backendtest.UniqueKey(t)
+		ctx := backendtest.Short(t, mysqltest.Patience)
 		own := []lock.Option{lock.WithOwner("o"), lock.WithTTL(time.Minute)}
 		first, err := l.Acquire(ctx, key, own...)
 		require.NoError(t, err)
@@ -111,7 +112,7 @@ func TestGuardedReentryBeside(t *testing.T) {
 				entered <- err
 			}()
 			b := backendOf(t, first)
-			mysqltest.Eventually(t, "it waits", func() bool {
+			backendtest.Eventually(t, "it waits", func() bool {
 				b.guards.mu.Lock()
 				defer b.guards.mu.Unlock()
 				return b.guards.keys[key].changed != nil
@@ -120,7 +121,7 @@ func TestGuardedReentryBeside(t *testing.T) {
 				_, err := l.TryAcquire(ctx, key)
 				assert.ErrorIs(t, err, lock.ErrHeld, "there is a connection for others")
 			}
-			_, err := l.TryAcquire(mysqltest.Short(t, 20*time.Millisecond), key, own...)
+			_, err := l.TryAcquire(backendtest.Short(t, 20*time.Millisecond), key, own...)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			done = true
 			return nil
@@ -144,12 +145,12 @@ func TestGuardedAfterRenewals(t *testing.T) {
 	var g guards
 	hold, other := backend.Hold{Key: "k", ID: backend.NewID()}, backend.Hold{Key: "k", ID: backend.NewID()}
 	require.True(t, g.renew(other))
-	require.ErrorIs(t, g.begin(mysqltest.Short(t, 20*time.Millisecond), hold), context.DeadlineExceeded)
+	require.ErrorIs(t, g.begin(backendtest.Short(t, 20*time.Millisecond), hold), context.DeadlineExceeded)
 	require.True(t, g.renew(hold), "it has not begun")
 	g.renewed(hold)
 	begun := make(chan error, 1)
-	go func() { begun <- g.begin(mysqltest.Short(t, mysqltest.Patience), hold) }()
-	mysqltest.Eventually(t, "it is noted", func() bool { return g.others(other) })
+	go func() { begun <- g.begin(backendtest.Short(t, mysqltest.Patience), hold) }()
+	backendtest.Eventually(t, "it is noted", func() bool { return g.others(other) })
 	require.False(t, g.renew(hold))
 	require.Empty(t, begun)
 	g.renewed(other)
@@ -166,14 +167,14 @@ func TestGuardedLeavesConnections(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		db.SetMaxOpenConns(4)
 		l := lockerOn(t, db, lock.Options{})
-		ctx := mysqltest.Short(t, mysqltest.Patience)
+		ctx := backendtest.Short(t, mysqltest.Patience)
 		open, end := make(chan bool), make(chan bool)
 		done := make(chan error)
 		const most = 3
 		leases := make([]lock.Lease, 2*most)
 		for i := range leases {
 			var err error
-			leases[i], err = l.TryAcquire(ctx, mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+			leases[i], err = l.TryAcquire(ctx, backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 			require.NoError(t, err)
 		}
 		for _, lease := range leases {
@@ -189,10 +190,10 @@ func TestGuardedLeavesConnections(t *testing.T) {
 			<-open
 		}
 		// The others wait, and there is a connection for renewals.
-		more, err := l.TryAcquire(ctx, mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+		more, err := l.TryAcquire(ctx, backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, more.Renew(ctx))
-		err = Guarded(mysqltest.Short(t, 50*time.Millisecond), more, func(context.Context, *sql.Tx) error { panic("not reached") })
+		err = Guarded(backendtest.Short(t, 50*time.Millisecond), more, func(context.Context, *sql.Tx) error { panic("not reached") })
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorContains(t, err, "3 guarded writes")

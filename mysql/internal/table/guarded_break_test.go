@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -34,13 +35,13 @@ func onBothGuarded(t *testing.T, f func(t *testing.T, g *guardedWrite)) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		db := mysqltest.UserPool(t, s, "")
 		table, n := counter(t, db)
-		f(t, &guardedWrite{t, s, db, lockerOn(t, db, lock.Options{}), mysqltest.UniqueKey(t), table, n})
+		f(t, &guardedWrite{t, s, db, lockerOn(t, db, lock.Options{}), backendtest.UniqueKey(t), table, n})
 	})
 }
 
 func (g *guardedWrite) lease(ttl time.Duration) lock.Lease {
 	g.t.Helper()
-	lease, err := g.l.Acquire(mysqltest.Short(g.t, mysqltest.Patience), g.key, lock.WithTTL(ttl))
+	lease, err := g.l.Acquire(backendtest.Short(g.t, mysqltest.Patience), g.key, lock.WithTTL(ttl))
 	require.NoError(g.t, err)
 	return lease
 }
@@ -245,7 +246,7 @@ func TestGuardedSilence(t *testing.T) {
 		direct := mysqltest.UserPool(t, s, "")
 		l, other := lockerOn(t, db, lock.Options{}), lockerOn(t, direct, lock.Options{})
 		table, n := counter(t, direct)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(ttl))
 		require.NoError(t, err)
 		var next lock.Lease
@@ -254,7 +255,7 @@ func TestGuardedSilence(t *testing.T) {
 			p.Freeze()
 			defer p.Resume()
 			var err error
-			next, err = other.Acquire(mysqltest.Short(t, mysqltest.Patience), key, lock.WithTTL(time.Minute))
+			next, err = other.Acquire(backendtest.Short(t, mysqltest.Patience), key, lock.WithTTL(time.Minute))
 			require.NoError(t, err, "the key was not free within some TTLs")
 			require.Error(t, lease.Context().Err(), "the lease had ended before")
 			return nil
@@ -291,7 +292,7 @@ func TestGuardedReleasedMeanwhile(t *testing.T) {
 // after the context has ended, though a renewal was left out meanwhile.
 func testGuardedOnFrozenServer(t *testing.T, s, _ *servertest.Server) {
 	l := lockerOn(t, mysqltest.UserPool(t, s, ""), lock.Options{})
-	lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(mysqltest.TTL))
+	lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(mysqltest.TTL))
 	require.NoError(t, err)
 	b, hold, _ := lock.HoldOf(lease)
 	ctx, cancel := context.WithCancel(t.Context())

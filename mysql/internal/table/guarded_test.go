@@ -12,6 +12,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -40,7 +41,7 @@ func TestGuarded(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		l := lockerOn(t, db, lock.Options{})
 		table, n := counter(t, db)
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		require.NoError(t, Guarded(t.Context(), lease, add(table)))
 		require.Equal(t, 1, n())
@@ -85,7 +86,7 @@ func TestGuardedAgainstTakeover(t *testing.T) {
 		b := tableOn(t, db, Options{})
 		l := lockerOn(t, db, lock.Options{})
 		table, n := counter(t, db)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(4*time.Second), lock.WithoutRenewal())
 		require.NoError(t, err)
 		taken := make(chan error, 1)
@@ -119,7 +120,7 @@ func TestGuardedAfterTheft(t *testing.T) {
 		b := tableOn(t, db, Options{})
 		l := lockerOn(t, db, lock.Options{})
 		table, n := counter(t, db)
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute), lock.WithoutRenewal())
 		require.NoError(t, err)
 		require.NoError(t, b.ForceRelease(t.Context(), lease.Key(), lease.Token()))
 		require.ErrorIs(t, Guarded(t.Context(), lease, add(table)), lock.ErrNotHeld)
@@ -135,7 +136,7 @@ func TestGuardedSuspendsRenewals(t *testing.T) {
 		observer, renewed := mysqltest.Renewals()
 		l := lockerOn(t, db, lock.Options{Observer: observer})
 		table, n := counter(t, db)
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(6*time.Second))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		other, _, ok := lock.HoldOf(lease)
 		require.True(t, ok)

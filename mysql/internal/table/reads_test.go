@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -65,16 +66,16 @@ func testReadsFromElsewhere(t *testing.T, s *servertest.Server, readOnly bool) {
 	plain := tableOn(t, db, Options{Table: table})
 	var holds []backend.Hold
 	for _, key := range []string{"a", "b", "c", "free"} {
-		hold, _ := mysqltest.Granted(t, plain, mysqltest.Request(key))
+		hold, _ := backendtest.Granted(t, plain, mysqltest.Request(key))
 		require.NoError(t, plain.Release(t.Context(), hold))
 	}
 	mysqltest.Exec(t, db, "CREATE TABLE "+replica+" LIKE "+table)
 	mysqltest.Exec(t, db, "INSERT INTO "+replica+" SELECT * FROM "+table)
 	for _, key := range []string{"a", "b", "c", "new"} {
-		hold, _ := mysqltest.Granted(t, plain, mysqltest.Request(key))
+		hold, _ := backendtest.Granted(t, plain, mysqltest.Request(key))
 		holds = append(holds, hold)
 	}
-	released, _ := mysqltest.Granted(t, plain, mysqltest.Request("new and free"))
+	released, _ := backendtest.Granted(t, plain, mysqltest.Request("new and free"))
 	require.NoError(t, plain.Release(t.Context(), released))
 	cfg, err := mysql.ParseDSN(servertest.MySQLDSN(s))
 	require.NoError(t, err)
@@ -101,7 +102,7 @@ func testReadsFromElsewhere(t *testing.T, s *servertest.Server, readOnly bool) {
 		require.NotZero(t, v.For, hold.Key)
 	}
 	for _, key := range []string{"free", "new and free", "never used"} {
-		hold, _ := mysqltest.Granted(t, split, mysqltest.Request(key))
+		hold, _ := backendtest.Granted(t, split, mysqltest.Request(key))
 		require.NoError(t, split.Release(t.Context(), hold), key)
 	}
 }
@@ -135,18 +136,18 @@ func TestNoGrantAfterGivingUp(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, b.Close()) })
 		db := mysqltest.UserPool(t, s, "")
-		hold, g := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		hold, g := backendtest.Granted(t, b, mysqltest.Request("k"))
 		require.NoError(t, b.Release(t.Context(), hold))
 		onLockedRow(t, db, b.table, "k", func() {
-			_, err := b.Try(mysqltest.Short(t, 300*time.Millisecond), mysqltest.Request("k"))
+			_, err := b.Try(backendtest.Short(t, 300*time.Millisecond), mysqltest.Request("k"))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			// MySQL looks once a second for waits that have lasted long enough.
 			admin := mysqltest.AdminPool(t, s)
-			mysqltest.Eventually(t, "the server has ended the statement", func() bool {
+			backendtest.Eventually(t, "the server has ended the statement", func() bool {
 				return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM information_schema.processlist WHERE id<>CONNECTION_ID() AND LOCATE(?, info)>0", b.table) == 0
 			})
 		})
-		_, next := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		_, next := backendtest.Granted(t, b, mysqltest.Request("k"))
 		require.Greater(t, next.Token, g.Token)
 
 		l, err := lock.New(b, nil)

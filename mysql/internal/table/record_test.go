@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -20,10 +21,10 @@ import (
 func TestRowOfAHold(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, db := sharedTable(t, s)
-		key := mysqltest.UniqueKey(t) + " ÄÖ "
+		key := backendtest.UniqueKey(t) + " ÄÖ "
 		req := mysqltest.Request(key)
 		req.Holder = backend.Holder{Label: `a "label" <&> ü`, Host: "h", PID: 7}
-		hold, g := mysqltest.Granted(t, b, req)
+		hold, g := backendtest.Granted(t, b, req)
 		r := mysqltest.RawRow(t, db, DefaultName, key)
 		assert.Equal(t, key, r["lock_key"])
 		assert.Equal(t, "-", r["owner"])
@@ -58,9 +59,9 @@ func TestOneOwnerTwoClients(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		a, db := sharedTable(t, s)
 		b, _ := sharedTable(t, s)
-		key := mysqltest.UniqueKey(t)
-		first, g1 := mysqltest.Granted(t, a, mysqltest.OwnedRequest(key, "alice", mysqltest.TTL))
-		second, g2 := mysqltest.Granted(t, b, mysqltest.OwnedRequest(key, "alice", 2*mysqltest.TTL))
+		key := backendtest.UniqueKey(t)
+		first, g1 := backendtest.Granted(t, a, mysqltest.OwnedRequest(key, "alice", mysqltest.TTL))
+		second, g2 := backendtest.Granted(t, b, mysqltest.OwnedRequest(key, "alice", 2*mysqltest.TTL))
 		assert.Equal(t, 1, g1.Holds)
 		assert.Equal(t, 2, g2.Holds)
 		assert.Equal(t, g1.Token, g2.Token)
@@ -99,16 +100,16 @@ func TestRepeatsChangeNothing(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, _ := sharedTable(t, s)
 		for _, owner := range []string{"", "alice"} {
-			key := mysqltest.UniqueKey(t)
+			key := backendtest.UniqueKey(t)
 			req := mysqltest.OwnedRequest(key, owner, mysqltest.TTL)
-			hold, g := mysqltest.Granted(t, b, req)
-			_, again := mysqltest.Granted(t, b, req)
+			hold, g := backendtest.Granted(t, b, req)
+			_, again := backendtest.Granted(t, b, req)
 			assert.Equal(t, g.Token, again.Token)
 			assert.Equal(t, 1, again.Holds)
 			if owner != "" {
-				_, two := mysqltest.Granted(t, b, mysqltest.OwnedRequest(key, owner, mysqltest.TTL))
+				_, two := backendtest.Granted(t, b, mysqltest.OwnedRequest(key, owner, mysqltest.TTL))
 				assert.Equal(t, 2, two.Holds)
-				_, again = mysqltest.Granted(t, b, req)
+				_, again = backendtest.Granted(t, b, req)
 				assert.Equal(t, 2, again.Holds)
 				assert.Equal(t, g.Token, again.Token)
 			}
@@ -134,10 +135,10 @@ func TestRepeatsChangeNothing(t *testing.T) {
 func TestManyHoldsOfOneOwner(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, _ := sharedTable(t, s)
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		holds := make([]backend.Hold, backend.MaxHolds)
 		for i := range holds {
-			holds[i], _ = mysqltest.Granted(t, b, mysqltest.OwnedRequest(key, strings.Repeat("o", backend.MaxOwner), 29*24*time.Hour))
+			holds[i], _ = backendtest.Granted(t, b, mysqltest.OwnedRequest(key, strings.Repeat("o", backend.MaxOwner), 29*24*time.Hour))
 		}
 		_, err := b.Try(t.Context(), mysqltest.OwnedRequest(key, strings.Repeat("o", backend.MaxOwner), mysqltest.TTL))
 		require.ErrorIs(t, err, backend.ErrTooManyHolds)
@@ -168,7 +169,7 @@ func TestRenewalsThatChangeNothing(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		for _, params := range []string{"clientFoundRows=false", "clientFoundRows=true"} {
 			b := tableOn(t, mysqltest.UserPool(t, s, params), Options{})
-			hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+			hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 			shorter := hold
 			shorter.TTL = time.Second
 			for range 100 {
@@ -189,7 +190,7 @@ func TestRenewBatch(t *testing.T) {
 		b := tableOn(t, db, Options{})
 		var holds []backend.Hold
 		for i := range 8 {
-			h, _ := mysqltest.Granted(t, b, mysqltest.Request(fmt.Sprintf("%s/%d", mysqltest.UniqueKey(t), i)))
+			h, _ := backendtest.Granted(t, b, mysqltest.Request(fmt.Sprintf("%s/%d", backendtest.UniqueKey(t), i)))
 			holds = append(holds, h)
 		}
 		before := questions(t, db)
@@ -199,12 +200,12 @@ func TestRenewBatch(t *testing.T) {
 		}
 		require.Equal(t, 2, questions(t, db)-before-1, "one statement extends, one reads")
 
-		require.NoError(t, b.Release(t.Context(), holds[0]))                                                    // gone
-		require.NoError(t, b.ForceRelease(t.Context(), holds[1].Key, holds[1].Token))                           // removed
-		taken, _ := mysqltest.Granted(t, b, mysqltest.Request(holds[1].Key))                                    // and somebody else's
-		owned, _ := mysqltest.Granted(t, b, mysqltest.OwnedRequest(mysqltest.UniqueKey(t), "o", mysqltest.TTL)) // with company
-		mysqltest.Granted(t, b, mysqltest.OwnedRequest(owned.Key, "o", mysqltest.TTL))
-		other, _ := mysqltest.Granted(t, b, mysqltest.OwnedRequest(mysqltest.UniqueKey(t), "", 2*mysqltest.TTL)) // another TTL
+		require.NoError(t, b.Release(t.Context(), holds[0]))                                                        // gone
+		require.NoError(t, b.ForceRelease(t.Context(), holds[1].Key, holds[1].Token))                               // removed
+		taken, _ := backendtest.Granted(t, b, mysqltest.Request(holds[1].Key))                                      // and somebody else's
+		owned, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest(backendtest.UniqueKey(t), "o", mysqltest.TTL)) // with company
+		backendtest.Granted(t, b, mysqltest.OwnedRequest(owned.Key, "o", mysqltest.TTL))
+		other, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest(backendtest.UniqueKey(t), "", 2*mysqltest.TTL)) // another TTL
 		for i, r := range b.RenewBatch(t.Context(), append(holds, owned, other)) {
 			if i < 2 {
 				require.ErrorIs(t, r.Err, backend.ErrNotHeld, i)
@@ -228,16 +229,16 @@ func TestStatementsOfAPair(t *testing.T) {
 		b.clock = stoppedClock(b.clock.Now()) // what was freed is remembered for a second
 		pair := func(key string) int {
 			before := questions(t, db)
-			hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+			hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 			require.NoError(t, b.Release(t.Context(), hold))
 			return questions(t, db) - before - 1
 		}
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		require.Equal(t, 3, pair(key), "a new key")
 		require.Equal(t, 2, pair(key), "the same client again")
 		b.freed = freedKeys{}
 		require.Equal(t, 3, pair(key), "another client")
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 		before := questions(t, db)
 		_, err := b.Try(t.Context(), mysqltest.Request(key))
 		require.ErrorIs(t, err, backend.ErrHeld)
@@ -256,12 +257,12 @@ func (c stoppedClock) Now() backend.Instant { return backend.Instant(c) }
 func TestTokensEnd(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, db := sharedTable(t, s)
-		key := mysqltest.UniqueKey(t)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(key))
+		key := backendtest.UniqueKey(t)
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 		mysqltest.Exec(t, db, "UPDATE locks SET token=? WHERE lock_key=?", int64(lastToken)-2, []byte(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		for want := int64(lastToken) - 1; want <= lastToken; want++ {
-			h, g := mysqltest.Granted(t, b, mysqltest.Request(key))
+			h, g := backendtest.Granted(t, b, mysqltest.Request(key))
 			require.EqualValues(t, want, g.Token)
 			require.NoError(t, b.Release(t.Context(), h))
 		}
@@ -275,7 +276,7 @@ func TestTokensEnd(t *testing.T) {
 func TestForeignRow(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, db := sharedTable(t, s)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		mysqltest.Exec(t, db, "UPDATE locks SET holds='something else' WHERE lock_key=?", []byte(hold.Key))
 		before := mysqltest.RawRow(t, db, DefaultName, hold.Key)
 		_, err := b.Try(t.Context(), mysqltest.Request(hold.Key))
@@ -294,7 +295,7 @@ func TestForeignRow(t *testing.T) {
 func TestCausesOfLoss(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, db := sharedTable(t, s)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 		mysqltest.Exec(t, db, "UPDATE locks SET expires=UTC_TIMESTAMP(6) WHERE lock_key=?", []byte(hold.Key))
 		_, err := b.Renew(t.Context(), hold)
 		require.ErrorIs(t, err, backend.ErrExpired)

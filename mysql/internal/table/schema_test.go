@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -47,7 +48,7 @@ func TestDDL(t *testing.T) {
 		require.NoError(t, err)
 		mysqltest.Exec(t, db, ddl)
 		b := tableOn(t, db, opts)
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request(strings.Repeat("k", backend.MaxKey)))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(strings.Repeat("k", backend.MaxKey)))
 		require.NoError(t, b.Release(t.Context(), hold))
 		_, err = DDL("a`b")
 		require.ErrorIs(t, err, backend.ErrInvalid)
@@ -139,7 +140,7 @@ func TestMissingRights(t *testing.T) {
 			t.Parallel()
 			limited := mysqltest.Pool(t, mysqltest.LimitedUser(t, s, "SELECT, INSERT, UPDATE ON mortise."+table), "")
 			b := tableOn(t, limited, Options{Table: table})
-			hold, _ := mysqltest.Granted(t, b, mysqltest.Request("just enough"))
+			hold, _ := backendtest.Granted(t, b, mysqltest.Request("just enough"))
 			require.NoError(t, b.Release(t.Context(), hold))
 			_, err := b.Cleanup(t.Context(), 1)
 			require.ErrorIs(t, err, backend.ErrPermanent)
@@ -154,7 +155,7 @@ func TestTableGoesAway(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		table := mysqltest.OwnTable(t, db)
 		b := tableOn(t, db, Options{Table: table})
-		hold, _ := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request("k"))
 		mysqltest.Exec(t, db, "DROP TABLE "+table)
 		_, err := b.Renew(t.Context(), hold)
 		require.ErrorIs(t, err, backend.ErrPermanent)
@@ -164,7 +165,7 @@ func TestTableGoesAway(t *testing.T) {
 		tableOn(t, db, Options{Table: table})
 		_, err = b.Renew(t.Context(), hold)
 		require.ErrorIs(t, err, backend.ErrNotHeld)
-		_, g := mysqltest.Granted(t, b, mysqltest.Request("k"))
+		_, g := backendtest.Granted(t, b, mysqltest.Request("k"))
 		require.Greater(t, g.Token, hold.Token, "the clock is the floor when the table was lost")
 		require.ErrorContains(t, fmt.Errorf("%w", wire.KeyError(t.Context(), "k", &mysql.MySQLError{Number: wire.CodeTableDenied})), "SELECT, INSERT and UPDATE")
 	})
@@ -227,7 +228,7 @@ func testStatementBinlog(t *testing.T, s, _ *servertest.Server) {
 	_, err = Cleanup(t.Context(), db, "", time.Hour)
 	require.ErrorContains(t, err, "set binlog_format to ROW or MIXED")
 	b := tableOn(t, mysqltest.Pool(t, servertest.MySQLAdminDSN(s), "binlog_format=MIXED"), Options{})
-	hold, _ := mysqltest.Granted(t, b, mysqltest.Request(mysqltest.UniqueKey(t)))
+	hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)
 }
@@ -240,7 +241,7 @@ func TestTableWithoutAColumn(t *testing.T) {
 			table := mysqltest.OwnTable(t, db)
 			mysqltest.Exec(t, db, ddl(table))
 			b := tableOn(t, db, Options{Table: table})
-			hold, g := mysqltest.Granted(t, b, mysqltest.Request("k"))
+			hold, g := backendtest.Granted(t, b, mysqltest.Request("k"))
 			require.NoError(t, b.Release(t.Context(), hold))
 			mysqltest.Exec(t, db, "ALTER TABLE "+table+" DROP COLUMN "+c.name)
 			_, err := New(t.Context(), db, Options{Table: table})
@@ -250,7 +251,7 @@ func TestTableWithoutAColumn(t *testing.T) {
 			require.True(t, strings.HasPrefix(alter, "ALTER TABLE `"+table+"` ADD COLUMN "+c.name+" "), err.Error())
 			mysqltest.Exec(t, db, alter)
 			b = tableOn(t, db, Options{Table: table, NoCreate: true})
-			hold, next := mysqltest.Granted(t, b, mysqltest.Request("k"))
+			hold, next := backendtest.Granted(t, b, mysqltest.Request("k"))
 			require.Greater(t, next.Token, g.Token)
 			require.NoError(t, b.Release(t.Context(), hold))
 		}

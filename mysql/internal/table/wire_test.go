@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -40,17 +41,8 @@ func proxiedPool(t testing.TB, s *servertest.Server, own bool) (*servertest.TCPP
 
 // tableWire is a table behind a proxy and the same one beside it.
 type tableWire struct {
-	proxy    *servertest.TCPProxy
+	mysqltest.Wire
 	b, other *Backend
-	fault    mysqltest.WireFault
-}
-
-func (w tableWire) lose(text string) { w.fault.Lose(w.proxy, text) }
-
-// until is the context of the request that is lost.
-func (w tableWire) until(t *testing.T) context.Context {
-	t.Helper()
-	return w.fault.Until(t, w.proxy)
 }
 
 // eachWireFault runs a test with each fault, with both connectors, on both servers.
@@ -60,7 +52,7 @@ func eachWireFault(t *testing.T, f func(t *testing.T, w tableWire)) {
 		mysqltest.Together(t, mysqltest.WireFaults(), func(t *testing.T, fault mysqltest.WireFault) {
 			p, db := proxiedPool(t, s, fault.Own)
 			other, _ := sharedTable(t, s)
-			f(t, tableWire{p, tableOn(t, db, Options{}), other, fault})
+			f(t, tableWire{mysqltest.Wire{Proxy: p, Fault: fault}, tableOn(t, db, Options{}), other})
 			require.Equal(t, 1, p.Lost())
 		})
 	})
@@ -78,23 +70,23 @@ func TestTableLostGrant(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			eachWireFault(t, func(t *testing.T, w tableWire) {
-				req := mysqltest.Request(mysqltest.UniqueKey(t))
+				req := mysqltest.Request(backendtest.UniqueKey(t))
 				if c.used {
-					hold, _ := mysqltest.Granted(t, w.other, mysqltest.Request(req.Key))
+					hold, _ := backendtest.Granted(t, w.other, mysqltest.Request(req.Key))
 					require.NoError(t, w.other.Release(t.Context(), hold))
 				}
-				w.lose(c.statement)
-				_, err := w.b.Try(w.until(t), req)
+				w.Lose(c.statement)
+				_, err := w.b.Try(w.Until(t), req)
 				mysqltest.Unknown(t, err)
 				rec, err := w.other.Inspect(t.Context(), req.Key)
-				if !w.fault.Applied {
+				if !w.Fault.Applied {
 					require.ErrorIs(t, err, backend.ErrNotHeld)
 				} else {
 					require.NoError(t, err)
 				}
-				hold, g := mysqltest.Granted(t, w.b, req)
+				hold, g := backendtest.Granted(t, w.b, req)
 				require.Equal(t, 1, g.Holds)
-				if w.fault.Applied {
+				if w.Fault.Applied {
 					require.Equal(t, rec.Token, g.Token)
 				}
 				require.NoError(t, w.b.Release(t.Context(), hold))
@@ -108,13 +100,13 @@ func TestTableLostGrant(t *testing.T) {
 // The second hold of an owner whose answer was lost is counted once.
 func TestTableLostSecondHold(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
-		key := mysqltest.UniqueKey(t)
-		first, _ := mysqltest.Granted(t, w.other, mysqltest.OwnedRequest(key, "alice", mysqltest.TTL))
+		key := backendtest.UniqueKey(t)
+		first, _ := backendtest.Granted(t, w.other, mysqltest.OwnedRequest(key, "alice", mysqltest.TTL))
 		req := mysqltest.OwnedRequest(key, "alice", mysqltest.TTL)
-		w.lose("hold_count=2")
-		_, err := w.b.Try(w.until(t), req)
+		w.Lose("hold_count=2")
+		_, err := w.b.Try(w.Until(t), req)
 		mysqltest.Unknown(t, err)
-		second, g := mysqltest.Granted(t, w.b, req)
+		second, g := backendtest.Granted(t, w.b, req)
 		require.Equal(t, 2, g.Holds)
 		require.NoError(t, w.b.Release(t.Context(), second))
 		rec, err := w.other.Inspect(t.Context(), key)
@@ -127,9 +119,9 @@ func TestTableLostSecondHold(t *testing.T) {
 // A renewal whose answer was lost ends nothing.
 func TestTableLostRenewal(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
-		hold, _ := mysqltest.Granted(t, w.b, mysqltest.Request(mysqltest.UniqueKey(t)))
-		w.lose("expires=GREATEST")
-		v, err := w.b.Renew(w.until(t), hold)
+		hold, _ := backendtest.Granted(t, w.b, mysqltest.Request(backendtest.UniqueKey(t)))
+		w.Lose("expires=GREATEST")
+		v, err := w.b.Renew(w.Until(t), hold)
 		mysqltest.Unknown(t, err)
 		require.Zero(t, v.For, "it is not confirmed")
 		_, err = w.b.Renew(t.Context(), hold)
@@ -142,14 +134,14 @@ func TestTableLostRenewal(t *testing.T) {
 // next holder.
 func TestTableLostRelease(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
-		hold, _ := mysqltest.Granted(t, w.b, mysqltest.Request(mysqltest.UniqueKey(t)))
-		w.lose("hold_count=0")
-		mysqltest.Unknown(t, w.b.Release(w.until(t), hold))
-		if !w.fault.Applied {
+		hold, _ := backendtest.Granted(t, w.b, mysqltest.Request(backendtest.UniqueKey(t)))
+		w.Lose("hold_count=0")
+		mysqltest.Unknown(t, w.b.Release(w.Until(t), hold))
+		if !w.Fault.Applied {
 			require.NoError(t, w.b.Release(t.Context(), hold))
 			return
 		}
-		next, _ := mysqltest.Granted(t, w.other, mysqltest.Request(hold.Key))
+		next, _ := backendtest.Granted(t, w.other, mysqltest.Request(hold.Key))
 		require.ErrorIs(t, w.b.Release(t.Context(), hold), backend.ErrNotHeld)
 		_, err := w.other.Renew(t.Context(), next)
 		require.NoError(t, err)
@@ -161,10 +153,10 @@ func TestTableLostRelease(t *testing.T) {
 // and grants once.
 func TestTableLostHandOver(t *testing.T) {
 	eachWireFault(t, func(t *testing.T, w tableWire) {
-		from, _ := mysqltest.Granted(t, w.b, mysqltest.Request(mysqltest.UniqueKey(t)))
+		from, _ := backendtest.Granted(t, w.b, mysqltest.Request(backendtest.UniqueKey(t)))
 		to := mysqltest.Request(from.Key)
-		w.lose("hold_count=1")
-		_, err := w.b.HandOver(w.until(t), from, to)
+		w.Lose("hold_count=1")
+		_, err := w.b.HandOver(w.Until(t), from, to)
 		mysqltest.Unknown(t, err)
 		g, err := w.b.HandOver(t.Context(), from, to)
 		require.NoError(t, err)
@@ -185,18 +177,18 @@ func TestTableLostCommit(t *testing.T) {
 		require.NoError(t, err)
 		defer l.Close()
 		table, n := counter(t, w.other.db)
-		lease, err := l.TryAcquire(t.Context(), mysqltest.UniqueKey(t), lock.WithTTL(time.Minute))
+		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
-		err = Guarded(w.until(t), lease, func(ctx context.Context, tx *sql.Tx) error {
-			w.lose("COMMIT")
+		err = Guarded(w.Until(t), lease, func(ctx context.Context, tx *sql.Tx) error {
+			w.Lose("COMMIT")
 			return add(table)(ctx, tx)
 		})
 		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 		want := 0
-		if w.fault.Applied {
+		if w.Fault.Applied {
 			want = 1
 		}
-		mysqltest.Eventually(t, "the server has ended the transaction", func() bool { return n() == want })
+		backendtest.Eventually(t, "the server has ended the transaction", func() bool { return n() == want })
 		require.NoError(t, lease.Renew(t.Context()))
 		require.NoError(t, Guarded(t.Context(), lease, add(table)))
 		require.Equal(t, want+1, n())
@@ -211,15 +203,15 @@ func TestTableLostGrantIsRemoved(t *testing.T) {
 		l, err := lock.New(w.b, nil)
 		require.NoError(t, err)
 		defer l.Close()
-		key := mysqltest.UniqueKey(t)
-		w.lose("INSERT INTO")
-		lease, err := l.TryAcquire(w.until(t), key, lock.WithTTL(10*time.Minute))
+		key := backendtest.UniqueKey(t)
+		w.Lose("INSERT INTO")
+		lease, err := l.TryAcquire(w.Until(t), key, lock.WithTTL(10*time.Minute))
 		if err == nil {
 			require.NoError(t, lease.Release(t.Context()))
 		} else {
 			require.NotErrorIs(t, err, lock.ErrHeld)
 		}
-		mysqltest.Eventually(t, "the key is free", func() bool {
+		backendtest.Eventually(t, "the key is free", func() bool {
 			req := mysqltest.Request(key)
 			_, err := w.other.Try(t.Context(), req)
 			return err == nil && w.other.Release(t.Context(), backend.HoldOf(req)) == nil
@@ -234,11 +226,11 @@ func TestTablePartition(t *testing.T) {
 		p, db := proxiedPool(t, s, true)
 		l := lockerOn(t, db, lock.Options{})
 		other := lockerOn(t, mysqltest.UserPool(t, s, ""), lock.Options{})
-		key := mysqltest.UniqueKey(t)
+		key := backendtest.UniqueKey(t)
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(3*time.Second))
 		require.NoError(t, err)
 		p.Freeze()
-		next, err := other.Acquire(mysqltest.Short(t, mysqltest.Patience), key)
+		next, err := other.Acquire(backendtest.Short(t, mysqltest.Patience), key)
 		require.NoError(t, err)
 		require.Error(t, lease.Context().Err(), "the lease is over before the next one is granted")
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrExpired)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -20,7 +21,7 @@ func SpeakTLS(t *testing.T, s *servertest.Server, ours *servertest.Authority) (p
 			servertest.MissingRedis(t, "this Redis has no TLS: %v", err)
 		}
 	}
-	Eventually(t, "a port that nobody else has taken", func() bool {
+	backendtest.Eventually(t, "a port that nobody else has taken", func() bool {
 		port = FreePort(t)
 		return c.ConfigSet(t.Context(), "tls-port", port).Err() == nil
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -21,7 +22,7 @@ import (
 // always served in the end, and the key is free afterwards.
 func Turmoil(t *testing.T, lockers []lock.Locker, faults ...func()) {
 	t.Helper()
-	key := UniqueKey(t)
+	key := backendtest.UniqueKey(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const enough = 10
@@ -76,7 +77,7 @@ func Turmoil(t *testing.T, lockers []lock.Locker, faults ...func()) {
 	all.Wait()
 	t.Logf("%d holds", served.Load())
 	require.Greater(t, served.Load(), int64(enough))
-	lease, err := lockers[0].Acquire(Short(t, time.Minute), key)
+	lease, err := lockers[0].Acquire(backendtest.Short(t, time.Minute), key)
 	require.NoError(t, err)
 	require.Greater(t, lease.Token(), last.Load())
 	require.NoError(t, lease.Release(t.Context()))
