@@ -24,7 +24,7 @@ func guarantees(minTTL time.Duration) backend.Guarantees {
 			"The cluster is not restored from a backup or started anew from one member while a key is held.",
 			"Where that must be done, the revision is raised: etcdutl snapshot restore --bump-revision --mark-compacted.",
 			"The rates of the clocks of the members and of the holder differ by less than one percent.",
-			"The servers are 3.5.23, 3.6.5 or later: older ones may confirm the renewal of a revoked lease when the leader stalls.",
+			"The servers are 3.5.23, 3.6.5 or later: older ones may revoke a renewed lease, or renew a revoked one, when the leader stalls.",
 			"Nobody else writes under the prefix.",
 		},
 		Expiry:          backend.ClockServerSteps,

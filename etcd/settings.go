@@ -55,7 +55,7 @@ func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) err
 	for _, v := range <-versions {
 		if forgetsRevocations(v) && !told[v] {
 			told[v] = true
-			logger.WarnContext(ctx, "etcdlock: this release of etcd may confirm the renewal of a lease that it has revoked, when its leader stalls, so that two holders are possible; upgrade to 3.5.23, 3.6.5 or later",
+			logger.WarnContext(ctx, "etcdlock: this release of etcd may revoke a lease that was renewed, or renew one that was revoked, when its leader stalls, so that two holders are possible; upgrade to 3.5.23, 3.6.5 or later",
 				"version", v)
 		}
 	}
@@ -116,9 +116,9 @@ func (b *etcdBackend) versions(ctx context.Context) []string {
 	return found
 }
 
-// forgetsRevocations recognises the releases whose lease renewal is faulty: a
-// leader that stalls may confirm a renewal although its lease was revoked
-// (etcd-io/etcd issues 15247 and 20589, corrected in 3.5.23 and 3.6.5; 3.4 was not
+// forgetsRevocations recognises the releases whose leases are faulty: a leader that stalls
+// may revoke a lease that its successor has renewed, or confirm a renewal although its
+// lease was revoked (etcd-io/etcd issues 12528, 15247 and 20589, corrected in 3.5.23 and 3.6.5; 3.4 was not
 // corrected). Of a version that cannot be read nothing is said.
 func forgetsRevocations(version string) bool {
 	version, _, _ = strings.Cut(version, "-")
