@@ -9,11 +9,21 @@
 // backend: waiting, automatic renewal, the local deadline, loss and its cause, maximum
 // hold, clean-up after a cancelled call, and Close.
 //
-// So a backend has no timer that renews or expires a hold, does not ask again for a key
-// that was refused, and does not wait for one outside of [Queuer] and [Watcher]. How it
-// makes one step of several requests is its own affair. Where the server undid a step
-// because of others, it may take the step again, so many times and while the context lasts.
-// It may wait for a connection, and a moment longer for an answer that is on its way.
+// So a backend renews no hold by itself, never asks again because somebody holds the key,
+// and waits for a key in [Queuer] and [Watcher] only. The timers and loops that it may have
+// serve its own steps and connections:
+//
+//   - A step that came to nothing because of others at the same moment (a deadlock, a split
+//     vote, a row that changed after it was read) is taken again, perhaps after a short random
+//     pause: so many times at most, and while the context lasts.
+//   - A request may wait for a connection or for a turn on it, and may go out together with
+//     those of others. It may be sent again when its connection breaks or its server answers
+//     again, and its answer may be waited for a moment longer than its context lasts.
+//   - A connection or watch that broke is made again, and one that is idle is asked for a sign
+//     of life. A session that many holds share may be kept alive that way. That makes no
+//     deadline later: only a grant and the answer to Renew do.
+//   - Where the server can't end a hold by its TTL, since it lives as long as such a session,
+//     the backend removes what was not renewed for its TTL and what nobody waits for.
 //
 // # Abilities
 //
@@ -34,6 +44,7 @@
 //	Revoker         ends it, and lets nobody in before      ErrUnsupported for tools
 //	Lister          finds the keys that are held            ErrUnsupported for tools
 //	Forgetter       removes what is kept of unused keys     nothing is kept
+//	FloorRaiser     counts tokens on from a larger number   tokens count from a clock
 //	Clocked         has a clock of its own                  SystemClock
 //
 // # Records and holds

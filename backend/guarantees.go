@@ -157,7 +157,7 @@ type TokenSource string
 const (
 	TokenNone     TokenSource = "none"     // Lease.Token is 0
 	TokenCounter  TokenSource = "counter"  // a counter of ours in the store, floored with its clock in microseconds
-	TokenRevision TokenSource = "revision" // a revision of the store
+	TokenRevision TokenSource = "revision" // a revision of the store, counted on from the clock at its first use
 	TokenQuorum   TokenSource = "quorum"   // accepted by a majority in a second phase
 )
 

@@ -48,7 +48,7 @@ type Declaration struct {
 }
 
 // DefaultMux is the mux of lock.Open. Importing a backend package registers its
-// schemes here.
+// schemes here. What another mux opens is given to lock.New.
 var DefaultMux = new(Mux)
 
 // Register adds a scheme. It panics if the scheme is already taken, since two

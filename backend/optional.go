@@ -170,6 +170,17 @@ type Forgetter interface {
 	Forget(ctx context.Context, prefix string) error
 }
 
+// FloorRaiser is implemented by backends whose tokens are not counted from a clock, such as
+// the revision of a store, and that can be told to count on from a larger number. It is for
+// those who come from another store, whose tokens were larger.
+type FloorRaiser interface {
+	// RaiseFloor makes every token that is granted from now on larger than above, for
+	// every client of the key space, those that were opened before included. A place that
+	// waits in a queue already may keep the token that it would have had. Holds keep
+	// their tokens. Where tokens are larger already it changes nothing.
+	RaiseFloor(ctx context.Context, above uint64) error
+}
+
 // Clocked is implemented by backends whose grants are not read from
 // [SystemClock], such as the in-memory backend in tests with virtual time.
 type Clocked interface {

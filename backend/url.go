@@ -232,9 +232,9 @@ func (q *Query) Done() error {
 		known = append(known, name)
 	}
 	sort.Strings(known)
-	accepts := "none are accepted"
+	accepts := "accepted is ttl"
 	if len(known) > 0 {
-		accepts = "accepted are " + strings.Join(known, ", ")
+		accepts = "accepted are " + strings.Join(append(known, "ttl"), ", ")
 	}
 	var names []string
 	for name := range q.values {
@@ -243,6 +243,8 @@ func (q *Query) Done() error {
 	sort.Strings(names)
 	for _, name := range names {
 		switch {
+		case !q.seen[name] && name == "ttl":
+			errs = append(errs, "ttl is for lock.Open, and this was opened otherwise; take it out with backend.CutTTL, and set the TTL of the options")
 		case !q.seen[name] && strings.ContainsAny(name, "@:/"):
 			// The rest of a password with an unescaped question mark ends up here.
 			errs = append(errs, "unknown parameter ("+accepts+"); write user and password with %-escapes")

@@ -84,7 +84,7 @@ func TestQueryRefusesWhatNobodyAskedFor(t *testing.T) {
 	_, err = read("mem:")
 	require.NoError(t, err)
 	for raw, text := range map[string]string{
-		"mem:?nam=x":           `unknown parameter "nam" (accepted are mode, name, poll, size, tls)`,
+		"mem:?nam=x":           `unknown parameter "nam" (accepted are mode, name, poll, size, tls, ttl)`,
 		"mem:?name=x&name=y":   `parameter "name" is given 2 times`,
 		"mem:?poll=5":          `"poll" is not a duration`,
 		"mem:?size=many":       `"size" is not an integer`,

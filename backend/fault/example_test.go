@@ -35,7 +35,7 @@ func report(ctx context.Context, locker lock.Locker, step func(n int)) error {
 }
 
 // faultyLocker is a Locker in memory, and the faults that the test makes.
-func faultyLocker() (lock.Locker, *faultlock.Faults) {
+func faultyLocker() (*lock.Client, *faultlock.Faults) {
 	inner, err := memlock.NewBackend(context.Background(), &memlock.Options{Store: memlock.NewStore(nil)})
 	if err != nil {
 		log.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 // locker is a Locker behind faults, and a second one without faults.
-func (x *bench) lockers() (faulty, plain lock.Locker) {
+func (x *bench) lockers() (faulty, plain *lock.Client) {
 	x.t.Helper()
 	faulty, err := lock.New(x.b, &lock.Options{TTL: ttl})
 	require.NoError(x.t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-func newLocker(t *testing.T, dir string) lock.Locker {
+func newLocker(t *testing.T, dir string) *lock.Client {
 	t.Helper()
 	l, err := New(t.Context(), dir, &Options{Lock: lock.Options{TTL: time.Second}})
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestRemovedRecordIsALoss(t *testing.T) {
 func TestOpenByURL(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := lock.Open(t.Context(), "file:"+dir)
+	l, err := lock.Open(t.Context(), "file:"+dir, nil)
 	require.NoError(t, err)
 	lease, err := l.TryAcquire(t.Context(), "key", lock.WithLabel("nightly"))
 	require.NoError(t, err)
@@ -92,13 +92,11 @@ func TestOpenByURL(t *testing.T) {
 	_, err = other.TryAcquire(t.Context(), "key", lock.WithTTL(time.Millisecond))
 	require.ErrorIs(t, err, lock.ErrInvalid)
 	require.NoError(t, lease.Release(t.Context()))
-	g, ok := lock.GuaranteesOf(l)
-	require.True(t, ok)
-	require.Equal(t, backend.ReachHost, g.Reach)
+	require.Equal(t, backend.ReachHost, l.Guarantees().Reach)
 	require.NoError(t, l.Close())
 	require.NoError(t, other.Close())
 
-	_, err = lock.Open(t.Context(), "file:"+dir+"?wait=1s")
+	_, err = lock.Open(t.Context(), "file:"+dir+"?wait=1s", nil)
 	require.ErrorIs(t, err, lock.ErrInvalid)
 	_, err = New(t.Context(), dir, &Options{Lock: lock.Options{TTL: -1}})
 	require.ErrorIs(t, err, lock.ErrInvalid)

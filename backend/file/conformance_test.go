@@ -58,3 +58,10 @@ func listing(dir string) (text string, err error) {
 	})
 	return text, err
 }
+
+func BenchmarkLocker(b *testing.B) {
+	dir := b.TempDir()
+	conformance.Bench(b, conformance.Config{OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+		return NewBackend(ctx, dir, nil)
+	}})
+}

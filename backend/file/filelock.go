@@ -2,7 +2,7 @@
 // a directory and no server. Importing it registers the scheme file: with
 // lock.Open.
 //
-//	locker, err := lock.Open(ctx, "file:/var/lib/app/locks")
+//	locker, err := lock.Open(ctx, "file:/var/lib/app/locks", nil)
 //
 // A lock is a lease like on any other backend: it has a TTL, it is renewed, it
 // ends by itself after kill -9, and it has a fencing token. A small state file
@@ -16,8 +16,11 @@ package filelock
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +48,7 @@ type Options struct {
 	Lock lock.Options
 }
 
-// New returns a Locker on the directory; an empty dir means [DefaultDir]. The first
+// New returns a [lock.Client] on the directory; an empty dir means [DefaultDir]. The first
 // acquisition creates it, for this user only, where it is missing. What only looks
 // changes nothing, and can be done by another user who may read the files, such as root.
 //
@@ -54,21 +57,16 @@ type Options struct {
 // process cannot write to (no permission, read-only, used by another user) is refused
 // in the same way by the first request that writes, a full disk with an error matching
 // lock.ErrUnavailable. ctx bounds the opening only.
-func New(ctx context.Context, dir string, opts *Options) (lock.Locker, error) {
-	if opts == nil {
-		opts = new(Options)
-	}
+func New(ctx context.Context, dir string, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, dir, opts)
-	return construct.Locker(b, err, opts.Lock)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who want the backend itself. It also implements
-// backend.Watcher, backend.ReleaseTeller, backend.Inspector and backend.ForceReleaser.
+// backend.Watcher, backend.ReleaseTeller, backend.Inspector, backend.ForceReleaser,
+// backend.Revoker and backend.Lister.
 func NewBackend(ctx context.Context, dir string, opts *Options) (backend.Backend, error) {
-	if opts == nil {
-		opts = new(Options)
-	}
-	return newFiles(ctx, dir, opts.Lock.Logger)
+	return newFiles(ctx, dir, construct.Options(opts).Lock.Logger)
 }
 
 // minTTL leaves room for a slow disk between the moment at which a lease begins
@@ -152,4 +150,39 @@ func (b *files) Guarantees() backend.Guarantees {
 func (b *files) Close() error {
 	b.waiters.close()
 	return b.hub.close()
+}
+
+// Opener opens the directory that a file: URL names, as [New] does. It is the
+// backend.Opener for those who have a mux of their own.
+func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
+	dir, err := dirOf(u)
+	if err != nil {
+		return nil, err
+	}
+	return newFiles(ctx, dir, cfg.Logger)
+}
+
+// dirOf reads the directory from a URL; it is empty for the default directory.
+func dirOf(u *backend.URL) (string, error) {
+	switch {
+	case u.User != "" || u.HasPassword:
+		return "", fmt.Errorf("%w: filelock: a file URL has no user and no password; write file:/directory", backend.ErrInvalid)
+	case len(u.Hosts) > 0:
+		return "", fmt.Errorf("%w: filelock: a file URL has no host, and this one names %q; write file:relative/directory or file:///absolute/directory",
+			backend.ErrInvalid, strings.Join(u.Hosts, ","))
+	case strings.HasPrefix(u.Path, "~"):
+		return "", fmt.Errorf("%w: filelock: %s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or file:./~ for a directory of that name", backend.ErrInvalid, u)
+	case strings.ContainsRune(u.Path, 0):
+		return "", fmt.Errorf("%w: filelock: the path of the file URL contains a NUL byte", backend.ErrInvalid)
+	}
+	if err := u.Query.Done(); err != nil {
+		return "", err
+	}
+	path := u.Path
+	if runtime.GOOS == "windows" {
+		if rest := strings.TrimPrefix(path, "/"); filepath.VolumeName(filepath.FromSlash(rest)) != "" {
+			path = rest
+		}
+	}
+	return filepath.FromSlash(path), nil
 }

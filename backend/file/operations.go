@@ -2,8 +2,14 @@ package filelock
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -265,4 +271,71 @@ func (b *files) change(ctx context.Context, key string, token uint64, f func(*gu
 		}
 		return f(g, p, r, live)
 	})
+}
+
+// List reads every state file of the directory, and visits the keys that are
+// held. It makes no file and no directory.
+func (b *files) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return b.eachPlace(ctx, func(p place) (bool, error) {
+		if !strings.HasPrefix(p.key, prefix) {
+			return true, nil
+		}
+		rec, err := b.Inspect(ctx, p.key)
+		switch {
+		case errors.Is(err, backend.ErrNotHeld):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		return visit(rec), nil
+	})
+}
+
+// eachPlace calls visit with the place of each state file, until it returns false or an
+// error.
+func (b *files) eachPlace(ctx context.Context, visit func(place) (goOn bool, err error)) error {
+	dirs, err := os.ReadDir(filepath.Join(b.dir, holdDir))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		b.untouched()
+	case err != nil:
+		return failed("listing the records", err)
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(b.dir, holdDir, dir.Name())
+		files, err := os.ReadDir(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return failed("listing the records", err)
+		}
+		for _, file := range files {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			key, ok := keyIn(filepath.Join(path, file.Name()))
+			if !ok {
+				continue
+			}
+			p := b.placeOf(key)
+			if p.name != file.Name() {
+				continue
+			}
+			if goOn, err := visit(p); err != nil || !goOn {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keyIn is the key that a state file says it is about. Whether that is true is for
+// the caller to find out.
+func keyIn(path string) (string, bool) {
+	data, err := readFile(path)
+	if err != nil {
+		return "", false // foreign, or gone
+	}
+	var r struct {
+		Key string `json:"key"`
+	}
+	return r.Key, json.Unmarshal(data, &r) == nil && r.Key != ""
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
@@ -130,7 +131,7 @@ func TestWatchesShareOneWatcher(t *testing.T) {
 	}
 	cancel()
 	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
-	require.Empty(t, watcher.WatchList())
+	require.Eventually(t, func() bool { return len(watcher.WatchList()) == 0 }, patience, time.Millisecond, "it is closed")
 	require.Empty(t, b.hub.dirs)
 }
 
@@ -211,4 +212,74 @@ func TestWatchesUnderWay(t *testing.T) {
 		require.NoError(t, <-done)
 	}
 	require.Eventually(t, b.hub.idle, patience, time.Millisecond)
+}
+
+// TestReleaseKnowsOfWaiters: also after the file of waiters was removed, and never of
+// those who have ended.
+func TestReleaseKnowsOfWaiters(t *testing.T) {
+	t.Parallel()
+	if !knowsWaiters {
+		t.Skip("no locks of bytes that belong to an open file")
+	}
+	dir := t.TempDir()
+	b1, b2 := newBackend(t, dir), newBackend(t, dir)
+	told := func() int {
+		t.Helper()
+		_, h := mustTry(t, b1, request("", time.Hour))
+		others, err := b1.ReleaseTelling(t.Context(), h)
+		require.NoError(t, err)
+		return others
+	}
+	require.Equal(t, 0, told())
+	first, end := context.WithCancel(t.Context())
+	second, endSecond := context.WithCancel(t.Context())
+	defer endSecond()
+	for _, ctx := range []context.Context{first, second} {
+		_, err := b2.Watch(ctx, "key")
+		require.NoError(t, err)
+	}
+	_, err := b2.Watch(t.Context(), "another key")
+	require.NoError(t, err)
+	require.Equal(t, 1, told())
+	end()
+	require.Eventually(t, func() bool {
+		b2.waiters.mu.Lock()
+		defer b2.waiters.mu.Unlock()
+		return b2.waiters.bytes[b2.placeOf("key").waiter] == 1
+	}, patience, time.Millisecond)
+	require.Equal(t, 1, told(), "one watch is left")
+
+	require.NoError(t, os.Remove(filepath.Join(dir, waitersFile)))
+	require.Equal(t, 0, told(), "a new file, which the other one does not know yet")
+	_, err = b2.Watch(second, "yet another key")
+	require.NoError(t, err)
+	require.Equal(t, 1, told(), "the older watch is known there, too")
+	require.NoError(t, b2.Close())
+	require.Equal(t, 0, told())
+}
+
+// The kernel may take long to close a watcher. Those who watch next don't wait for it.
+func TestClosingAWatcherDelaysNoWatch(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, t.TempDir())
+	_, hold := mustTry(t, b, request("", time.Hour))
+	closing, goOn := make(chan struct{}), make(chan struct{})
+	b.hub.shut = func(w *fsnotify.Watcher) error {
+		select {
+		case closing <- struct{}{}:
+			<-goOn
+		case <-goOn:
+		}
+		return w.Close()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := b.Watch(ctx, "key")
+	require.NoError(t, err)
+	cancel()
+	<-closing
+	ch, err := b.Watch(t.Context(), "key")
+	require.NoError(t, err)
+	require.NoError(t, b.Release(t.Context(), hold))
+	require.False(t, signalled(t, ch))
+	close(goOn)
 }

@@ -36,14 +36,10 @@ type Options struct {
 	Queue bool
 }
 
-// New returns a Locker in memory.
-func New(ctx context.Context, opts *Options) (lock.Locker, error) {
-	var o lock.Options
-	if opts != nil {
-		o = opts.Lock
-	}
+// New returns a [lock.Client] in memory.
+func New(ctx context.Context, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, opts)
-	return construct.Locker(b, err, o)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend returns the backend alone. ctx is only looked at, since nothing is
@@ -52,10 +48,7 @@ func NewBackend(ctx context.Context, opts *Options) (backend.Backend, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
+	o := construct.Options(opts)
 	store := o.Store
 	if store == nil {
 		store = namedStore("", o.Queue)

@@ -383,6 +383,11 @@ func (b *queueBackend) Revoke(ctx context.Context, key string, token uint64) err
 	return nil
 }
 
+// RaiseFloor implements backend.FloorRaiser.
+func (b *queueBackend) RaiseFloor(ctx context.Context, above uint64) error {
+	return b.s.raiseFloor(ctx, above)
+}
+
 // List implements backend.Lister.
 func (b *queueBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.queues) }, b.Inspect, visit)

@@ -232,6 +232,11 @@ func (b *recordBackend) Revoke(ctx context.Context, key string, token uint64) er
 	return nil
 }
 
+// RaiseFloor implements backend.FloorRaiser.
+func (b *recordBackend) RaiseFloor(ctx context.Context, above uint64) error {
+	return b.s.raiseFloor(ctx, above)
+}
+
 // List implements backend.Lister.
 func (b *recordBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.records) }, b.Inspect, visit)

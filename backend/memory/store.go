@@ -74,6 +74,16 @@ func (s *Store) nextToken() uint64 {
 	return s.token
 }
 
+func (s *Store) raiseFloor(ctx context.Context, above uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token = max(s.token, above)
+	return nil
+}
+
 // live returns the record of the key without its expired holds, or nil when the
 // key is free. The mutex is held.
 func (s *Store) live(key string, now backend.Instant) *record {

@@ -4,6 +4,7 @@ package filelock
 
 import (
 	"io/fs"
+	"os"
 	"syscall"
 )
 
@@ -17,4 +18,14 @@ func ownerOf(info fs.FileInfo) (int, bool) {
 		return 0, false
 	}
 	return int(st.Uid), true
+}
+
+// syncDir writes the names in a directory to disk.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }

@@ -2,6 +2,7 @@ package filelock
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -30,4 +31,16 @@ func boottime() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano()
+}
+
+// localFileSystem refuses directories that other machines may share.
+func localFileSystem(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return failed("looking at the file system of the lock directory", &os.PathError{Op: "statfs", Path: dir, Err: err})
+	}
+	if st.Flags&unix.MNT_LOCAL == 0 {
+		return refuseNetwork(dir, unix.ByteSliceToString(st.Fstypename[:]))
+	}
+	return nil
 }
