@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -15,8 +15,12 @@ import (
 	"github.com/mortiselock/lock/internal/wait"
 )
 
-// client is the Locker on any backend.
-type client struct {
+// Client is the [Locker] that is the same on every backend: it waits, renews, counts,
+// cleans up and tells of losses, and has the backend do one atomic step at a time. [Open],
+// [New] and the constructors of the backends return it. It is safe for concurrent use.
+//
+// Functions that use locks take a Locker, so that their tests can give them another one.
+type Client struct {
 	server     *call.Server
 	guarantees backend.Guarantees
 	ttl        time.Duration
@@ -27,12 +31,18 @@ type client struct {
 	waits  *wait.Waits
 
 	telling call.Tracker // calls of observer and logger under way
-	closed  sync.Once
+	closing atomic.Bool
+	closed  chan struct{} // closed when the first Close is through
 }
 
-// New returns a Locker on a backend. It takes over the backend: Close closes it.
-// The options may be nil. A default TTL that the backend cannot keep is refused.
-func New(b backend.Backend, opts *Options) (Locker, error) {
+var _ Locker = (*Client)(nil)
+
+// New returns a Client on a backend. It takes over the backend: Close closes it. When New
+// fails, the caller closes it.
+//
+// The options may be nil. A default TTL that the backend cannot keep is refused with an
+// error matching ErrInvalid. New does no I/O.
+func New(b backend.Backend, opts *Options) (*Client, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: the backend is nil", ErrInvalid)
 	}
@@ -40,7 +50,8 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	if opts != nil {
 		o = *opts
 	}
-	c := &client{
+	c := &Client{
+		closed:     make(chan struct{}),
 		guarantees: b.Guarantees(),
 		pid:        os.Getpid(),
 	}
@@ -62,7 +73,7 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	}
 	c.server = call.NewServer(b, clock, log)
 	if o.Observer != nil {
-		c.server.Observe = o.Observer.untilClosed(&c.telling)
+		c.server.Observed.By(o.Observer.of(c.guarantees.Name), &c.telling, clock)
 	}
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		// Holds without an owner are not counted, so that the backend may renew them
@@ -74,19 +85,27 @@ func New(b backend.Backend, opts *Options) (Locker, error) {
 	return c, nil
 }
 
-// Format prints what the Locker is, with every verb in the same way: not its leases,
+// Format prints what the Client is, with every verb in the same way: not its leases,
 // whose owners are secret, and not the password of its server.
-func (c *client) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "Locker on %s", c.guarantees.Name) }
+func (c *Client) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "Locker on %s", c.guarantees.Name) }
 
-// Guarantees implements Guaranteer.
-func (c *client) Guarantees() backend.Guarantees { return c.guarantees }
+// Guarantees returns what the locks promise, and under which assumptions. It does no
+// I/O and always returns the same.
+func (c *Client) Guarantees() backend.Guarantees { return c.guarantees }
 
-// Backend gives access to the optional interfaces of the backend, for tools that
-// inspect locks.
-func (c *client) Backend() backend.Backend { return c.server.Own }
+// Backend returns the backend, for tools that look at locks or end them: [backend.As]
+// finds what it can do beyond locking, such as [backend.Inspector]. It belongs to the
+// Client, which closes it. What is acquired there is not renewed, and no lease of the
+// Client. Of a lease, [HeldOn] tells more.
+func (c *Client) Backend() backend.Backend { return c.server.Own }
 
-// TryAcquire implements Locker.
-func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
+// TryAcquire asks the server once for the key, as [Locker] says in full. Without an error
+// the lease is not nil. ErrHeld: somebody else holds the key; a [HeldError] says who, where
+// the server tells. ErrOutcomeUnknown: no answer arrived, and a grant that there may be is
+// removed in the background. Options that the backend cannot honour are refused with
+// ErrUnsupported or ErrInvalid, and nothing is sent. An attempt is given up after two
+// thirds of the TTL, which [Options.TTL] or [WithTTL] sets.
+func (c *Client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
 	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
@@ -99,8 +118,12 @@ func (c *client) TryAcquire(ctx context.Context, key string, opts ...Option) (Le
 	return l, nil
 }
 
-// Acquire implements Locker.
-func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
+// Acquire waits until the key is held or ctx ends, as [Locker] says in full. Callers of one
+// Client are served first come, first served. Without an error the lease is not nil. The
+// error of a wait that ctx has ended matches the error of ctx, and ErrHeld or
+// ErrUnavailable, whichever kept it waiting. Options that the backend cannot honour are
+// refused as in TryAcquire. ErrPermanent and ErrClosed end the wait at once.
+func (c *Client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
 	req, terms, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
@@ -115,7 +138,7 @@ func (c *client) Acquire(ctx context.Context, key string, opts ...Option) (Lease
 
 // begin checks what can be checked before anything is sent. Without an error the
 // caller owes a Calls.Done.
-func (c *client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, terms hold.Terms, _ error) {
+func (c *Client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, terms hold.Terms, _ error) {
 	if err := ValidateKey(key); err != nil {
 		return req, terms, err
 	}
@@ -144,37 +167,52 @@ func (c *client) begin(ctx context.Context, key string, opts []Option) (req back
 		Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
 		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
 		Renewed: !s.NoRenewal,
-	}, hold.Terms{Renewed: !s.NoRenewal, Longest: s.MaxHold}, nil
+	}, hold.Terms{Renewed: !s.NoRenewal, Longest: s.MaxHold, Label: s.Label}, nil
 }
 
-// Close implements Locker.
-func (c *client) Close() error {
+// Close ends every wait and every lease with ErrClosed, releases what is held, and closes
+// the backend, as [Locker] says in full. It takes at most five seconds and then the time of
+// the backend's Close. ErrOutcomeUnknown: not every release was confirmed, and what is left
+// ends within its TTL. Only the first Close returns an error; others wait for it.
+func (c *Client) Close() error {
+	if c.closing.Swap(true) {
+		<-c.closed
+		return nil
+	}
+	defer close(c.closed)
 	var err error
-	c.closed.Do(func() {
-		c.server.Calls.Close()
-		c.server.Calls.Shut()
-		c.leases.EndAll()
-		limit, cancel := context.WithTimeout(context.Background(), call.Limit)
-		defer cancel()
-		for stopped := false; !stopped; {
-			select {
-			case <-c.server.Calls.Idle():
-				// A lease that ended just now may have something to clean up.
-				stopped = c.server.Sched.StopIf(c.server.Calls.None)
-			case <-limit.Done():
-				err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, call.Limit)
-				stopped = c.server.Sched.StopIf(func() bool { return true })
-			}
-		}
-		c.server.Calls.Kill()
-		if cerr := c.server.Own.Close(); cerr != nil && err == nil {
-			err = fmt.Errorf("lock: closing the backend: %w", cerr)
-		}
-		c.telling.Close()
+	c.server.Calls.Close()
+	c.server.Calls.Shut()
+	c.leases.EndAll()
+	end := time.Now().Add(call.Limit)
+	limit, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	for stopped := false; !stopped; {
 		select {
-		case <-c.telling.Idle():
+		case <-c.server.Calls.Idle():
+			// A lease that ended just now may have something to clean up.
+			stopped = c.server.Sched.StopIf(c.server.Calls.None)
 		case <-limit.Done():
+			err = fmt.Errorf("%w: Close: not every release was confirmed within %s; what is left ends within its TTL", ErrOutcomeUnknown, call.Limit)
+			stopped = c.server.Sched.StopIf(func() bool { return true })
 		}
-	})
+	}
+	c.server.Calls.Kill()
+	told := c.server.Observed.Close()
+	if cerr := c.server.Own.Close(); cerr != nil && err == nil {
+		err = fmt.Errorf("lock: closing the backend: %w", cerr)
+	}
+	// Past the limit there is a moment for what an observer was not told before.
+	patience := time.NewTimer(max(time.Until(end), call.Patience))
+	defer patience.Stop()
+	select {
+	case <-told:
+	case <-patience.C:
+	}
+	c.telling.Close()
+	select {
+	case <-c.telling.Idle():
+	case <-patience.C:
+	}
 	return err
 }

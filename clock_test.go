@@ -51,6 +51,34 @@ func TestSuspendCountsTowardsTheDeadline(t *testing.T) {
 	})
 }
 
+// stumbling is a clock whose reader stands still once, before it reads.
+type stumbling struct{ stumble atomic.Bool }
+
+func (s *stumbling) Now() backend.Instant {
+	if s.stumble.Swap(false) {
+		time.Sleep(8 * time.Millisecond)
+	}
+	return backend.RuntimeClock().Now()
+}
+
+// TestDeadlineStandsStill: a goroutine that stands still while it asks for the deadline
+// does not see it move.
+func TestDeadlineStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := &stumbling{}
+		l, err := memlock.New(t.Context(), &memlock.Options{Store: memlock.NewStore(clock)})
+		require.NoError(t, err)
+		defer l.Close()
+		lease, err := l.Acquire(t.Context(), "a", lock.WithoutRenewal())
+		require.NoError(t, err)
+		first, _ := lease.Deadline()
+		clock.stumble.Store(true)
+		second, _ := lease.Deadline()
+		assert.Equal(t, first, second)
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
 func TestSystemClockAdvances(t *testing.T) {
 	clock := backend.SystemClock()
 	a := clock.Now()

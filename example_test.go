@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -13,7 +14,7 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	locker, err := lock.Open(ctx, "mem:") // or file:, or redis://localhost:6379
+	locker, err := lock.Open(ctx, "mem:", nil) // or file:, or redis://localhost:6379
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func Example() {
 // lost while the function was running.
 func ExampleDo() {
 	ctx := context.Background()
-	locker, _ := lock.Open(ctx, "mem:")
+	locker, _ := lock.Open(ctx, "mem:", nil)
 	defer locker.Close()
 
 	err := lock.Do(ctx, locker, "migrate", func(ctx context.Context, lease lock.Lease) error {
@@ -58,9 +59,9 @@ func ExampleDo() {
 // to do.
 func ExampleTryDo() {
 	ctx := context.Background()
-	one, _ := lock.Open(ctx, "mem:")
+	one, _ := lock.Open(ctx, "mem:", nil)
 	defer one.Close()
-	other, _ := lock.Open(ctx, "mem:")
+	other, _ := lock.Open(ctx, "mem:", nil)
 	defer other.Close()
 
 	job := func(context.Context, lock.Lease) error {
@@ -84,7 +85,7 @@ func ExampleTryDo() {
 // A refusal says who holds the key.
 func ExampleHeldError() {
 	ctx := context.Background()
-	locker, _ := lock.Open(ctx, "mem:")
+	locker, _ := lock.Open(ctx, "mem:", nil)
 	defer locker.Close()
 	lease, _ := locker.Acquire(ctx, "deploy", lock.WithLabel("release 4.2"))
 	defer lease.Release(ctx)
@@ -104,7 +105,7 @@ func ExampleHeldError() {
 // has ended.
 func ExampleWithOwner() {
 	ctx := context.Background()
-	locker, _ := lock.Open(ctx, "mem:")
+	locker, _ := lock.Open(ctx, "mem:", nil)
 	defer locker.Close()
 	owner := lock.WithOwner("order-4711:0b6e2f4a")
 
@@ -144,7 +145,7 @@ func (s *shelf) write(token uint64, stock int) error {
 // under any lock. The token lets the resource notice.
 func ExampleLease_token() {
 	ctx := context.Background()
-	locker, _ := lock.Open(ctx, "mem:")
+	locker, _ := lock.Open(ctx, "mem:", nil)
 	defer locker.Close()
 	var s shelf
 
@@ -187,7 +188,7 @@ func ExampleLease_context() {
 // A wait that ends with its context matches both reasons.
 func ExampleLocker_acquire() {
 	ctx := context.Background()
-	locker, _ := lock.Open(ctx, "mem:")
+	locker, _ := lock.Open(ctx, "mem:", nil)
 	defer locker.Close()
 	lease, _ := locker.Acquire(ctx, "printer")
 	defer lease.Release(ctx)
@@ -200,4 +201,34 @@ func ExampleLocker_acquire() {
 	// Output:
 	// out of time: true
 	// somebody else has it: true
+}
+
+// Who holds and who waits now, as gauges for metrics. They are exact.
+func ExampleObserver() {
+	ctx := context.Background()
+	var holders, waiters atomic.Int64
+	locker, _ := lock.Open(ctx, "mem:", &lock.Options{Observer: func(_ context.Context, e lock.Event) {
+		switch e.Kind {
+		case lock.EventGranted:
+			holders.Add(1)
+		case lock.EventLost, lock.EventReleased:
+			holders.Add(-1)
+		case lock.EventWaitBegun:
+			waiters.Add(1)
+		case lock.EventWaitEnded:
+			waiters.Add(-1)
+		}
+	}})
+	lease, _ := locker.Acquire(ctx, "gauges")
+	go func() { _, _ = locker.Acquire(ctx, "gauges") }()
+	for waiters.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(holders.Load(), "holds,", waiters.Load(), "waits")
+	_ = lease.Release(ctx) // who waits gets the key, until Close
+	_ = locker.Close()
+	fmt.Println(holders.Load(), "holds,", waiters.Load(), "waits")
+	// Output:
+	// 1 holds, 1 waits
+	// 0 holds, 0 waits
 }

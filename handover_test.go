@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -88,6 +89,42 @@ func TestReleaseHandsOverToTheNextWaiter(t *testing.T) {
 	})
 }
 
+// TestHandOverIsReleasedBeforeItIsGranted: by the events of one Client, its key never has
+// two holders.
+func TestHandOverIsReleasedBeforeItIsGranted(t *testing.T) {
+	onHanding(t, func(t *testing.T, h *handing, _ *memlock.Store, _ lock.Locker) {
+		var holders, most atomic.Int32
+		l, err := lock.New(h, &lock.Options{Observer: func(_ context.Context, e lock.Event) {
+			switch e.Kind {
+			case lock.EventGranted:
+				most.Store(max(most.Load(), holders.Add(1)))
+			case lock.EventReleased:
+				time.Sleep(time.Second)
+				holders.Add(-1)
+			}
+		}})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for i := range 10 {
+			ctx := t.Context()
+			if i%2 == 0 {
+				ctx = context.Background() // it makes its calls itself
+			}
+			all.Go(func() {
+				lease, err := l.Acquire(ctx, "k")
+				if assert.NoError(t, err) {
+					time.Sleep(time.Second)
+					assert.NoError(t, lease.Release(ctx))
+				}
+			})
+		}
+		all.Wait()
+		assert.EqualValues(t, 9, h.handed.Load())
+		assert.EqualValues(t, 1, most.Load())
+		require.NoError(t, l.Close())
+	})
+}
+
 func TestHandOverThatNobodyWaitsForIsGivenBack(t *testing.T) {
 	for name, delay := range map[string][2]time.Duration{"before": {3 * time.Second, 0}, "after": {0, 3 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +155,7 @@ func TestHandOverThatNobodyWaitsForIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestHandOverThatHangsDoesNotHoldTheWaiter(t *testing.T) {
+func TestHandOverThatHangsHoldsTheWaiterNoLongerThanTheRelease(t *testing.T) {
 	onHanding(t, func(t *testing.T, h *handing, store *memlock.Store, l lock.Locker) {
 		h.before = time.Hour
 		first, err := l.Acquire(t.Context(), "k")
@@ -162,7 +199,7 @@ func TestHandOverToAWaiterThatIsJustGivingUp(t *testing.T) {
 		s := &stubborn{handing: h}
 		s.on.Store(true)
 		l, err := lock.New(s, &lock.Options{TTL: time.Minute, Observer: func(_ context.Context, e lock.Event) {
-			if e.Kind == lock.EventWait {
+			if e.Kind == lock.EventWaitEnded {
 				time.Sleep(6 * time.Second)
 			}
 		}})

@@ -1,15 +1,16 @@
 // Package lock gives programs that run on several machines locks that they
-// share. One small interface, [Locker], stands for all of them; the backend is
-// chosen by a URL.
+// share. One small interface, [Locker], stands for all of them. [Client]
+// implements it on every backend; the backend is chosen by a URL.
 //
-//	locker, err := lock.Open(ctx, "redis://localhost:6379")
+//	locker, err := lock.Open(ctx, "redis://localhost:6379", nil)
 //	...
-//	lease, err := locker.Acquire(ctx, "nightly-report")
-//	if err != nil {
-//		return err
-//	}
-//	defer lease.Release(ctx)
-//	return report(lease.Context())
+//	err = lock.Do(ctx, locker, "nightly-report", func(ctx context.Context, lease lock.Lease) error {
+//		return report(ctx)
+//	})
+//
+// [Do] waits for the key, gives the work a context that ends with that of the caller and
+// with the hold, releases the key, and returns what the release says. [Locker] has the
+// single steps.
 //
 // # A hold is a lease
 //
@@ -38,11 +39,10 @@ package lock
 import (
 	"context"
 	"time"
-
-	"github.com/mortiselock/lock/backend"
 )
 
-// Locker hands out leases on keys. It is safe for concurrent use.
+// Locker hands out leases on keys. It is what functions that use locks take: [Client]
+// implements it, and so do locks of others. It is safe for concurrent use.
 //
 // Two acquisitions of one key exclude each other, in one process too, unless
 // both name the same owner ([WithOwner]).
@@ -87,7 +87,8 @@ type Lease interface {
 	// ErrSessionLost, ErrMaxHold). It ends by the deadline at the latest, by a
 	// local timer that no hanging call can delay, and its Err method compares
 	// the clock with the deadline, so that after a pause the first look already
-	// tells. It carries no values and reading it does no I/O.
+	// tells. It carries no values and reading it does no I/O. It does not end with
+	// the context given to Acquire; that of [Do] ends with both.
 	Context() context.Context
 
 	// Deadline is until when the hold is certain without another renewal,
@@ -109,20 +110,6 @@ type Lease interface {
 	// background until the lease would have expired. A second Release of a
 	// settled lease returns ErrNotHeld.
 	Release(ctx context.Context) error
-}
-
-// Guaranteer is implemented by Lockers that can say what they promise. Those of
-// this project do.
-type Guaranteer interface {
-	Guarantees() backend.Guarantees
-}
-
-// GuaranteesOf returns what the Locker promises, and false when it does not say.
-func GuaranteesOf(l Locker) (backend.Guarantees, bool) {
-	if g, ok := l.(Guaranteer); ok {
-		return g.Guarantees(), true
-	}
-	return backend.Guarantees{}, false
 }
 
 // DefaultTTL is the TTL of a lease when nothing else is said.

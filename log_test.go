@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,52 @@ func TestContentionIsNoNews(t *testing.T) {
 	})
 }
 
+// TestRenewalsThatFailAreLoggedOnce: that they begin to fail, and that they work again or
+// that the lease is lost, and none of those between.
+func TestRenewalsThatFailAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		var text bytes.Buffer
+		var failed atomic.Int32
+		l := open(func(o *memlock.Options) {
+			o.Lock.Logger = slog.New(slog.NewTextHandler(&text, nil))
+			o.Lock.Observer = func(_ context.Context, e lock.Event) {
+				if e.Kind == lock.EventRenewalFailed {
+					failed.Add(1)
+				}
+			}
+		})
+		logged := func() (lines []string) {
+			synctest.Wait()
+			for line := range strings.Lines(text.String()) {
+				_, line, _ = strings.Cut(line, " ") // the time
+				_, line, _ = strings.Cut(line, "level=")
+				level, _, _ := strings.Cut(line, " ")
+				_, line, _ = strings.Cut(line, `msg="`)
+				message, _, _ := strings.Cut(line, `"`)
+				lines = append(lines, level+" "+message)
+			}
+			text.Reset()
+			return lines
+		}
+		lease, err := l.Acquire(t.Context(), "k", lock.WithTTL(30*time.Second))
+		require.NoError(t, err)
+		for range 2 {
+			store.FailRequests(memlock.OpRenew, -1)
+			time.Sleep(15 * time.Second)
+			require.GreaterOrEqual(t, failed.Swap(0), int32(2))
+			store.FailRequests(memlock.OpRenew, 0)
+			time.Sleep(time.Minute)
+			require.NoError(t, lease.Context().Err())
+			require.Equal(t, []string{"WARN lock renewal failed, trying again", "INFO lock renewed again"}, logged())
+		}
+		store.FailRequests(memlock.OpRenew, -1)
+		<-lease.Context().Done()
+		require.Equal(t, []string{"WARN lock renewal failed, trying again", "WARN lock lost"}, logged())
+		store.FailRequests(memlock.OpRenew, 0)
+	})
+}
+
 // talkative is a logger that uses the Locker which it logs for.
 type talkative struct {
 	slog.Handler
@@ -96,7 +143,7 @@ func TestLoggerIsCalledWithoutAMutex(t *testing.T) {
 			t.Parallel()
 			store := memlock.NewStore(nil)
 			called := make(chan string, 1)
-			var l lock.Locker
+			var l *lock.Client
 			ready := make(chan struct{})
 			log := slog.New(talkative{slog.DiscardHandler, called, func() {
 				<-ready

@@ -2,14 +2,56 @@ package lock_test
 
 import (
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	memlock "github.com/mortiselock/lock/backend/memory"
 )
 
-func TestOpenWithoutAMux(t *testing.T) {
+// TestNoClientWithAnError: whoever puts the result into a Locker finds it nil only if the
+// Client is.
+func TestNoClientWithAnError(t *testing.T) {
 	t.Parallel()
-	_, err := lock.Open(t.Context(), "mem:", lock.WithMux(nil))
-	require.ErrorIs(t, err, lock.ErrInvalid)
+	wrong := &lock.Options{TTL: -1}
+	for name, open := range map[string]func() (*lock.Client, error){
+		"Open":                func() (*lock.Client, error) { return lock.Open(t.Context(), "mem:", wrong) },
+		"a scheme of nobody":  func() (*lock.Client, error) { return lock.Open(t.Context(), "paxos:", nil) },
+		"New":                 func() (*lock.Client, error) { return lock.New(nil, nil) },
+		"that of the backend": func() (*lock.Client, error) { return memlock.New(t.Context(), &memlock.Options{Lock: *wrong}) },
+	} {
+		c, err := open()
+		require.ErrorIs(t, err, lock.ErrInvalid, name)
+		assert.Nil(t, c, name)
+	}
+}
+
+// TestTTLOfAURL: the parameter ttl is Options.TTL for who swaps backends by URL alone.
+func TestTTLOfAURL(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url  string
+		opts *lock.Options
+		want time.Duration
+	}{
+		{"mem:", nil, lock.DefaultTTL},
+		{"mem:?ttl=30s", nil, 30 * time.Second},
+		{"mem:?mode=queue&ttl=30s", &lock.Options{}, 30 * time.Second},
+		{"mem:?ttl=30s", &lock.Options{TTL: 40 * time.Second}, 40 * time.Second},
+	} {
+		l, err := lock.Open(t.Context(), c.url, c.opts)
+		require.NoError(t, err)
+		lease, err := l.Acquire(t.Context(), "ttl of a URL")
+		require.NoError(t, err)
+		until, _ := lease.Deadline()
+		assert.InDelta(t, c.want.Seconds(), time.Until(until).Seconds(), 2, "%+v", c)
+		require.NoError(t, l.Close())
+	}
+	for _, bad := range []string{"mem:?ttl=", "mem:?ttl=30", "mem:?ttl=-1s", "mem:?ttl=1s&ttl=2s", "mem:?ttl=1ns"} {
+		c, err := lock.Open(t.Context(), bad, nil)
+		require.ErrorIs(t, err, lock.ErrInvalid, bad)
+		assert.Nil(t, c)
+	}
 }

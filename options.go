@@ -8,19 +8,21 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Options are the settings of a Locker. The zero value of each field, and a nil
+// Options are the settings of a [Client]. The zero value of each field, and a nil
 // pointer, mean the default.
 type Options struct {
 	// TTL is the default time to live of a lease: how long others wait when the
-	// holder dies. Default: DefaultTTL, or the nearest that the backend accepts.
+	// holder dies. Default: the ttl of the URL, else DefaultTTL, or the nearest that the
+	// backend accepts.
 	TTL time.Duration
 
 	// Logger receives warnings: failing renewals, losses, clean-up that could not
-	// be confirmed, doubtful server settings. Contention is logged at debug
-	// level. Default: nothing is logged.
+	// be confirmed, doubtful server settings. Renewals of a lease that go on failing
+	// are logged once, and once more at info level when one is confirmed. Contention
+	// is logged at debug level. Default: nothing is logged.
 	Logger *slog.Logger
 
-	// Observer is told about attempts, waits, renewals, losses and releases, for
+	// Observer is told about waits, attempts, grants, renewals, losses and releases, for
 	// metrics and traces. Default: none.
 	Observer Observer
 }

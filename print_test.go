@@ -85,7 +85,7 @@ func TestNobodyIsToldAfterClose(t *testing.T) {
 			l, err := memlock.New(t.Context(), &memlock.Options{Store: memlock.NewStore(nil), Lock: lock.Options{
 				Observer: func(_ context.Context, e lock.Event) {
 					time.Sleep(time.Millisecond)
-					if e.Kind == lock.EventRelease {
+					if e.Kind == lock.EventReleased {
 						events.Add(1)
 					}
 					if closed.Load() {

@@ -45,7 +45,7 @@ func sleepFor(d time.Duration) func(ctx context.Context) error {
 }
 
 // ownerOf takes the key n times for one owner. From then on renewals are slow.
-func ownerOf(t *testing.T, s *slowRenewals, n int, options ...lock.Option) (lock.Locker, []lock.Lease) {
+func ownerOf(t *testing.T, s *slowRenewals, n int, options ...lock.Option) (*lock.Client, []lock.Lease) {
 	t.Helper()
 	l, err := lock.New(s, nil)
 	require.NoError(t, err)

@@ -49,7 +49,7 @@ func (b *batchingQueue) RenewBatch(ctx context.Context, holds []backend.Hold) []
 	return out
 }
 
-func batchingLocker(t *testing.T) (lock.Locker, *batchingQueue) {
+func batchingLocker(t *testing.T) (*lock.Client, *batchingQueue) {
 	t.Helper()
 	inner, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil), Queue: true})
 	require.NoError(t, err)

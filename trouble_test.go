@@ -344,38 +344,61 @@ func TestAcquireOutlastsAnOutageAndStopsAtAPermanentError(t *testing.T) {
 	})
 }
 
+// TestObserverIsTold: of every kind of event, with the context of the call that caused it,
+// and without a mutex: it uses the Locker itself.
 func TestObserverIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		type caller struct{}
 		var mu sync.Mutex
 		seen := map[lock.EventKind]int{}
+		called := map[lock.EventKind]any{}
 		store := memlock.NewStore(nil)
-		l, err := memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{Observer: func(_ context.Context, e lock.Event) {
+		var l *lock.Client
+		l, err := memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{Observer: func(ctx context.Context, e lock.Event) {
+			if e.Key != "k" {
+				return
+			}
 			mu.Lock()
-			defer mu.Unlock()
 			seen[e.Kind]++
+			called[e.Kind] = ctx.Value(caller{})
+			mu.Unlock()
 			assert.NotEqual(t, "unknown", e.Kind.String())
-			assert.Equal(t, "k", e.Key)
+			assert.Equal(t, "memory", e.Backend)
+			assert.Equal(t, "a label", e.Label)
+			if own, err := l.TryAcquire(context.Background(), fmt.Sprint("of the observer ", e.Kind, e.Lease)); err == nil {
+				assert.NoError(t, own.Renew(context.Background()))
+				assert.NoError(t, own.Release(context.Background()))
+			}
 		}}})
 		require.NoError(t, err)
-		lease, err := l.Acquire(t.Context(), "k")
+		ctx := context.WithValue(t.Context(), caller{}, "the caller")
+		lease, err := l.Acquire(ctx, "k", lock.WithLabel("a label"))
 		require.NoError(t, err)
 		go func() {
 			time.Sleep(time.Minute)
-			assert.NoError(t, lease.Release(t.Context()))
+			assert.NoError(t, lease.Release(ctx))
 		}()
-		second, err := l.Acquire(t.Context(), "k")
+		second, err := l.Acquire(ctx, "k", lock.WithLabel("a label"))
 		require.NoError(t, err)
+		_, err = l.TryAcquire(ctx, "k", lock.WithLabel("a label"))
+		require.ErrorIs(t, err, lock.ErrHeld)
 		store.Remove("k")
 		<-second.Context().Done()
 		synctest.Wait()
 		require.NoError(t, l.Close())
 		mu.Lock()
 		defer mu.Unlock()
-		for k := lock.EventAttempt; k <= lock.EventRelease; k++ {
+		for k := lock.EventAttempt; k <= lock.EventRefused; k++ {
 			assert.Positive(t, seen[k], k.String())
+			if k != lock.EventRenewed && k != lock.EventRenewalFailed && k != lock.EventLost {
+				assert.Equal(t, "the caller", called[k], k.String())
+			}
 		}
-		assert.Equal(t, 1, seen[lock.EventLoss])
-		assert.Equal(t, 1, seen[lock.EventWait])
+		for kind, n := range map[lock.EventKind]int{
+			lock.EventWaitBegun: 1, lock.EventWaitEnded: 1, lock.EventGranted: 2, lock.EventRenewalFailed: 1, lock.EventLost: 1, lock.EventReleased: 1, lock.EventRefused: 1,
+		} {
+			assert.Equal(t, n, seen[kind], kind.String())
+		}
 	})
 }
 

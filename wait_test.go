@@ -21,7 +21,7 @@ func TestWaitInAQueueIsObserved(t *testing.T) {
 		a := open()
 		b := open(func(o *memlock.Options) {
 			o.Lock.Observer = func(_ context.Context, e lock.Event) {
-				if e.Kind == lock.EventWait {
+				if e.Kind == lock.EventWaitEnded {
 					waits.Add(1)
 					assert.NoError(t, e.Err)
 					assert.GreaterOrEqual(t, e.Duration, time.Minute)

@@ -14,7 +14,7 @@ import (
 	memlock "github.com/mortiselock/lock/backend/memory"
 )
 
-func TestHoldOfNamesTheHoldOnTheServer(t *testing.T) {
+func TestHeldOnNamesTheHoldOnTheServer(t *testing.T) {
 	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
 		ctx := t.Context()
 		a := open()
@@ -23,17 +23,17 @@ func TestHoldOfNamesTheHoldOnTheServer(t *testing.T) {
 		second, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
 		require.NoError(t, err)
 		require.NoError(t, first.Release(ctx))
-		b, hold, ok := lock.HoldOf(second)
-		require.True(t, ok)
-		assert.Equal(t, "k", hold.Key)
-		assert.Equal(t, second.Token(), hold.Token)
-		_, err = b.Renew(ctx, hold)
-		require.NoError(t, err, "the server does not know the hold that HoldOf named")
+		held, err := lock.HeldOn[backend.Backend](second)
+		require.NoError(t, err)
+		assert.Equal(t, "k", held.Hold.Key)
+		assert.Equal(t, second.Token(), held.Hold.Token)
+		_, err = held.Backend.Renew(ctx, held.Hold)
+		require.NoError(t, err, "the server does not know the hold that HeldOn named")
 		require.NoError(t, second.Release(ctx))
 	})
 }
 
-func TestRenewsItself(t *testing.T) {
+func TestHeldOnTellsWhetherTheLeaseRenewsItself(t *testing.T) {
 	t.Parallel()
 	l, err := memlock.New(t.Context(), nil)
 	require.NoError(t, err)
@@ -44,16 +44,43 @@ func TestRenewsItself(t *testing.T) {
 	}{{nil, true}, {[]lock.Option{lock.WithoutRenewal()}, false}} {
 		lease, err := l.TryAcquire(t.Context(), "k", c.opts...)
 		require.NoError(t, err)
-		assert.Equal(t, c.want, lock.RenewsItself(lease))
+		held, err := lock.HeldOn[backend.Backend](lease)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, held.Renewed)
 		require.NoError(t, lease.Release(t.Context()))
 	}
-	assert.False(t, lock.RenewsItself(struct{ lock.Lease }{}))
 }
 
-func TestHoldOfAnotherLease(t *testing.T) {
-	t.Parallel()
-	_, _, ok := lock.HoldOf(struct{ lock.Lease }{})
-	assert.False(t, ok)
+// strange is a lease that somebody else has made around one of a Client.
+type strange struct{ lock.Lease }
+
+func TestHeldOnRefusesOtherLeases(t *testing.T) {
+	personalities(t, func(t *testing.T, _ *memlock.Store, open opener) {
+		lease, err := open().Acquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		_, err = lock.HeldOn[backend.Backend](nil)
+		require.ErrorIs(t, err, lock.ErrInvalid)
+		_, err = lock.HeldOn[backend.Backend](strange{lease})
+		require.ErrorIs(t, err, lock.ErrUnsupported)
+		_, err = lock.HeldOn[*sessionBound](lease)
+		require.ErrorIs(t, err, lock.ErrUnsupported)
+		require.ErrorContains(t, err, "memory", "which backend it is on")
+		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// TestHeldOnAfterTheLastRelease: what is counted on this side is known to have ended.
+func TestHeldOnAfterTheLastRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := memlock.New(t.Context(), &memlock.Options{Store: memlock.NewStore(backend.RuntimeClock()), Queue: true})
+		require.NoError(t, err)
+		lease, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"))
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(t.Context()))
+		_, err = lock.HeldOn[backend.Backend](lease)
+		require.ErrorIs(t, err, lock.ErrNotHeld)
+		require.NoError(t, l.Close())
+	})
 }
 
 // sessionBound is a server whose holds end with a session, and that refuses every
