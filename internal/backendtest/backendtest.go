@@ -4,13 +4,17 @@ package backendtest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/servertest"
 )
 
 var keys atomic.Int64
@@ -30,6 +34,25 @@ func Granted(t testing.TB, b backend.Backend, req backend.Request) (backend.Hold
 	return hold, g
 }
 
+// TokenOf is the token of a grant of the request, by a try or by a place in the queue. The
+// key is released again.
+func TokenOf(t testing.TB, b backend.Backend, req backend.Request, queued bool) uint64 {
+	t.Helper()
+	if !queued {
+		hold, g := Granted(t, b, req)
+		require.NoError(t, b.Release(t.Context(), hold))
+		return g.Token
+	}
+	q, ok := backend.As[backend.Queuer](b)
+	require.True(t, ok, "the backend has no queue")
+	ticket, err := q.Enqueue(t.Context(), req)
+	require.NoError(t, err)
+	g, err := ticket.Wait(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, ticket.Withdraw(t.Context()))
+	return g.Token
+}
+
 // Eventually waits for something that has no signal. It asks less and less often. Only
 // what never comes takes a minute on a busy machine.
 func Eventually(t testing.TB, what string, ok func() bool) {
@@ -47,4 +70,18 @@ func Short(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Proxy is the Config.Proxy of a lock on the servers, whose URL has the parameters.
+func Proxy(parameters string, ttl time.Duration, servers ...*servertest.Server) *conformance.Proxy {
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr())
+	}
+	return &conformance.Proxy{
+		Server: strings.Join(addrs, ","),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, servers[0].URLAt(addr)+parameters, &lock.Options{TTL: ttl})
+		},
+	}
 }

@@ -1,9 +1,7 @@
 package call
 
 import (
-	"context"
 	"log/slog"
-	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/schedule"
@@ -22,30 +20,11 @@ type Server struct {
 	// EndsWithSession is that of the backend's guarantees.
 	EndsWithSession bool
 
-	// Observe is told what happens, or nil.
-	Observe func(ctx context.Context, what What, key string, token uint64, took time.Duration, err error)
+	// Observed is what the observer is told, if there is one.
+	Observed Observed
 
 	parts    backend.Partitioner
 	cleaners Pool
-}
-
-// What is what an observer is told of.
-type What uint8
-
-// What happens.
-const (
-	Attempt What = iota + 1
-	Wait
-	Renewal
-	Loss
-	Release
-)
-
-// Tell tells the observer, if there is one, of something that began at an instant.
-func (s *Server) Tell(ctx context.Context, what What, key string, token uint64, since backend.Instant, err error) {
-	if s.Observe != nil {
-		s.Observe(ctx, what, key, token, s.Clock.Now().Sub(since), err)
-	}
 }
 
 // NewServer returns the Server of a backend.

@@ -8,18 +8,26 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Locker puts a Locker on a backend that has just been opened, unless err says that it
+// Client puts a Client on a backend that has just been opened, unless err says that it
 // was not. The backend is closed when there is none.
-func Locker(b backend.Backend, err error, opts lock.Options) (lock.Locker, error) {
+func Client(b backend.Backend, err error, opts lock.Options) (*lock.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := lock.New(b, &opts)
+	c, err := lock.New(b, &opts)
 	if err != nil {
 		_ = b.Close()
 		return nil, err
 	}
-	return l, nil
+	return c, nil
+}
+
+// Options are the given ones, which may be nil, and then the zero value.
+func Options[O any](opts *O) *O {
+	if opts == nil {
+		return new(O)
+	}
+	return opts
 }
 
 // Logger is the given one, or one that writes nothing.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -22,6 +23,9 @@ type Lease struct {
 	end   context.CancelCauseFunc
 	auto  bool // it is renewed without being asked
 	late  bool // a request may arrive after the end, and is then given back
+	span  *call.Span
+
+	failing atomic.Bool // the last renewal has failed
 
 	// term is until when the hold lasts. It is over for everybody before the state
 	// and the context follow.
@@ -40,9 +44,10 @@ type Lease struct {
 type Terms struct {
 	Renewed bool          // without being asked
 	Longest time.Duration // to hold, or zero for no limit
+	Label   string        // for those who look at the lease
 }
 
-// Begin begins the hold of a lease. The caller then has it admitted.
+// Begin begins the hold of a lease. The caller then has it admitted, and its grant told.
 func (c *Leases) Begin(l *Lease, h backend.Hold, g backend.Grant, t Terms, now backend.Instant) {
 	h.Token = g.Token
 	l.c, l.hold, l.since, l.auto, l.late, l.part = c, &h, now, t.Renewed, g.MayArrive, c.server.Partition(h.Key)
@@ -51,7 +56,23 @@ func (c *Leases) Begin(l *Lease, h backend.Hold, g backend.Grant, t Terms, now b
 	l.state = newMachine(h.TTL, g.Validity, now, t.Renewed, t.Longest, rand.Float64())
 	l.limit = l.state.limit
 	l.term.begin(l.state.ends())
+	l.span = c.server.Observed.Span(call.Event{What: call.Granted, Key: h.Key, Label: t.Label, Token: h.Token}, now)
 }
+
+// TellGrant tells the observer of a lease that its holder, who asked for it at an instant,
+// is about to get.
+func (l *Lease) TellGrant(ctx context.Context, asked backend.Instant) { l.span.Begin(ctx, asked) }
+
+// TellRelease tells the observer that the server has confirmed the release.
+func (l *Lease) TellRelease(ctx context.Context) { l.tellEnd(ctx, call.Released, nil) }
+
+func (l *Lease) tellEnd(ctx context.Context, what call.What, err error) {
+	l.span.End(ctx, l.span.Event(what, err))
+}
+
+// Number is the number of the lease among those of its Locker, or zero where there is no
+// observer.
+func (l *Lease) Number() uint64 { return l.span.Number() }
 
 // Key is the key that is held.
 func (l *Lease) Key() string { return l.hold.Key }
@@ -94,7 +115,16 @@ func (l *Lease) LogValue() slog.Value {
 // Deadline is until when the hold is certain without another renewal.
 func (l *Lease) Deadline() (time.Time, bool) {
 	at, _ := l.term.read()
-	return time.Now().Add(at.Sub(l.c.server.Clock.Now())), true
+	clock := l.c.server.Clock
+	for before, tries := clock.Now(), 1; ; tries++ {
+		now := time.Now()
+		after := clock.Now()
+		// A goroutine that stood still between two readings would see the deadline move.
+		if after.Sub(before) < time.Millisecond || tries == 10 {
+			return now.Add(at.Sub(after)), true
+		}
+		before = after
+	}
 }
 
 // renewals is a lease as an entry of the scheduler.

@@ -53,6 +53,7 @@ func (c *Leases) Admit(l *Lease) bool {
 	defer c.server.Sched.Unlock()
 	select {
 	case <-c.server.Calls.Open.Done():
+		l.span.Drop()
 		return false
 	default:
 	}
@@ -70,7 +71,7 @@ func (c *Leases) ended(l *Lease, cause error, lost bool) {
 	}
 	// Not before the context's end: the clean-up lets others have the key.
 	l.giveBack()
-	if c.server.Observe == nil && !c.server.Log.Enabled(context.Background(), slog.LevelWarn) {
+	if !c.server.Observed.On() && !c.server.Log.Enabled(context.Background(), slog.LevelWarn) {
 		c.server.Calls.Done()
 		return
 	}
@@ -91,13 +92,12 @@ func (c *Leases) afterExpiry(ended []*Lease) {
 
 // reportEnd tells log and observer about a hold that ended without a release.
 func (c *Leases) reportEnd(l *Lease, cause error) {
-	what := call.Loss
 	if cause == backend.ErrClosed {
-		what = call.Release
-	} else {
-		c.server.Log.Warn("lock lost", "key", l.hold.Key, "token", l.hold.Token, "cause", cause, "held", c.server.Clock.Now().Sub(l.since))
+		l.tellEnd(context.Background(), call.Released, cause)
+		return
 	}
-	c.server.Tell(context.Background(), what, l.hold.Key, l.hold.Token, l.since, cause)
+	c.server.Log.Warn("lock lost", "key", l.hold.Key, "token", l.hold.Token, "cause", cause, "held", c.server.Clock.Now().Sub(l.since))
+	l.tellEnd(context.Background(), call.Lost, cause)
 }
 
 // EndAll ends every lease with the cause backend.ErrClosed, and then schedules the releases.

@@ -15,12 +15,6 @@ var ErrReleased = errors.New("lock: released")
 // End ends the hold: the context first, then send tells the server. It is called once at a
 // time.
 func (l *Lease) End(ctx context.Context, send func(context.Context) error) error {
-	err := l.release(ctx, send)
-	l.c.server.Tell(ctx, call.Release, l.hold.Key, l.hold.Token, l.since, err)
-	return err
-}
-
-func (l *Lease) release(ctx context.Context, send func(context.Context) error) error {
 	for {
 		turn, settled, err := l.beginRelease()
 		if settled {
@@ -37,8 +31,13 @@ func (l *Lease) release(ctx context.Context, send func(context.Context) error) e
 		}
 	}
 	defer l.c.server.Calls.Done()
-	err := send(ctx)
-	return l.endRelease(err)
+	err := l.endRelease(send(ctx))
+	if lost := (*endedError)(nil); errors.As(err, &lost) {
+		l.tellEnd(ctx, call.Lost, lost.cause)
+	} else {
+		l.tellEnd(ctx, call.Released, err)
+	}
+	return err
 }
 
 // beginRelease ends the hold on this side. It returns the end of another release

@@ -183,8 +183,27 @@ func (c *Leases) renewalEnded(ctx context.Context, l *Lease, v backend.Validity,
 		}
 		return h.failed(now, roll)
 	})
-	if err != nil && !errors.Is(err, backend.ErrNotHeld) && !errors.Is(err, backend.ErrClosed) && l.ctx.Context.Err() == nil {
-		c.server.Log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)
+	what := call.Renewed
+	if err != nil {
+		what = call.RenewalFailed
 	}
-	c.server.Tell(ctx, call.Renewal, l.hold.Key, l.hold.Token, start, err)
+	l.logRenewal(v, err)
+	l.span.Tell(ctx, what, start, err)
+}
+
+// logRenewal logs that renewals begin to fail, and that they don't any more, and not each of
+// those that fail between.
+func (l *Lease) logRenewal(v backend.Validity, err error) {
+	log := l.c.server.Log
+	switch {
+	case l.ctx.Context.Err() != nil: // its end is logged
+	case err == nil && v.For > 0:
+		if l.failing.Swap(false) {
+			log.Info("lock renewed again", "key", l.hold.Key, "token", l.hold.Token)
+		}
+	case err != nil && !errors.Is(err, backend.ErrClosed):
+		if !l.failing.Swap(true) {
+			log.Warn("lock renewal failed, trying again", "key", l.hold.Key, "token", l.hold.Token, "error", err)
+		}
+	}
 }

@@ -27,54 +27,119 @@ type acquisition struct {
 	flight  *call.Flight  // the request that is why unknown is set, if there is but one
 	took    time.Duration // how long the last answer took
 
+	start backend.Instant // of the call
+	wait  *call.Span      // nil until it begins, and where there is no observer
+
 	mu     sync.Mutex // guards the rest, and req.ID
 	lease  *Lease     // once granted
 	failed bool       // once the caller was told an error
 }
 
-// acquire waits until the key is held, ctx ends, or an error says that waiting is
-// of no use.
-func (a *acquisition) acquire(ctx context.Context) (*Lease, error) {
-	start := a.c.server.Clock.Now()
-	l, waited, err := a.contend(ctx)
-	if waited {
-		a.c.server.Tell(ctx, call.Wait, a.req.Key, tokenOf(l), start, err)
+// acquisition returns one that begins now.
+func (c *Waits) acquisition(req backend.Request, terms hold.Terms) *acquisition {
+	a := &acquisition{c: c, req: req, terms: terms}
+	if c.server.Observed.On() {
+		a.start = c.server.Clock.Now()
 	}
-	return l, err
+	return a
 }
 
-// contend takes a place in the lane of the key and competes for the key when the
-// turn comes. It also reports whether there was a wait.
-func (a *acquisition) contend(ctx context.Context) (*Lease, bool, error) {
+// ended tells the observer how the acquisition has ended, cleans up after one that has
+// failed, and returns the error for the caller.
+func (a *acquisition) ended(ctx context.Context, l *Lease, err error) error {
+	if err != nil {
+		err = a.explain(ctx, err)
+	}
+	if a.wait != nil {
+		a.wait.End(ctx, a.event(call.WaitEnded, l, err))
+	} else if err != nil && a.c.server.Observed.On() {
+		a.c.server.Observed.Tell(ctx, a.event(call.Refused, nil, err), a.start)
+	}
+	if err != nil {
+		a.fail()
+		return err
+	}
+	l.TellGrant(ctx, a.start)
+	return nil
+}
+
+// event is one about this acquisition, and about its lease if there is one.
+func (a *acquisition) event(what call.What, l *Lease, err error) call.Event {
+	e := call.Event{What: what, Key: a.req.Key, Label: a.req.Holder.Label, Err: err}
+	if l != nil {
+		e.Token, e.Lease = l.Token(), l.Number()
+	}
+	return e
+}
+
+// waits tells the observer that this one waits, if it was not told before.
+func (a *acquisition) waits(ctx context.Context) {
+	if a.wait == nil {
+		a.wait = a.c.server.Observed.Span(a.event(call.WaitBegun, nil, nil), a.start)
+		a.wait.Begin(ctx, a.start)
+	}
+}
+
+// waitsAfter is waits after d, unless the function that it returns is called before.
+func (a *acquisition) waitsAfter(ctx context.Context, d time.Duration) (stop func()) {
+	calls := a.c.server.Calls
+	var sp *call.Span
+	if a.wait == nil {
+		sp = a.c.server.Observed.Span(a.event(call.WaitBegun, nil, nil), a.start)
+	}
+	if sp == nil {
+		return func() {}
+	}
+	a.wait = sp
+	calls.Follow()
+	timer := time.AfterFunc(d, func() {
+		defer calls.Done()
+		sp.Begin(ctx, a.start)
+	})
+	return func() {
+		if timer.Stop() {
+			a.wait = nil
+			sp.Drop()
+			calls.Done()
+		}
+	}
+}
+
+// contend takes a place in the lane of the key and competes for the key when it
+// is at the head.
+func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 	c := a.c
 	refused := false
-	if a.req.Owner != "" && !c.isLeft(a.req.Key) {
+	if a.req.Owner != "" && !c.isOthersTurn(a.req.Key) {
 		// Re-entry comes before every place in a queue: those who wait there may be
 		// waiting for this very owner.
 		l, err := a.try(ctx)
 		if err == nil || a.over(ctx, err) {
-			return l, false, err
+			return l, err
 		}
 		refused = errors.Is(err, backend.ErrHeld)
 	}
 	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
 	defer c.lanes.leave(ln, p)
-	if p.turn != nil {
+	if refused || p.head != nil {
+		a.waits(ctx)
+	}
+	if p.head != nil {
 		if a.unknown {
 			// Those before this one may be of the same owner. What has perhaps been
 			// granted to this one must not keep them waiting while it waits for them.
 			a.rename()
 		}
 		select {
-		case <-p.turn:
+		case <-p.head:
 		case <-ctx.Done():
 			a.passedOver(ln)
-			return nil, true, ctx.Err()
+			return nil, ctx.Err()
 		case <-c.server.Calls.Open.Done():
-			return nil, true, backend.ErrClosed
+			return nil, backend.ErrClosed
 		}
 	}
-	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p.turn == nil}}
+	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p.head == nil}}
 	if refused || ln.granted {
 		ln.held.Store(refused || w.heldHere())
 		ln.granted = false
@@ -87,7 +152,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, bool, error) {
 	if c.queuer != nil {
 		l, err = w.queue(ctx)
 	} else {
-		l, err = w.poll(ctx)
+		l, err = w.askUntilHeld(ctx)
 	}
 	if l != nil {
 		ln.last, ln.granted = l, true
@@ -97,10 +162,10 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, bool, error) {
 			w.m.granted(a.took)
 		}
 	}
-	if l == nil && p.turn != nil {
+	if l == nil && p.head != nil {
 		a.passedOver(ln) // its time may have ended with its turn
 	}
-	return l, refused || p.turn != nil || w.m.slept, err
+	return l, err
 }
 
 // passedOver notes, for a caller who gives up behind others of its lane and knows
@@ -158,16 +223,10 @@ func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 	doubted := a.unknown
 	l, err := a.answer(ctx, g, err, end)
 	a.doubtOf(sent, doubted)
-	c.server.Tell(ctx, call.Attempt, a.req.Key, tokenOf(l), start, err)
-	return l, err
-}
-
-// tokenOf is the token of a lease, or zero when there is none.
-func tokenOf(l *Lease) uint64 {
-	if l == nil {
-		return 0
+	if c.server.Observed.On() {
+		c.server.Observed.Tell(ctx, a.event(call.Attempt, l, err), start)
 	}
-	return l.Token()
+	return l, err
 }
 
 // answer turns what the backend said into a lease or an error that is
@@ -260,16 +319,8 @@ func (a *acquisition) rename() {
 	a.mu.Unlock()
 }
 
-// fail ends the acquisition with an error for the caller, and has whatever its
-// requests may have left on the server removed in the background.
-func (a *acquisition) fail(ctx context.Context, err error) error {
-	a.mu.Lock()
-	a.failed = true
-	a.mu.Unlock()
-	a.c.leases.Forget(a.req.ID)
-	if a.unknown {
-		a.c.server.Undo(a.req, a.flight).Await()
-	}
+// explain is the error for the caller of an acquisition that ends with err.
+func (a *acquisition) explain(ctx context.Context, err error) error {
 	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, backend.ErrClosed) {
 		return a.gaveUp(ctxErr)
 	}
@@ -278,6 +329,18 @@ func (a *acquisition) fail(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("lock: acquiring %q: %w", a.req.Key, err)
+}
+
+// fail ends the acquisition, whose caller gets an error, and has whatever its requests may
+// have left on the server removed in the background.
+func (a *acquisition) fail() {
+	a.mu.Lock()
+	a.failed = true
+	a.mu.Unlock()
+	a.c.leases.Forget(a.req.ID)
+	if a.unknown {
+		a.c.server.Undo(a.req, a.flight).Await()
+	}
 }
 
 // gaveUp is the error of a call whose context ended before the key was held.

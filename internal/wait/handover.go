@@ -148,6 +148,9 @@ func (l *Lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{},
 			func(ctx context.Context) (backend.Grant, error) { return c.handOver.HandOver(ctx, *l.Hold(), o.req) })
 	}
 	g.Sent = min(g.Sent, start)
+	if err == nil {
+		l.TellRelease(ctx) // before the waiter's grant is told
+	}
 	// Without an answer the waiter asks the server, as the same acquisition.
 	o.answer(c, handed{g, err, o.run})
 	switch {

@@ -20,7 +20,7 @@ type lanes struct {
 	mu sync.Mutex
 	m  map[laneKey]*lane
 
-	left    map[string]*turn // that others have, by key
+	turns   map[string]*turn // that are left to other clients, by key
 	sweepAt int              // the number of them at which those that are over go
 }
 
@@ -54,11 +54,10 @@ func (ln *lane) isHeld() bool {
 
 // place is where one acquisition stands in a lane.
 type place struct {
-	turn chan struct{} // closed when the place is the head
+	head chan struct{} // closed when the place is the head; nil if it was from the beginning
 }
 
-// enter takes the last place. The place is the head when its turn channel is
-// closed, or at once when it is nil.
+// enter takes the last place.
 func (ls *lanes) enter(k laneKey) (*lane, *place) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -68,7 +67,7 @@ func (ls *lanes) enter(k laneKey) (*lane, *place) {
 		ls.m[k] = l
 		return l, &place{}
 	}
-	p := &place{turn: make(chan struct{})}
+	p := &place{head: make(chan struct{})}
 	l.waiting = append(l.waiting, p)
 	return l, p
 }
@@ -88,7 +87,7 @@ func (ls *lanes) leave(l *lane, p *place) {
 	if len(l.waiting) > 0 {
 		next := l.waiting[0]
 		l.waiting = append(l.waiting[:0], l.waiting[1:]...)
-		close(next.turn)
+		close(next.head)
 		ls.mu.Unlock()
 		return
 	}

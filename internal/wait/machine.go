@@ -15,9 +15,12 @@ import (
 //	 |    | trouble        | there is a watch, or none can be had
 //	 |    v                v
 //	 +--- sleep <----------+
-//	 tick, hint, broken, left
+//	 tick, hint, broken, othersDue
 //
-// The second question closes the gap between the first refusal and the watch.
+// The second question closes the gap between the first refusal and the watch. A backend
+// that can't watch has no hints: its waiters sleep until the next tick. A lease that is
+// handed over, the end of the context and Close end a sleep, and the wait, without a question
+// to the machine.
 type machine struct {
 	*traffic
 	watches bool // the backend can watch keys
@@ -88,13 +91,13 @@ type ownHold struct {
 }
 
 // How long a waiter sleeps before it asks the server again without being told
-// to. Every sleep is lengthened at random, by up to a quarter, so that those who were
-// refused together don't ask together.
+// to. What begins with poll or trouble is lengthened at random, by up to a quarter, so that
+// those who were refused together don't ask together.
 const (
 	pollWatched   = 2 * time.Second       // under a watch: only for signals that got lost
 	pollFirst     = 15 * time.Millisecond // without a watch, less if the server is fast, growing to
 	pollMost      = 250 * time.Millisecond
-	troubleFirst  = 25 * time.Millisecond // after an error of the server, doubling to
+	troubleFirst  = 25 * time.Millisecond // after an error of the server, whatever it said before, doubling to
 	troubleMost   = 2 * time.Second
 	courtesyLeast = 2 * time.Millisecond   // for another client to take a key that was left to it
 	courtesyMost  = 25 * time.Millisecond  // and to give it back, if that is what it usually takes
@@ -210,9 +213,9 @@ func (m *machine) broken(v view) step {
 	return m.tick()
 }
 
-// left is a hand-over that was refused because others are due, in the sleep of so long.
+// othersDue is a hand-over that was refused because others are due, in the sleep of so long.
 // The hint that the watch has for everybody counts whose turn it is.
-func (m *machine) left(d time.Duration) step {
+func (m *machine) othersDue(d time.Duration) step {
 	if m.watching {
 		return m.sleep(d, m.after)
 	}

@@ -44,7 +44,7 @@ func TestWaitAnswersEachEvent(t *testing.T) {
 			return m.turn(&turn{since: now, until: until, others: others, doubts: 1, took: ms}, now)
 		}
 	}
-	left := func(m *machine) step { return m.left(7 * ms) }
+	othersDue := func(m *machine) step { return m.othersDue(7 * ms) }
 	sleep := func(d time.Duration) step { return step{actSleep, d} }
 	var (
 		tick  = (*machine).tick
@@ -109,10 +109,10 @@ func TestWaitAnswersEachEvent(t *testing.T) {
 		}},
 		"comes after the turn": {polls: true, events: []event{{turnOf(1, now), ask}}},
 		"sleeps on when a hand-over finds others due": {traffic: traffic{watching: true}, events: []event{
-			{refused(at), sleep(2250 * ms)}, {left, sleep(7 * ms)}, {hint(1, false), give},
+			{refused(at), sleep(2250 * ms)}, {othersDue, sleep(7 * ms)}, {hint(1, false), give},
 		}},
 		"asks when a hand-over finds others due and nothing tells of them": {polls: true, events: []event{
-			{refused(at), sleep(2250 * time.Microsecond)}, {left, give},
+			{refused(at), sleep(2250 * time.Microsecond)}, {othersDue, give},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

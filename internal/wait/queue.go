@@ -78,11 +78,15 @@ func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 	w.lane.place.Store(&ticket)
 	defer w.lane.place.Store(nil)
 	placed := c.server.Clock.Now()
+	stop := func() {}
+	if ticket.Behind() {
+		a.waits(ctx)
+	} else {
+		stop = a.waitsAfter(ctx, placed.Sub(start)+courtesyLeast)
+	}
 	g, err := call.Ask(ctx, c.server.Calls, 0, func(backend.Grant, error) { c.withdraw(req, ticket) },
 		func(ctx context.Context) (backend.Grant, error) { return ticket.Wait(ctx) })
-	if c.server.Clock.Now().Sub(placed) > placed.Sub(start)+courtesyLeast {
-		w.m.slept = true // longer than the answer of a server that grants at once
-	}
+	stop()
 	behind := ticket.Behind()
 	if behind {
 		w.lane.held.Store(true)
@@ -106,7 +110,7 @@ func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 	if err != nil {
 		c.withdraw(req, ticket).Await()
 	}
-	c.server.Tell(ctx, call.Attempt, req.Key, tokenOf(l), start, err)
+	c.server.Observed.Tell(ctx, a.event(call.Attempt, l, err), start)
 	return l, err
 }
 

@@ -54,8 +54,8 @@ func (l *Lease) closeTurn(t *turn) {
 	if t.known != nil {
 		close(t.known)
 	}
-	if t.until == schedule.Never && ls.left[l.Hold().Key] == t {
-		delete(ls.left, l.Hold().Key)
+	if t.until == schedule.Never && ls.turns[l.Hold().Key] == t {
+		delete(ls.turns, l.Hold().Key)
 	}
 }
 
@@ -81,7 +81,7 @@ func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if t != nil && others > 0 {
-		if ls.left[l.Hold().Key] != t {
+		if ls.turns[l.Hold().Key] != t {
 			return // a hint has told somebody here already
 		}
 	} else if ls.m[laneKey{key: l.Hold().Key}] != nil || ls.m[laneKey{l.Hold().Key, l.Hold().Owner}] != nil {
@@ -96,55 +96,56 @@ func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
 
 // putTurn notes the turn. The mutex is held.
 func (ls *lanes) putTurn(key string, t *turn, now backend.Instant) {
-	if len(ls.left) >= ls.sweepAt {
-		for key, t := range ls.left {
+	if len(ls.turns) >= ls.sweepAt {
+		for key, t := range ls.turns {
 			if t.until <= now {
-				delete(ls.left, key)
+				delete(ls.turns, key)
 			}
 		}
-		ls.sweepAt = max(2*len(ls.left), 64)
+		ls.sweepAt = max(2*len(ls.turns), 64)
 	}
-	if ls.left == nil {
-		ls.left = map[string]*turn{}
+	if ls.turns == nil {
+		ls.turns = map[string]*turn{}
 	}
-	ls.left[key] = t
+	ls.turns[key] = t
 }
 
-// leftTurn returns the turn of others at the key that goes on, or nil. The mutex is held.
-func (ls *lanes) leftTurn(key string, now backend.Instant) *turn {
-	t := ls.left[key]
+// turnAt returns the turn of others at the key that goes on, or nil. The mutex is held.
+func (ls *lanes) turnAt(key string, now backend.Instant) *turn {
+	t := ls.turns[key]
 	if t != nil && t.until <= now {
-		delete(ls.left, key)
+		delete(ls.turns, key)
 		return nil
 	}
 	return t
 }
 
-// isLeft reports whether others have their turn at the key.
-func (c *Waits) isLeft(key string) bool {
+// isOthersTurn reports whether others have their turn at the key.
+func (c *Waits) isOthersTurn(key string) bool {
 	ls := &c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if len(ls.left) == 0 {
+	if len(ls.turns) == 0 {
 		return false
 	}
-	t := ls.leftTurn(key, c.server.Clock.Now())
+	t := ls.turnAt(key, c.server.Clock.Now())
 	return t != nil && t.until != schedule.Never
 }
 
-// takeTurn reports whether others have their turn by a release of this Locker, and ends
-// that: the caller leaves it to them by what the hint says.
-func (w *waiter) takeTurn() bool {
+// endTurn ends the turn that a release of this Locker has left to others, and reports
+// whether there was one. The caller, who has a hint of that release, leaves it to them by
+// what the hint says.
+func (w *waiter) endTurn() bool {
 	if w.a.req.Owner != "" {
 		return false
 	}
 	ls := &w.a.c.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if len(ls.left) == 0 || ls.leftTurn(w.a.req.Key, w.a.c.server.Clock.Now()) == nil {
+	if len(ls.turns) == 0 || ls.turnAt(w.a.req.Key, w.a.c.server.Clock.Now()) == nil {
 		return false
 	}
-	delete(ls.left, w.a.req.Key)
+	delete(ls.turns, w.a.req.Key)
 	return true
 }
 
@@ -157,15 +158,15 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 	for {
 		ls.mu.Lock()
 		var t *turn
-		if len(ls.left) > 0 {
-			t = ls.leftTurn(key, c.server.Clock.Now())
+		if len(ls.turns) > 0 {
+			t = ls.turnAt(key, c.server.Clock.Now())
 		}
 		if t == nil || t.until == schedule.Never && w.a.req.Owner != "" {
 			ls.mu.Unlock()
 			return nil, nil //nolint:nilnil // there is none
 		}
 		if t.until != schedule.Never {
-			delete(ls.left, key)
+			delete(ls.turns, key)
 			ls.mu.Unlock()
 			return t, nil
 		}
@@ -175,6 +176,7 @@ func (w *waiter) nextTurn(ctx context.Context) (*turn, error) {
 		known := t.known
 		ls.mu.Unlock()
 		if patience == nil {
+			w.a.waits(ctx)
 			timer := time.NewTimer(pollMost)
 			defer timer.Stop()
 			patience = timer.C

@@ -39,20 +39,14 @@ func New(s *call.Server, leases *hold.Leases) *Waits {
 
 // TryAcquire asks the server once. Without an error the lease is not nil.
 func (c *Waits) TryAcquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
-	a := &acquisition{c: c, req: req, terms: terms}
+	a := c.acquisition(req, terms)
 	l, err := a.try(ctx)
-	if err != nil {
-		return nil, a.fail(ctx, err)
-	}
-	return l, nil
+	return l, a.ended(ctx, l, err)
 }
 
 // Acquire waits until the key is held or ctx ends. Without an error the lease is not nil.
 func (c *Waits) Acquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
-	a := &acquisition{c: c, req: req, terms: terms}
-	l, err := a.acquire(ctx)
-	if err != nil {
-		return nil, a.fail(ctx, err)
-	}
-	return l, nil
+	a := c.acquisition(req, terms)
+	l, err := a.contend(ctx)
+	return l, a.ended(ctx, l, err)
 }

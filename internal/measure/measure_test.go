@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,7 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock/internal/bench/measure"
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/internal/measure"
 )
 
 func TestPrintShowsGoalsAndWhetherTheyAreReached(t *testing.T) {
@@ -140,4 +144,74 @@ func TestContestReportsAContenderThatFails(t *testing.T) {
 	take := func(context.Context) (func() error, error) { return nil, broken }
 	err := contest.SideBySide(t.Context(), 1, &measure.Contender{Name: "it", Takers: []measure.Taker{take}})
 	require.ErrorIs(t, err, broken)
+}
+
+// Everybody makes pairs until there are no more, and nobody asks again after that.
+func TestTogetherMakesAllPairs(t *testing.T) {
+	t.Parallel()
+	var taken, back atomic.Int64
+	take := func(context.Context) (func() error, error) {
+		taken.Add(1)
+		return func() error { back.Add(1); return nil }, nil
+	}
+	asked := 0
+	more := measure.Serially(func() bool { asked++; return asked <= 100 })
+	pairs, took, err := measure.Together(t.Context(), more, take, take, take)
+	require.NoError(t, err)
+	assert.Equal(t, 100, pairs)
+	assert.EqualValues(t, 100, taken.Load())
+	assert.EqualValues(t, 100, back.Load())
+	assert.Equal(t, 101, asked)
+	assert.Positive(t, took)
+}
+
+func TestTogetherEndsWithTheFirstError(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	good := func(context.Context) (func() error, error) { return func() error { return nil }, nil }
+	bad := func(context.Context) (func() error, error) { return func() error { return broken }, nil }
+	_, _, err := measure.Together(t.Context(), func() bool { return true }, good, bad, good)
+	require.ErrorIs(t, err, broken)
+}
+
+func TestHoardHoldsAllKeysAndGivesThemBack(t *testing.T) {
+	t.Parallel()
+	b, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	locker, err := lock.New(b, &lock.Options{TTL: time.Minute})
+	require.NoError(t, err)
+	defer locker.Close()
+	keys := []string{"a", "b", "c"}
+	var leases []lock.Lease
+	var mu sync.Mutex
+	hoard := measure.Hoard{Keys: keys, HeldFor: 10 * time.Millisecond, Take: func(ctx context.Context, key string) (measure.Lease, error) {
+		l, err := locker.TryAcquire(ctx, key)
+		mu.Lock()
+		defer mu.Unlock()
+		leases = append(leases, l)
+		return l, err
+	}}
+	rounds := 0
+	seen, err := hoard.Run(t.Context(), func() bool {
+		for _, key := range keys {
+			_, err := locker.TryAcquire(t.Context(), key)
+			assert.ErrorIs(t, err, lock.ErrHeld)
+		}
+		if rounds++; rounds == 2 {
+			one := leases[1] // is lost, which is no error
+			assert.NoError(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), one.Key(), one.Token()))
+			assert.ErrorIs(t, one.Renew(t.Context()), lock.ErrLost)
+		}
+		return rounds < 2
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 3, seen.Leases)
+	assert.Equal(t, 1, seen.Lost)
+	for _, key := range keys {
+		_, err := locker.TryAcquire(t.Context(), key)
+		assert.NoError(t, err, "it was given back")
+	}
+
+	_, err = hoard.Run(t.Context(), func() bool { return true })
+	require.ErrorIs(t, err, lock.ErrHeld)
 }

@@ -45,13 +45,22 @@ func (c *Contender) Side(figure func(Contention) float64) *Side {
 }
 
 // Contention is what was seen in one round. Only holds that began before its end
-// count.
+// count, and of their use what was before it.
 type Contention struct {
 	Wall     time.Duration
 	Used     time.Duration // in which somebody did what the key is for
 	Grants   int
 	Waits    []float64 // in seconds
 	Commands float64
+}
+
+// Add adds what was seen in another round of the same contest.
+func (c *Contention) Add(round Contention) {
+	c.Wall += round.Wall
+	c.Used += round.Used
+	c.Grants += round.Grants
+	c.Waits = append(c.Waits, round.Waits...)
+	c.Commands += round.Commands
 }
 
 // InUse is the part of the time for which the key was in use.
@@ -101,56 +110,48 @@ func (c Contest) round(ctx context.Context, one *Contender) (Contention, error) 
 			}
 		}
 	}
-	return c.run(ctx, takers)
+	return c.Run(ctx, takers)
 }
 
-func (c Contest) run(ctx context.Context, takers []Taker) (Contention, error) {
-	var (
-		r        Contention
-		mu       sync.Mutex
-		wg       sync.WaitGroup
-		fault    error
-		deadline time.Time
-	)
-	begin := make(chan struct{})
+// Run makes one round, with a goroutine for each taker. The first error ends it.
+func (c Contest) Run(ctx context.Context, takers []Taker) (Contention, error) {
+	var mu sync.Mutex
+	r := Contention{Wall: c.Length}
+	before, err := c.commands(ctx)
+	if err != nil {
+		return r, err
+	}
+	w := newWorkers(ctx)
+	deadline := time.Now().Add(c.Length)
 	for _, take := range takers {
-		wg.Go(func() {
-			<-begin
-			for time.Now().Before(deadline) {
+		w.start(func(ctx context.Context) error {
+			for time.Now().Before(deadline) && ctx.Err() == nil {
 				asked := time.Now()
 				giveBack, err := take(ctx)
-				granted := time.Now()
-				if err == nil {
-					time.Sleep(c.HeldFor)
-					used := time.Since(granted)
-					err = giveBack()
-					mu.Lock()
-					if granted.Before(deadline) {
-						r.Grants++
-						r.Used += used
-						r.Waits = append(r.Waits, granted.Sub(asked).Seconds())
-					}
-					mu.Unlock()
-				}
 				if err != nil {
+					return err
+				}
+				granted := time.Now()
+				time.Sleep(c.HeldFor)
+				released := time.Now()
+				if err := giveBack(); err != nil {
+					return err
+				}
+				if granted.Before(deadline) {
 					mu.Lock()
-					fault = errors.Join(fault, err)
+					r.Grants++
+					r.Used += min(released.Sub(granted), deadline.Sub(granted))
+					r.Waits = append(r.Waits, granted.Sub(asked).Seconds())
 					mu.Unlock()
-					return
 				}
 			}
+			return nil
 		})
 	}
-	before, fault1 := c.commands(ctx)
-	start := time.Now()
-	deadline = start.Add(c.Length)
-	close(begin)
 	time.Sleep(time.Until(deadline))
-	wall := time.Since(start)
-	after, fault2 := c.commands(ctx)
-	wg.Wait()
-	r.Wall, r.Commands = wall, after-before
-	return r, errors.Join(fault, fault1, fault2)
+	after, err := c.commands(ctx)
+	r.Commands = after - before
+	return r, errors.Join(w.wait(), err)
 }
 
 func (c Contest) commands(ctx context.Context) (float64, error) {

@@ -1,4 +1,4 @@
-package servertest
+package proxy
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // link is one connection through a proxy.
 type link struct {
-	proxy *TCPProxy
+	proxy *Proxy
 	ends  [2]*net.TCPConn // by the direction that writes to it; no server if it can't be reached
 	over  chan struct{}   // closed by cut
 	once  sync.Once

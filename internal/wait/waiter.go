@@ -22,8 +22,9 @@ type waiter struct {
 	timer *time.Timer
 }
 
-// poll asks and sleeps until the key is held.
-func (w *waiter) poll(ctx context.Context) (*Lease, error) {
+// askUntilHeld asks, watches where the backend can, and sleeps until the key is held. Where
+// the server has a queue, see queue.
+func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 	a := w.a
 	defer w.stop()
 	var next step
@@ -109,10 +110,11 @@ func (w *waiter) watch(ctx context.Context) (step, error) {
 	return w.m.watched(w.view()), nil
 }
 
-// sleep ends when the watch signals, when d has passed or when the key was handed over. It
-// returns what to do next, or the lease that a release of this Locker handed over, or the
-// reason why the wait is over.
+// sleep ends when the watch signals or breaks, when d has passed, when a release of this
+// Locker has taken the offer, when ctx ends, or with Close. It returns what to do next, or
+// the lease that was handed over, or the reason why the wait is over.
 func (w *waiter) sleep(ctx context.Context, d time.Duration) (*Lease, step, error) {
+	w.a.waits(ctx)
 	if w.timer == nil {
 		w.timer = time.NewTimer(d)
 	} else {
@@ -129,7 +131,7 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*Lease, step, erro
 	case h := <-taken:
 		l, left := w.handed(h)
 		if left {
-			return nil, w.m.left(d), nil
+			return nil, w.m.othersDue(d), nil
 		}
 		return l, w.m.tick(), nil
 	case hint, ok := <-w.lane.hints:
@@ -162,7 +164,7 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) step {
 		w.lane.hints, w.lane.stopWatch = nil, nil
 		return w.m.broken(w.view())
 	}
-	own := hint.Watchers > 0 && w.takeTurn()
+	own := hint.Watchers > 0 && w.endTurn()
 	return w.m.hint(w.a.c.server.Clock.Now(), hint.Watchers, own)
 }
 

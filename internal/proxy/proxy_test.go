@@ -1,4 +1,4 @@
-package servertest
+package proxy
 
 import (
 	"bufio"
@@ -115,7 +115,7 @@ const soon, often = 10 * time.Second, time.Millisecond
 
 func TestProxyForwards(t *testing.T) {
 	t.Parallel()
-	p := Proxy(t, newLineServer(t).addr)
+	p := newProxy(t, newLineServer(t).addr)
 	a, b := dialLine(t, p.Addr()), dialLine(t, p.Addr())
 	a.send("a")
 	b.send("b")
@@ -137,7 +137,7 @@ func TestProxyForwards(t *testing.T) {
 
 func TestProxyRefuses(t *testing.T) {
 	t.Parallel()
-	p := Proxy(t, newLineServer(t).addr)
+	p := newProxy(t, newLineServer(t).addr)
 	open := dialLine(t, p.Addr())
 	open.send("1")
 	open.wants("re: 1")
@@ -147,8 +147,8 @@ func TestProxyRefuses(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	open.send("2")
 	open.wants("re: 2")
-	p.Accept(t)
-	p.Accept(t)
+	require.NoError(t, p.Accept())
+	require.NoError(t, p.Accept())
 	again := dialLine(t, p.Addr())
 	again.send("3")
 	again.wants("re: 3")
@@ -156,7 +156,7 @@ func TestProxyRefuses(t *testing.T) {
 
 func TestProxyCuts(t *testing.T) {
 	t.Parallel()
-	p := Proxy(t, newLineServer(t).addr)
+	p := newProxy(t, newLineServer(t).addr)
 	c := dialLine(t, p.Addr())
 	c.send("1")
 	c.wants("re: 1")
@@ -181,7 +181,7 @@ func TestProxyFreezes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newLineServer(t)
-			p := Proxy(t, s.addr)
+			p := newProxy(t, s.addr)
 			open := dialLine(t, p.Addr())
 			open.send("0")
 			open.wants("re: 0")
@@ -210,7 +210,7 @@ func TestProxyFreezes(t *testing.T) {
 func TestProxyCutsWhatIsFrozen(t *testing.T) {
 	t.Parallel()
 	s := newLineServer(t)
-	p := Proxy(t, s.addr)
+	p := newProxy(t, s.addr)
 	c := dialLine(t, p.Addr())
 	c.send("0")
 	c.wants("re: 0")
@@ -227,7 +227,7 @@ func TestProxyCutsWhatIsFrozen(t *testing.T) {
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
 	s := newLineServer(t)
-	p := Proxy(t, s.addr)
+	p := newProxy(t, s.addr)
 	c := dialLine(t, p.Addr())
 	c.send("0")
 	c.wants("re: 0")
@@ -258,7 +258,7 @@ func TestProxyDelays(t *testing.T) {
 func TestProxyDropsReplies(t *testing.T) {
 	t.Parallel()
 	s := newLineServer(t)
-	p := Proxy(t, s.addr)
+	p := newProxy(t, s.addr)
 	p.DropReplies(2, "SET")
 	hit := 0
 	for i := range 4 {
@@ -281,7 +281,7 @@ func TestProxyDropsReplies(t *testing.T) {
 func TestProxyDropsRequests(t *testing.T) {
 	t.Parallel()
 	s := newLineServer(t)
-	p := Proxy(t, s.addr)
+	p := newProxy(t, s.addr)
 	p.DropRequests(1, "")
 	c := dialLine(t, p.Addr())
 	c.send("1")
@@ -296,7 +296,7 @@ func TestProxyDropsRequests(t *testing.T) {
 func TestProxyStallsReplies(t *testing.T) {
 	t.Parallel()
 	s := newLineServer(t)
-	p := Proxy(t, s.addr)
+	p := newProxy(t, s.addr)
 	p.StallReplies(1, "SET")
 	stalled := dialLine(t, p.Addr())
 	stalled.send("SET 1")
@@ -315,7 +315,7 @@ func TestProxyStallsReplies(t *testing.T) {
 
 func TestProxyWithoutServer(t *testing.T) {
 	t.Parallel()
-	p := Proxy(t, "127.0.0.1:1")
+	p := newProxy(t, "127.0.0.1:1")
 	conn, err := net.Dial("tcp", p.Addr())
 	if err == nil { // the reset may come with the answer
 		defer conn.Close()
@@ -325,32 +325,70 @@ func TestProxyWithoutServer(t *testing.T) {
 	require.Zero(t, p.Open())
 }
 
-func TestProxyEndsWithItsTest(t *testing.T) {
+func TestProxyEnds(t *testing.T) {
 	t.Parallel()
-	s := newLineServer(t)
-	var addr string
-	var c *lineClient
-	result := attempt(func(tb TB) {
-		p := Proxy(tb, s.addr)
-		addr = p.Addr()
-		c = dialLine(t, addr)
-		c.send("1")
-		c.wants("re: 1")
-		p.Freeze()
-		c.send("2")
-		c.silent()
-	})
-	require.Empty(t, result.failed)
+	p := newProxy(t, newLineServer(t).addr)
+	c := dialLine(t, p.Addr())
+	c.send("1")
+	c.wants("re: 1")
+	p.Freeze()
+	c.send("2")
+	c.silent()
+	p.Close()
 	c.isCut()
-	_, err := net.Dial("tcp", addr)
+	_, err := net.Dial("tcp", p.Addr())
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-func TestURLAt(t *testing.T) {
+// The loss that is counted hits its request, wherever others come from.
+func TestProxyCountsRequests(t *testing.T) {
 	t.Parallel()
-	s := &Server{kind: mariadbKind, addr: "127.0.0.1:1", password: "p@ss/word"}
-	require.Equal(t, "mysql://mortise:p%40ss%2Fword@127.0.0.1:1/mortise", s.URL())
-	require.Equal(t, "mysql://mortise:p%40ss%2Fword@10.0.0.1:2/mortise", s.URLAt("10.0.0.1:2"))
-	require.Equal(t, "mortise:p@ss/word@tcp(127.0.0.1:1)/mortise", MySQLDSN(s))
-	require.Equal(t, "root:p@ss/word@tcp(127.0.0.1:1)/mortise", MySQLAdminDSN(s))
+	for reaches, drop := range map[bool]func(*Proxy, int){true: (*Proxy).DropReplyTo, false: (*Proxy).DropRequest} {
+		s := newLineServer(t)
+		p := newProxy(t, s.addr)
+		a, b := dialLine(t, p.Addr()), dialLine(t, p.Addr())
+		drop(p, 3)
+		a.send("1")
+		a.wants("re: 1")
+		b.send("2")
+		b.wants("re: 2")
+		a.send("3")
+		a.isCut()
+		require.Equal(t, reaches, s.saw("3")())
+		b.send("4")
+		b.wants("re: 4")
+		require.Equal(t, 1, p.Lost())
+	}
+}
+
+func TestProxyIsDown(t *testing.T) {
+	t.Parallel()
+	s := newLineServer(t)
+	p := newProxy(t, s.addr)
+	c, other := dialLine(t, p.Addr()), dialLine(t, p.Addr())
+	other.send("0")
+	other.wants("re: 0")
+	p.DownWithLoss()
+	p.DropReplyTo(1)
+	c.send("1")
+	c.isCut()
+	other.isCut()
+	require.Eventually(t, s.saw("1"), soon, often)
+	if conn, err := net.Dial("tcp", p.Addr()); err == nil { // or it is cut before that
+		(&lineClient{conn.(*net.TCPConn), t, bufio.NewReader(conn)}).isCut()
+	}
+	p.Up()
+	c = dialLine(t, p.Addr())
+	c.send("2")
+	c.wants("re: 2")
+	p.Down()
+	c.isCut()
+}
+
+func newProxy(t *testing.T, server string) *Proxy {
+	t.Helper()
+	p, err := New("127.0.0.1:0", server)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
 }

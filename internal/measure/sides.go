@@ -5,25 +5,34 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/mortiselock/lock"
 )
 
 // Length is how long a side has its turn in a round, where nothing else is said.
 const Length = 700 * time.Millisecond
 
+// A Lease is what is measured of one, such as a lock.Lease.
+type Lease interface {
+	Context() context.Context
+	Release(ctx context.Context) error
+}
+
 // A Taker takes a lock and returns how to give it back.
 type Taker func(ctx context.Context) (giveBack func() error, err error)
 
-// Taking is a Taker of a Locker's key. Acquire is one of the Locker's methods,
-// Acquire or TryAcquire.
-func Taking(acquire func(context.Context, string, ...lock.Option) (lock.Lease, error), key string) Taker {
+// Taking is a Taker of a Locker's key. Acquire is one of the Locker's methods, Acquire
+// or TryAcquire.
+func Taking[L Lease, Option any](acquire func(context.Context, string, ...Option) (L, error), key string, opts ...Option) Taker {
 	return func(ctx context.Context) (func() error, error) {
-		lease, err := acquire(ctx, key)
+		lease, err := acquire(ctx, key, opts...)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("acquiring: %w", err)
 		}
-		return func() error { return lease.Release(ctx) }, nil
+		return func() error {
+			if err := lease.Release(ctx); err != nil {
+				return fmt.Errorf("releasing: %w", err)
+			}
+			return nil
+		}, nil
 	}
 }
 
@@ -135,11 +144,7 @@ func SideBySide(ctx context.Context, rounds int, length time.Duration, sides ...
 // how long.
 func (s *Side) turn(ctx context.Context, length time.Duration) (pairs int, took time.Duration, err error) {
 	for start := time.Now(); took < length; took = time.Since(start) {
-		giveBack, err := s.Take(ctx)
-		if err == nil {
-			err = giveBack()
-		}
-		if err != nil {
+		if err := pair(ctx, s.Take); err != nil {
 			return pairs, took, err
 		}
 		pairs++
