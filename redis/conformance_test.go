@@ -14,6 +14,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -21,7 +22,7 @@ import (
 func TestConformance(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	cfg := conformanceOfURL(server.URL())
-	cfg.Judge = linear.Judge(t)
+	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
 	cfg.Untouched = func(context.Context) (conformance.Store, error) {
 		prefix := "untouched" + backend.NewID().Hex()[:8]
 		return conformance.Store{

@@ -5,7 +5,7 @@
 //
 //	import _ "github.com/mortiselock/lock/redis"
 //
-//	locker, err := lock.Open(ctx, "redis://localhost:6379")
+//	locker, err := lock.Open(ctx, "redis://localhost:6379", nil)
 //
 // # What is stored
 //
@@ -34,5 +34,5 @@
 // One Redis server decides. The lock excludes until the holder's deadline as
 // long as that server does not lose the record: a restart without data, a
 // failover to a replica that had not received it, or eviction are such losses.
-// [lock.GuaranteesOf] lists every assumption.
+// [lock.Client.Guarantees] lists every assumption.
 package redislock

@@ -77,7 +77,7 @@ func fairly(g backend.Guarantees) backend.Guarantees {
 	g.Fair = true
 	// A new slice: the other one may be shared.
 	g.Assumptions = append(append([]string(nil), g.Assumptions...),
-		"First come, first served: every Locker of the key is opened with fair=true, and the server keeps its data and its clock.",
+		"For first come, first served: every Locker of the key has fair=true, and the server keeps its data and clock.",
 		"A waiter that can't ask the server for a second may be passed over until it can.")
 	return g
 }

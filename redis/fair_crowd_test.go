@@ -25,7 +25,7 @@ func fairLockers(t testing.TB, s *servertest.Server, n int) []lock.Locker {
 	t.Helper()
 	lockers := make([]lock.Locker, n)
 	for i := range lockers {
-		l, err := lock.Open(t.Context(), s.URL()+"?fair=true")
+		l, err := lock.Open(t.Context(), s.URL()+"?fair=true", nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		lockers[i] = l

@@ -66,7 +66,7 @@ func TestFairCancelledWaitsLeaveNoSubscription(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	c := redistest.Client(t, server)
-	l, err := lock.Open(t.Context(), server.URL()+"?fair=true")
+	l, err := lock.Open(t.Context(), server.URL()+"?fair=true", nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	const keys = 16

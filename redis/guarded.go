@@ -111,20 +111,16 @@ func GuardedKey(lease lock.Lease, name string) (string, error) {
 	return b.buckets.namesOf(hold.Key).bucket + "g:" + name, nil
 }
 
+// single is what both backends of this package are in the end.
+type single interface{ plain() *redisBackend }
+
+func (b *redisBackend) plain() *redisBackend { return b }
+func (f *fairBackend) plain() *redisBackend  { return f.b }
+
 func guardedBy(lease lock.Lease) (*redisBackend, backend.Hold, error) {
-	if lease == nil {
-		return nil, backend.Hold{}, fmt.Errorf("redislock: %w: the lease is nil", backend.ErrInvalid)
+	held, err := lock.HeldOn[single](lease)
+	if err != nil {
+		return nil, backend.Hold{}, fmt.Errorf("redislock: %w", err)
 	}
-	owner, hold, ok := lock.HoldOf(lease)
-	if !ok && lease.Context().Err() != nil {
-		return nil, hold, notHeld(lease.Key())
-	}
-	if f, ok := backend.As[*fairBackend](owner); ok {
-		owner = f.b
-	}
-	b, isRedis := backend.As[*redisBackend](owner)
-	if !ok || !isRedis {
-		return nil, hold, fmt.Errorf("redislock: key %q: %w: the lease is not one of a Locker on one Redis", lease.Key(), backend.ErrUnsupported)
-	}
-	return b, hold, nil
+	return held.Backend.plain(), held.Hold, nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // guarding is a held lease, and a key of the server that its guarded scripts may use.
-func guarding(t testing.TB) (client *goredis.Client, l lock.Locker, lease lock.Lease, name string) {
+func guarding(t testing.TB) (client *goredis.Client, l *lock.Client, lease lock.Lease, name string) {
 	t.Helper()
 	var err error
 	client = redistest.Client(t, servertest.SharedRedis(t))

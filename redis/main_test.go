@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
-	redistest.Main(m, childConformance)
+	redistest.Main(m, func() { conformance.Child(childConformance) })
 }
 
 func backendOn(t testing.TB, c goredis.UniversalClient) *redisBackend {

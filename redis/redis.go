@@ -40,7 +40,7 @@ type Options struct {
 	Fair bool
 }
 
-// New returns a Locker on a client of the caller's, which it neither changes nor
+// New returns a [lock.Client] on a client of the caller's, which it neither changes nor
 // closes: a *Client, also one for Sentinel, or a *ClusterClient. A Ring is
 // refused with ErrUnsupported.
 //
@@ -50,21 +50,16 @@ type Options struct {
 //
 // Set ContextTimeoutEnabled in the client's options, or a ReadTimeout below a
 // third of the TTL: go-redis otherwise lets a command outlive its context.
-func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (lock.Locker, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, client, opts)
-	return construct.Locker(b, err, opts.Lock)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the
 // backend. Closing the backend ends its subscription and leaves the client
 // open.
 func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Options) (backend.Backend, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+	opts = construct.Options(opts)
 	b, err := newBackend(client, opts.Prefix)
 	if err != nil {
 		return nil, err
@@ -83,8 +78,7 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	return b, nil
 }
 
-// redisBackend implements backend.Backend, Watcher, BatchRenewer, Partitioner, HandOverer,
-// Inspector, ForceReleaser, Revoker and Lister.
+// redisBackend implements backend.Backend and the optional interfaces that are named below.
 type redisBackend struct {
 	client     goredis.UniversalClient
 	closesIt   bool
@@ -102,7 +96,9 @@ var (
 	_ backend.Backend       = (*redisBackend)(nil)
 	_ backend.Watcher       = (*redisBackend)(nil)
 	_ backend.ReleaseTeller = (*redisBackend)(nil)
+	_ backend.HandOverer    = (*redisBackend)(nil)
 	_ backend.BatchRenewer  = (*redisBackend)(nil)
+	_ backend.Partitioner   = (*redisBackend)(nil)
 	_ backend.Inspector     = (*redisBackend)(nil)
 	_ backend.ForceReleaser = (*redisBackend)(nil)
 	_ backend.Revoker       = (*redisBackend)(nil)

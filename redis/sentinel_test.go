@@ -208,7 +208,7 @@ func failingOver(t *testing.T, w watched, parameters string) *failover {
 	const ttl = 30 * time.Second // failovers are over long before it
 	f := &failover{}
 	open := func() lock.Locker {
-		l, err := lock.Open(t.Context(), w.url(parameters), lock.WithDefaultTTL(ttl))
+		l, err := lock.Open(t.Context(), w.url(parameters), &lock.Options{TTL: ttl})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		return l

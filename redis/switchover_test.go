@@ -73,7 +73,7 @@ func TestSwitchover(t *testing.T) {
 	var both []*users
 	for _, parameters := range []string{"", "?fair=true"} {
 		open := func() lock.Locker {
-			l, err := lock.Open(t.Context(), "redis://"+s.address+parameters, lock.WithDefaultTTL(ttl))
+			l, err := lock.Open(t.Context(), "redis://"+s.address+parameters, &lock.Options{TTL: ttl})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
 			return l
@@ -172,7 +172,7 @@ func TestDemotedPrimary(t *testing.T) {
 	t.Parallel()
 	primary := servertest.Redis(t)
 	server := servertest.Redis(t)
-	l, err := lock.Open(t.Context(), server.URL(), lock.WithDefaultTTL(5*time.Second))
+	l, err := lock.Open(t.Context(), server.URL(), &lock.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t))
@@ -207,7 +207,7 @@ func TestSentinelSwitchover(t *testing.T) {
 	t.Parallel()
 	w := sentinels(t)
 	const ttl = 9 * time.Second
-	l, err := lock.Open(t.Context(), w.url(""), lock.WithDefaultTTL(ttl))
+	l, err := lock.Open(t.Context(), w.url(""), &lock.Options{TTL: ttl})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	var leases []lock.Lease

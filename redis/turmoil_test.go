@@ -23,7 +23,7 @@ func TestFairTurmoil(t *testing.T) {
 	lockers := make([]lock.Locker, 3)
 	for i := range lockers {
 		p := servertest.Proxy(t, server.Addr())
-		l, err := lock.Open(t.Context(), server.URLAt(p.Addr())+"?fair=true", lock.WithDefaultTTL(2*time.Second))
+		l, err := lock.Open(t.Context(), server.URLAt(p.Addr())+"?fair=true", &lock.Options{TTL: 2 * time.Second})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		lockers[i] = l

@@ -54,11 +54,15 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 				defer b.together.mu.Unlock()
 				return len(b.together.flights) == maxFlights
 			})
-			ctx, giveUp := context.WithCancel(t.Context())
 			const callers = 300
+			giveUp := make([]func(), callers)
 			for i := range callers {
 				get := []func(context.Context, string, ...lock.Option) (lock.Lease, error){l.TryAcquire, l.Acquire}[i%2]
+				ctx, cancel := context.WithCancel(t.Context())
+				returned := make(chan struct{})
+				giveUp[i] = func() { cancel(); <-returned }
 				all.Go(func() {
+					defer close(returned)
 					if _, err := get(ctx, "k"+strconv.Itoa(i)); !errors.Is(err, context.Canceled) {
 						t.Error(err)
 					}
@@ -69,7 +73,9 @@ func TestCallersThatGiveUpUnsent(t *testing.T) {
 				defer b.together.mu.Unlock()
 				return len(b.together.queue) == callers
 			})
-			giveUp()
+			for _, f := range giveUp { // one after another, so that each learns in time what became of its request
+				f()
+			}
 			all.Wait()
 			p.Resume()
 			busy.Wait()

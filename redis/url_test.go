@@ -204,7 +204,7 @@ func TestTLSOnAPortOfWords(t *testing.T) {
 
 func TestSettingsAreChecked(t *testing.T) {
 	t.Parallel()
-	server := servertest.Redis(t)
+	server := servertest.Redis(t, servertest.WithPersistence())
 	admin := redistest.Client(t, server)
 	open := func(c *goredis.Client) string {
 		var log bytes.Buffer

@@ -123,6 +123,11 @@ func TestConformance(t *testing.T) {
 				url += "&node_timeout=600ms"
 			}
 			cfg := conformanceOf("redlock, "+set.name, url, ttl)
+			if set.up == set.nodes && set.parameters == "" {
+				cfg.Proxy = &conformance.Proxy{Server: strings.TrimPrefix(urlOf(servers), "redlock://"), Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+					return lock.Open(ctx, "redlock://"+addr+"?restart_delay=1m", &lock.Options{TTL: ttl})
+				}}
+			}
 			cfg.Untouched = func(context.Context) (conformance.Store, error) {
 				prefix := "untouched" + backend.NewID().Hex()[:8]
 				return conformance.Store{

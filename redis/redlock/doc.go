@@ -5,7 +5,7 @@
 //
 //	import _ "github.com/mortiselock/lock/redis/redlock"
 //
-//	locker, err := lock.Open(ctx, "redlock://cache1,cache2,cache3")
+//	locker, err := lock.Open(ctx, "redlock://cache1,cache2,cache3", nil)
 //
 // # What is stored
 //
@@ -23,5 +23,5 @@
 // # What is promised
 //
 // The lock excludes until the holder's deadline as long as a majority of the nodes keeps
-// the record. [lock.GuaranteesOf] lists every assumption.
+// the record. [lock.Client.Guarantees] lists every assumption.
 package redlock

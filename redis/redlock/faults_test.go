@@ -321,7 +321,7 @@ func TestQuorumSpeed(t *testing.T) {
 func TestClosedClients(t *testing.T) {
 	t.Parallel()
 	servers := nodeSet(t, 3)
-	open := func() (lock.Locker, []goredis.UniversalClient, []lock.Lease) {
+	open := func() (*lock.Client, []goredis.UniversalClient, []lock.Lease) {
 		clients := clientsOf(t, servers)
 		l, err := New(t.Context(), clients, unhurried(Options{Lock: lock.Options{TTL: 6 * time.Second}}))
 		require.NoError(t, err)

@@ -15,13 +15,14 @@ func guarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration,
 		Name:  "redlock",
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
-			fmt.Sprintf("At least %d of the %d Redis servers keep the record while it is held. They are independent of each other.", nodes/2+1, nodes),
-			"Every Locker is given all of them, and nobody else writes under the prefix.",
-			fmt.Sprintf("A server that restarts without its newest data takes no part for the longest TTL: the library keeps it away for %s, the restart delay.", restartDelay),
+			fmt.Sprintf("At least %d of the %d servers, which fail independently, keep the record while it is held.", nodes/2+1, nodes),
+			"Every Locker is given all of them.",
+			"Nobody else writes under the prefix.",
+			fmt.Sprintf("A server that restarts without its newest data takes no part for %s, the restart delay: the library sees to that.", restartDelay),
 			"Every Locker has the same restart delay, or is opened after the one with the longest.",
-			"Where a power failure took the end of an append-only file (without appendfsync always), the operator keeps that server away for the longest TTL.",
-			"No wall clocks are set forward, while a key is held, on so many servers that, with the non-voters, they are a majority.",
-			"The rates of the clocks of the servers and of the holder differ by less than one percent.",
+			"When a power failure took the end of an append-only file (without appendfsync always), the operator keeps the server away for that long.",
+			"While a key is held, wall clocks are not set forward on so many servers that, with the non-voters, they are a majority.",
+			"The clock rates of server and holder differ by less than one percent.",
 		},
 		Expiry:         backend.ClockMajority,
 		MinTTL:         wire.MinTTL,
@@ -55,8 +56,8 @@ func guarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration,
 			g.TokenSurvives = append(g.TokenSurvives, backend.EventRestart)
 		}
 		g.Assumptions = append(g.Assumptions,
-			"Tokens keep rising, whatever the clocks do, as long as every server keeps the last one that it accepted.",
-			fmt.Sprintf("A server may lose it, or forget it, which is %s after the last grant or renewal: then tokens also need clocks.", remembered),
+			"Tokens rise, whatever the clocks do, as long as every server keeps the last one that it accepted.",
+			fmt.Sprintf("A server may lose it, and forgets it %s after the last grant or renewal: then tokens also need clocks.", remembered),
 			"In that case the servers' clocks differ by less than the restart delay, and are not set back.")
 	}
 	return g

@@ -76,7 +76,7 @@ type Options struct {
 	WithoutTokens bool
 }
 
-// New returns a Locker on one to seven independent Redis servers, by the
+// New returns a [lock.Client] on one to seven independent Redis servers, by the
 // algorithm of the Redis page on distributed locks ("Redlock"): a lease is granted
 // and renewed by a majority of all of them, so that it survives the loss of a
 // minority. Use an odd number, on machines that don't fail together. An even one is
@@ -90,20 +90,15 @@ type Options struct {
 // wait long for a minority. A
 // node that refuses for good (password, replica) is ErrPermanent. Nodes that can't be
 // reached are logged while a majority can, and ErrUnavailable otherwise.
-func New(ctx context.Context, clients []goredis.UniversalClient, opts *Options) (lock.Locker, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func New(ctx context.Context, clients []goredis.UniversalClient, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, clients, opts)
-	return construct.Locker(b, err, opts.Lock)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker
 // and the backend. Closing the backend leaves the clients open.
 func NewBackend(ctx context.Context, clients []goredis.UniversalClient, opts *Options) (backend.Backend, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+	opts = construct.Options(opts)
 	if len(clients) == 0 || len(clients) > maxNodes {
 		return nil, fmt.Errorf("redlock: %w: %d nodes; Redlock takes 1 to %d, best 3 or 5", backend.ErrInvalid, len(clients), maxNodes)
 	}

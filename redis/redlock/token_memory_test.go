@@ -144,7 +144,7 @@ func TestTokenMemory(t *testing.T) {
 	b, err := newMajority(d.clients, false, Options{TokenMemory: 30 * time.Second})
 	require.NoError(t, err)
 	defer b.Close()
-	require.Contains(t, fmt.Sprint(b.Guarantees().Assumptions), "which is 30s after")
+	require.Contains(t, fmt.Sprint(b.Guarantees().Assumptions), "forgets it 30s after")
 	require.Equal(t, int64(30_000), b.memory(time.Second))
 	b.tokenMemory = 0
 	require.Equal(t, (24 * time.Hour).Milliseconds(), b.memory(time.Second))

@@ -8,16 +8,15 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// Main runs the tests of a package. childConformance makes the Configs of the suite in the
-// processes that it starts. The run fails if a goroutine is left when every test has
-// closed what it opened.
-func Main(m *testing.M, childConformance func(string) conformance.Config) {
+// Main runs the tests of a package. It calls child first, which is for the processes that
+// the suite starts. The run fails if a goroutine is left when every test has closed what
+// it opened.
+func Main(m *testing.M, child func()) {
 	goredis.SetLogger(quiet{}) // it tells of every connection that a test breaks
-	conformance.Child(childConformance)
+	child()
 	goleak.VerifyTestMain(patient{servertest.StopAfter(m)})
 }
 

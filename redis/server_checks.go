@@ -39,6 +39,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 		logger.WarnContext(ctx, "redislock: the server does not allow INFO; make sure that maxmemory-policy is noeviction", "error", err)
 	}
 	appendOnly := true
+	var forgetful []string
 	for _, p := range primaries {
 		if p.err != nil {
 			logger.WarnContext(ctx, "redislock: a member of the Cluster does not answer; its keys are unavailable for now, and its settings were not looked at: whether it evicts keys, and whether it keeps an append-only file",
@@ -52,6 +53,17 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 				"maxmemory_policy", policy, "maxmemory", p.info["maxmemory_human"])
 		}
 		appendOnly = appendOnly && p.info["aof_enabled"] == "1"
+		if p.info["aof_enabled"] == "0" {
+			forgetful = append(forgetful, p.address)
+		}
+	}
+	if len(forgetful) > 0 {
+		const text = "redislock: the server keeps no append-only file: when it restarts, others can have the keys that are held before their holders know; set appendonly to yes"
+		if b.cluster {
+			logger.WarnContext(ctx, text, "members", strings.Join(forgetful, ", "))
+		} else {
+			logger.WarnContext(ctx, text)
+		}
 	}
 	b.guarantees = guarantees(appendOnly)
 	first := primaries[0]
