@@ -11,6 +11,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
@@ -31,6 +32,7 @@ func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	cfg := rowConfig(s.URL(), db)
 	cfg.Judge = linear.Judge(t)
 	cfg.Untouched = untouched(t, s, "row", "", "_holders")
+	cfg.Proxy = backendtest.Proxy("?mode=row&dial_timeout=5s", cfg.TTL, s)
 	conformance.Run(t, cfg)
 }
 

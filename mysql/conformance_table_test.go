@@ -15,6 +15,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -41,6 +42,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 		cfg := tableConfigOfURL(server.URL())
 		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""))
 		cfg.Untouched = untouched(t, server, "table", "")
+		cfg.Proxy = backendtest.Proxy("?mode=table", cfg.TTL, server)
 		conformance.Run(t, cfg)
 	})
 	t.Run("pool, clientFoundRows=true", func(t *testing.T) {

@@ -4,8 +4,8 @@
 //
 //	import _ "github.com/mortiselock/lock/mysql"
 //
-//	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/app")           // the table
-//	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/app?mode=row")  // row locks
+//	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/app", nil)           // the table
+//	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/app?mode=row", nil)  // row locks
 //
 // # The table
 //
@@ -44,5 +44,5 @@
 //
 // One writable server decides. The table excludes until the holder's deadline as
 // long as that server keeps what it has committed and its wall clock is not set
-// forward. [lock.GuaranteesOf] lists every assumption.
+// forward. [lock.Client.Guarantees] lists every assumption.
 package mysqllock

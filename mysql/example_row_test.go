@@ -13,7 +13,7 @@ import (
 // the lease is lost, or the function fails, nothing has been taken.
 func ExampleInTx() {
 	ctx := context.Background()
-	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/shop?mode=row")
+	locker, err := lock.Open(ctx, "mysql://user:password@localhost:3306/shop?mode=row", nil)
 	if err != nil {
 		fmt.Println(err)
 		return

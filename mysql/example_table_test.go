@@ -40,7 +40,7 @@ func ExampleNewTable() {
 // function fails, nothing has been taken.
 func ExampleGuarded() {
 	ctx := context.Background()
-	locker, err := lock.Open(ctx, "mysql://app:password@localhost:3306/app")
+	locker, err := lock.Open(ctx, "mysql://app:password@localhost:3306/app", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

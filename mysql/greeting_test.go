@@ -26,7 +26,7 @@ func TestOpenWhereNoMySQLListens(t *testing.T) {
 	}
 	mysqltest.Together(t, cases, func(t *testing.T, c words) {
 		addr := servertest.Words(t, c.words)
-		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode)
+		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "mysql://u:hunter2@"+addr+"/d?mode="+c.mode, nil)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "what listens at "+addr+" "+c.says)
@@ -41,7 +41,7 @@ func TestOpenGivesUpASilentPortSoon(t *testing.T) {
 	t.Parallel()
 	mysqltest.Together(t, map[string]string{"table": "table", "row": "row"}, func(t *testing.T, mode string) {
 		start := time.Now()
-		_, err := lock.Open(t.Context(), "mysql://u:p@"+servertest.Words(t, "")+"/d?mode="+mode)
+		_, err := lock.Open(t.Context(), "mysql://u:p@"+servertest.Words(t, "")+"/d?mode="+mode, nil)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.ErrorContains(t, err, "does not greet")
 		require.Less(t, time.Since(start), answerLimit-time.Second)
@@ -52,12 +52,12 @@ func TestOpenGivesUpASilentPortSoon(t *testing.T) {
 func TestOpenErrorsOfMySQLStay(t *testing.T) {
 	t.Parallel()
 	s := servertest.SharedMariaDB(t)
-	_, err := lock.Open(t.Context(), "mysql://nobody:hunter2@"+s.Addr()+"/d")
+	_, err := lock.Open(t.Context(), "mysql://nobody:hunter2@"+s.Addr()+"/d", nil)
 	require.ErrorIs(t, err, lock.ErrPermanent)
 	assert.ErrorContains(t, err, "check user and password")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = lock.Open(ctx, s.URL())
+	_, err = lock.Open(ctx, s.URL(), nil)
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "what listens")
 }

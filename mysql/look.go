@@ -2,17 +2,21 @@ package mysqllock
 
 import (
 	"context"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
-// operators is what both forms offer to those who look at holds and end them.
+// operators is what both forms offer to those who look at holds, end them, and clean up.
 type operators interface {
 	backend.Inspector
 	backend.ForceReleaser
 	backend.Revoker
 	backend.Lister
+	backend.Forgetter
+	Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error)
+	CountOld(ctx context.Context, olderThan time.Duration) (int, error)
 }
 
 // look is a backend that was opened for that alone ([backend.OpenConfig.LookOnly]): where
@@ -36,7 +40,25 @@ func (l look) Revoke(ctx context.Context, key string, token uint64) error {
 }
 
 func (l look) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
-	err := l.operators.List(ctx, prefix, visit)
+	return orNothing(l.operators.List(ctx, prefix, visit))
+}
+
+func (l look) Forget(ctx context.Context, prefix string) error {
+	return orNothing(l.operators.Forget(ctx, prefix))
+}
+
+func (l look) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
+	n, err := l.operators.Cleanup(ctx, olderThan)
+	return n, orNothing(err)
+}
+
+func (l look) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
+	n, err := l.operators.CountOld(ctx, olderThan)
+	return n, orNothing(err)
+}
+
+// orNothing is the error, or nil if it says that there is no table.
+func orNothing(err error) error {
 	if wire.CodeOf(err) == wire.CodeNoSuchTable {
 		return nil
 	}

@@ -2,6 +2,7 @@ package mysqllock
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -49,6 +50,12 @@ func TestALookMakesNoTable(t *testing.T) {
 				require.Empty(t, keys())
 				require.ErrorIs(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", 1), backend.ErrNotHeld)
 				require.ErrorIs(t, b.(backend.Revoker).Revoke(t.Context(), "k", 1), backend.ErrNotHeld)
+				require.NoError(t, b.(backend.Forgetter).Forget(t.Context(), "k"))
+				for _, old := range []func(context.Context, time.Duration) (int, error){b.(operators).CountOld, b.(operators).Cleanup} {
+					n, err := old(t.Context(), time.Hour)
+					require.NoError(t, err)
+					require.Zero(t, n)
+				}
 				require.Zero(t, tables())
 
 				used, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{})

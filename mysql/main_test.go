@@ -36,7 +36,7 @@ func childConformance(child string) conformance.Config {
 }
 
 // lockerOn is a Locker on a table.
-func lockerOn(t testing.TB, db *sql.DB) lock.Locker {
+func lockerOn(t testing.TB, db *sql.DB) *lock.Client {
 	t.Helper()
 	l, err := NewTable(t.Context(), db, nil)
 	require.NoError(t, err)

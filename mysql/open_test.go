@@ -64,13 +64,13 @@ func TestBadOpenings(t *testing.T) {
 			"no TLS":           {"mysql://mortise:wrong-secret@" + s.Addr() + "/mortise?tls=true", backend.ErrPermanent, "tls"},
 			"no table":         {s.URL() + "?table=nothing_here&create=false", backend.ErrPermanent, "CREATE TABLE"},
 		} {
-			_, err := lock.Open(t.Context(), c.url)
+			_, err := lock.Open(t.Context(), c.url, nil)
 			require.ErrorIs(t, err, c.want, name)
 			require.Contains(t, strings.ToLower(err.Error()), strings.ToLower(c.text), name)
 			require.NotContains(t, err.Error(), "secret", name)
 			require.NotContains(t, err.Error(), s.Password(), name)
 		}
-		_, err := lock.Open(t.Context(), s.URL(), lock.WithDefaultTTL(1))
+		_, err := lock.Open(t.Context(), s.URL(), &lock.Options{TTL: 1})
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		l := lockerOn(t, mysqltest.UserPool(t, s, ""))
 		_, err = l.TryAcquire(t.Context(), strings.Repeat("k", backend.MaxKey+1))

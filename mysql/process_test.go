@@ -41,7 +41,7 @@ func secondProcess() {
 func enterAgain(url, key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	l, err := lock.Open(ctx, url)
+	l, err := lock.Open(ctx, url, nil)
 	if err != nil {
 		return err
 	}

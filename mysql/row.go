@@ -38,7 +38,7 @@ type RowOptions struct {
 	ControlPoolSize int
 }
 
-// NewRow returns a Locker on row locks of the server. It opens two pools of
+// NewRow returns a [lock.Client] on row locks of the server. It opens two pools of
 // connections with the connector, which is the caller's and is not closed: a pinned
 // connection for each key that is held or waited for, and a small pool for the
 // rest. A *sql.DB would not do: a hold must never be continued on another
@@ -54,13 +54,9 @@ type RowOptions struct {
 // password, a missing right and a binary log of statements are ErrPermanent. A server that
 // cannot be reached or is read-only is ErrUnavailable. Galera and servers without NOWAIT
 // are ErrUnsupported. Doubtful settings are logged.
-func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (lock.Locker, error) {
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
+func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (*lock.Client, error) {
 	b, err := NewRowBackend(ctx, connector, opts)
-	return construct.Locker(b, err, settings)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewRowBackend is [NewRow] for those who put something between the Locker and the
@@ -75,9 +71,7 @@ func NewRowBackend(ctx context.Context, connector driver.Connector, opts *RowOpt
 
 // rows is what the options say of the rows and their connections.
 func (o *RowOptions) rows() row.Options {
-	if o == nil {
-		return row.Options{}
-	}
+	o = construct.Options(o)
 	return row.Options{
 		Table: o.Table, NoCreate: o.NoCreate, PoolSize: o.PoolSize, ControlPoolSize: o.ControlPoolSize,
 		TTL: o.Lock.TTL, Logger: o.Lock.Logger,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
@@ -26,10 +27,10 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 	p, through := mysqltest.BehindProxy(t, from)
 	lockers := map[string]lock.Locker{}
 	for _, mode := range []string{"table", "row"} {
-		there, err := lock.Open(t.Context(), to.URL()+"?mode="+mode) // the tables are on both
+		there, err := lock.Open(t.Context(), to.URL()+"?mode="+mode, nil) // the tables are on both
 		require.NoError(t, err)
 		require.NoError(t, there.Close())
-		l, err := lock.Open(t.Context(), from.URLAt(p.Addr())+"?mode="+mode)
+		l, err := lock.Open(t.Context(), from.URLAt(p.Addr())+"?mode="+mode, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		lockers[mode] = l
@@ -45,7 +46,7 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 		// Several connections, all of them to the first server.
 		var held []lock.Lease
 		for i := range 6 {
-			lease, err := l.Acquire(t.Context(), fmt.Sprint(key, name, i))
+			lease, err := l.Acquire(t.Context(), fmt.Sprint(key, name, i), lock.WithTTL(2*time.Minute))
 			require.NoError(t, err, name)
 			held = append(held, lease)
 		}
@@ -57,7 +58,7 @@ func testSwitchover(t *testing.T, from, to *servertest.Server) {
 		}
 	}
 	table := lockers["table"]
-	kept, err := table.Acquire(t.Context(), key+"/kept")
+	kept, err := table.Acquire(t.Context(), key+"/kept", lock.WithTTL(2*time.Minute))
 	require.NoError(t, err)
 	admin := mysqltest.AdminPool(t, from)
 	mysqltest.Exec(t, admin, "SET GLOBAL read_only=ON")

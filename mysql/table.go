@@ -30,7 +30,7 @@ type Options struct {
 	NoCreate bool
 }
 
-// NewTable returns a Locker that keeps its leases in a table, through a pool of the
+// NewTable returns a [lock.Client] that keeps its leases in a table, through a pool of the
 // caller's, which it neither changes nor closes. Each step takes one connection for
 // one statement, two at most, and gives it back; a pool whose connections are all
 // busy for long starves renewals, so give the locks a pool of their own where the
@@ -45,13 +45,9 @@ type Options struct {
 // unknown database, a missing right, a table of another form or engine; the error
 // has the DDL to run. A server that cannot be reached or is read-only is
 // ErrUnavailable. Doubtful settings are logged.
-func NewTable(ctx context.Context, db *sql.DB, opts *Options) (lock.Locker, error) {
-	var settings lock.Options
-	if opts != nil {
-		settings = opts.Lock
-	}
+func NewTable(ctx context.Context, db *sql.DB, opts *Options) (*lock.Client, error) {
 	b, err := NewTableBackend(ctx, db, opts)
-	return construct.Locker(b, err, settings)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewTableBackend is [NewTable] for those who put something between the Locker and
@@ -67,9 +63,7 @@ func NewTableBackend(ctx context.Context, db *sql.DB, opts *Options) (backend.Ba
 
 // table is what the options say of the table.
 func (o *Options) table() table.Options {
-	if o == nil {
-		return table.Options{}
-	}
+	o = construct.Options(o)
 	return table.Options{Table: o.Table, NoCreate: o.NoCreate, Logger: o.Lock.Logger}
 }
 

@@ -33,7 +33,7 @@ func parameters(address string, pairs ...string) string {
 func used(t *testing.T, address string) {
 	t.Helper()
 	for _, mode := range []string{"table", "row"} {
-		l, err := lock.Open(t.Context(), address+"&mode="+mode)
+		l, err := lock.Open(t.Context(), address+"&mode="+mode, nil)
 		require.NoError(t, err, mode)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t))
@@ -53,7 +53,7 @@ func TestTLS(t *testing.T) {
 	there := server.URLAt(net.JoinHostPort("localhost", port))
 	good := parameters(there, "tls", "true", "ca", ours.File())
 	used(t, good)
-	_, err = lock.Open(t.Context(), parameters(server.URL(), "tls", "true", "ca", ours.File()))
+	_, err = lock.Open(t.Context(), parameters(server.URL(), "tls", "true", "ca", ours.File()), nil)
 	require.ErrorIs(t, err, lock.ErrPermanent, "the certificate of another host")
 	require.ErrorContains(t, err, "127.0.0.1")
 
@@ -66,24 +66,24 @@ func TestTLS(t *testing.T) {
 	admin := mysqltest.AdminPool(t, server)
 	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE SSL")
 	used(t, good)
-	_, err = lock.Open(t.Context(), server.URL())
+	_, err = lock.Open(t.Context(), server.URL(), nil)
 	require.ErrorIs(t, err, lock.ErrPermanent, "the connections are encrypted, and others are refused")
 	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE X509")
 	clientCert, clientKey := ours.Client("ann")
 	used(t, good+"&"+strings.TrimPrefix(parameters("", "cert", clientCert, "key", clientKey), "?"))
-	_, err = lock.Open(t.Context(), good)
+	_, err = lock.Open(t.Context(), good, nil)
 	require.ErrorIs(t, err, lock.ErrPermanent, "no certificate of the client")
 	mysqltest.Exec(t, admin, "ALTER USER mortise REQUIRE NONE")
 
 	for _, mode := range []string{"table", "row"} {
-		_, err = lock.Open(t.Context(), parameters(there, "tls", "true", "ca", theirs.File(), "mode", mode))
+		_, err = lock.Open(t.Context(), parameters(there, "tls", "true", "ca", theirs.File(), "mode", mode), nil)
 		require.ErrorIs(t, err, lock.ErrPermanent, "another authority")
 		require.ErrorContains(t, err, "unknown authority")
 		require.ErrorContains(t, err, "check ca")
-		_, err = lock.Open(t.Context(), parameters(there, "tls", "true", "mode", mode))
+		_, err = lock.Open(t.Context(), parameters(there, "tls", "true", "mode", mode), nil)
 		require.ErrorIs(t, err, lock.ErrPermanent, "the authorities of the system")
 		plain := servertest.SharedMariaDB(t)
-		_, err = lock.Open(t.Context(), parameters(plain.URL(), "tls", "true", "ca", ours.File(), "mode", mode))
+		_, err = lock.Open(t.Context(), parameters(plain.URL(), "tls", "true", "ca", ours.File(), "mode", mode), nil)
 		require.ErrorIs(t, err, lock.ErrPermanent, "a server without TLS")
 	}
 
@@ -112,6 +112,6 @@ func TestSocket(t *testing.T) {
 		return parameters((&url.URL{Scheme: "mysql", User: u.User, Path: u.Path}).String(), "socket", path)
 	}
 	used(t, at(path))
-	_, err = lock.Open(t.Context(), at(filepath.Join(t.TempDir(), "nobody")))
+	_, err = lock.Open(t.Context(), at(filepath.Join(t.TempDir(), "nobody")), nil)
 	require.ErrorIs(t, err, lock.ErrUnavailable)
 }

@@ -41,7 +41,7 @@ func Ended(t testing.TB, l lock.Lease) error {
 func Renewals() (lock.Observer, <-chan lock.Event) {
 	events := make(chan lock.Event, 1000)
 	return func(_ context.Context, e lock.Event) {
-		if e.Kind == lock.EventRenewal {
+		if e.Kind == lock.EventRenewed || e.Kind == lock.EventRenewalFailed {
 			events <- e
 		}
 	}, events

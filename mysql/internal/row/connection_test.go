@@ -174,7 +174,7 @@ func TestRowFailuresLeaveNothing(t *testing.T) {
 	before := threads()
 	l, err := newLocker(t.Context(), mysqltest.Connector(t, s, nil), Options{PoolSize: 4, ControlPoolSize: 1}, lock.Options{})
 	require.NoError(t, err)
-	b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
+	b := l.Backend().(*Backend)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -228,7 +228,7 @@ func TestRowPoolTooSmall(t *testing.T) {
 			}
 			got <- err
 		}()
-		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
+		b := l.Backend().(*Backend)
 		backendtest.Eventually(t, "it has been asked for", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()

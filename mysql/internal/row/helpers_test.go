@@ -39,7 +39,7 @@ func backendOn(t testing.TB, s *servertest.Server, opts Options) *Backend {
 }
 
 // newLocker is a Locker on a new backend.
-func newLocker(ctx context.Context, connector driver.Connector, opts Options, settings lock.Options) (lock.Locker, error) {
+func newLocker(ctx context.Context, connector driver.Connector, opts Options, settings lock.Options) (*lock.Client, error) {
 	b, err := New(ctx, connector, opts)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func newLocker(ctx context.Context, connector driver.Connector, opts Options, se
 	return lock.New(b, &settings)
 }
 
-func lockerOn(t testing.TB, s *servertest.Server, opts Options, settings lock.Options) lock.Locker {
+func lockerOn(t testing.TB, s *servertest.Server, opts Options, settings lock.Options) *lock.Client {
 	t.Helper()
 	l, err := newLocker(t.Context(), mysqltest.Connector(t, s, nil), opts, settings)
 	require.NoError(t, err)

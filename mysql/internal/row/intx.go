@@ -56,12 +56,12 @@ func holdOf(lease lock.Lease) (*Backend, *hold, error) {
 	if lease.Context().Err() != nil {
 		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: %w", key, backend.ErrNotHeld, context.Cause(lease.Context()))
 	}
-	back, hold, ok := lock.HoldOf(lease)
-	b, isRow := backend.As[*Backend](back)
-	switch {
-	case back != nil && !isRow, back == nil && !ok:
-		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: InTx needs a lease of a MySQL row lock", key, backend.ErrUnsupported)
-	case hold.Owner != "":
+	held, err := lock.HeldOn[*Backend](lease)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mysqllock: InTx needs a lease of a MySQL row lock: %w", err)
+	}
+	b, hold := held.Backend, held.Hold
+	if hold.Owner != "" {
 		return nil, nil, fmt.Errorf("mysqllock: key %q: %w: InTx ends the hold, and other leases of the owner with it; acquire the lease without WithOwner", key, backend.ErrUnsupported)
 	}
 	h := b.find(hold)

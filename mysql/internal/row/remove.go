@@ -35,17 +35,27 @@ func Cleanup(ctx context.Context, connector driver.Connector, o Options, olderTh
 // Cleanup removes the keys whose last grant was longer than olderThan ago, except those
 // whose rows somebody has locked, and returns how many.
 func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error) {
+	return b.old(ctx, olderThan, b.deleteKey)
+}
+
+// CountOld returns how many keys Cleanup would remove. It changes nothing.
+func (b *Backend) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
+	return b.old(ctx, olderThan, b.hasRecord)
+}
+
+// old calls do for each key whose last grant was longer than olderThan ago.
+func (b *Backend) old(ctx context.Context, olderThan time.Duration, do deed) (n int, err error) {
 	if olderThan <= 0 {
 		return 0, wire.TooYoung(olderThan)
 	}
 	// The token is compared too: it is ahead of a clock that has been set back.
 	age := strconv.FormatInt((olderThan + time.Microsecond - 1).Microseconds(), 10)
 	old := "since < UTC_TIMESTAMP(6) - INTERVAL " + age + " MICROSECOND AND token < " + utcMicros + " - " + age
-	removed, err = b.removeKeys(ctx, "SELECT k FROM "+b.holders+" WHERE "+old, " AND "+old)
+	n, err = b.eachKey(ctx, "SELECT k FROM "+b.holders+" WHERE "+old, " AND "+old, do)
 	if err != nil {
-		return removed, fmt.Errorf("mysqllock: clean-up: %w", wire.Describe(ctx, err))
+		return n, fmt.Errorf("mysqllock: clean-up: %w", wire.Describe(ctx, err))
 	}
-	return removed, nil
+	return n, nil
 }
 
 // Forget implements backend.Forgetter. A key whose row somebody has locked is left
@@ -55,36 +65,38 @@ func (b *Backend) Forget(ctx context.Context, prefix string) error {
 		return wire.ErrNoPrefix
 	}
 	keys := "SELECT k FROM " + b.rows + " WHERE k >= " + literal(prefix) + " AND LEFT(k, " + strconv.Itoa(len(prefix)) + ") = " + literal(prefix)
-	if _, err := b.removeKeys(ctx, keys, ""); err != nil {
+	if _, err := b.eachKey(ctx, keys, "", b.deleteKey); err != nil {
 		return fmt.Errorf("mysqllock: forgetting keys: %w", wire.Describe(ctx, err))
 	}
 	return nil
 }
 
-// removeKeys removes the keys that the query names, which ends with a condition, if their
-// records meet another one, and returns how many. It leaves out those whose rows somebody
-// has locked.
-func (b *Backend) removeKeys(ctx context.Context, query, record string) (removed int, err error) {
+// deed is done with a key whose row is locked for it, if its record meets the condition.
+type deed func(ctx context.Context, conn *sql.Conn, key, record string) (done bool, err error)
+
+// eachKey does something with the keys that the query names, which ends with a condition,
+// and returns with how many. It leaves out those whose rows somebody has locked.
+func (b *Backend) eachKey(ctx context.Context, query, record string, do deed) (done int, err error) {
 	for after := ""; ; {
 		conn, err := b.briefConn(ctx)
 		if err != nil {
-			return removed, err
+			return done, err
 		}
-		keys, n, err := b.removeSome(ctx, conn, query+" AND k > "+literal(after)+" ORDER BY k LIMIT "+strconv.Itoa(removeChunk), record)
+		keys, n, err := b.someKeys(ctx, conn, query+" AND k > "+literal(after)+" ORDER BY k LIMIT "+strconv.Itoa(removeChunk), record, do)
 		_, _ = conn.ExecContext(ctx, "ROLLBACK")
 		closeConn(conn, errNotReused)
-		removed += n
+		done += n
 		if err != nil || len(keys) < removeChunk {
-			return removed, err
+			return done, err
 		}
 		after = keys[len(keys)-1]
 	}
 }
 
-// removeSome returns the keys that it has looked at, and how many it has removed. It names each
+// someKeys returns the keys that it has looked at, and with how many it was done. It names each
 // row that it locks: a statement about several may lock rows of other keys, which are refused
 // meanwhile. It leaves a transaction open.
-func (b *Backend) removeSome(ctx context.Context, conn *sql.Conn, query, record string) (keys []string, removed int, err error) {
+func (b *Backend) someKeys(ctx context.Context, conn *sql.Conn, query, record string, do deed) (keys []string, done int, err error) {
 	keys, err = keysOf(ctx, conn, query)
 	if err != nil {
 		return nil, 0, err
@@ -93,11 +105,11 @@ func (b *Backend) removeSome(ctx context.Context, conn *sql.Conn, query, record 
 		return nil, 0, err
 	}
 	for _, key := range keys {
-		gone := false
+		did := false
 		err := conn.QueryRowContext(ctx, b.row(key)+" FOR UPDATE NOWAIT").Scan(new(int))
 		switch code := wire.CodeOf(err); {
 		case err == nil:
-			gone, err = b.deleteKey(ctx, conn, key, record)
+			did, err = do(ctx, conn, key, record)
 		case errors.Is(err, sql.ErrNoRows), code == wire.CodeLockNowait, code == wire.CodeLockWaitTimeout:
 			err = nil
 		}
@@ -105,13 +117,13 @@ func (b *Backend) removeSome(ctx context.Context, conn *sql.Conn, query, record 
 			_, err = conn.ExecContext(ctx, "COMMIT AND CHAIN")
 		}
 		if err != nil {
-			return nil, removed, err
+			return nil, done, err
 		}
-		if gone {
-			removed++
+		if did {
+			done++
 		}
 	}
-	return keys, removed, nil
+	return keys, done, nil
 }
 
 func keysOf(ctx context.Context, conn *sql.Conn, query string) ([]string, error) {
@@ -141,4 +153,10 @@ func (b *Backend) deleteKey(ctx context.Context, conn *sql.Conn, key, record str
 	}
 	_, err = conn.ExecContext(ctx, "DELETE FROM "+b.rows+" WHERE k = "+literal(key))
 	return err == nil, err
+}
+
+// hasRecord says whether the record of a key meets the condition.
+func (b *Backend) hasRecord(ctx context.Context, conn *sql.Conn, key, record string) (bool, error) {
+	found, err := keysOf(ctx, conn, "SELECT k FROM "+b.holders+" WHERE k = "+literal(key)+record)
+	return len(found) > 0, err
 }

@@ -168,6 +168,11 @@ func TestCleanupRows(t *testing.T) {
 		n, err := clean(72 * time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, n)
+		for range 2 { // counting changes nothing
+			n, err = b.CountOld(t.Context(), 24*time.Hour)
+			require.NoError(t, err)
+			require.Equal(t, old, n)
+		}
 		n, err = clean(24 * time.Hour)
 		require.NoError(t, err)
 		require.Equal(t, old, n)

@@ -151,7 +151,7 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // Backend implements backend.Backend, Queuer, LossNotifier, Inspector,
-// ForceReleaser, Revoker and Lister.
+// ForceReleaser, Revoker, Lister and Forgetter.
 type Backend struct {
 	statements
 	mayCreate   bool
@@ -219,15 +219,15 @@ func Guarantees() backend.Guarantees {
 		Name:  "mysql row lock",
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
-			"One MySQL or MariaDB server takes all writes and all locks: no Galera cluster, no group replication with several primaries.",
+			"One server takes all writes and all locks: no Galera cluster, no group replication with several primaries.",
 			"There is no failover while a key is held.",
-			"In a planned switchover two can hold a key until the holder is told, for a TTL at the most.",
-			"Nothing between client and server spreads the statements of one connection over several, or ends idle connections before the TTL has passed.",
-			"The rates of the server's and the holder's clocks differ by less than one percent.",
+			"In a planned switchover two can hold a key until the holder is told, for at most a TTL.",
+			"No proxy spreads the statements of one connection over several, or ends idle connections before the TTL has passed.",
+			"The clock rates of server and holder differ by less than one percent.",
 			"Nobody else locks or deletes rows of the lock tables for long.",
-			"A statement inside InTx can be killed when the lease is lost; else the key stays locked for the rest of it.",
+			"A statement of InTx can be killed when the lease is lost; else the key stays locked until it ends.",
 			"innodb_flush_log_at_trx_commit is 1, so that tokens rise.",
-			"After a loss of data the server's wall clock has not been set back behind the last token; else tokens may fall.",
+			"After a loss of data or counters, the server's wall clock is not behind the last token; else tokens may fall.",
 		},
 		Expiry:         backend.ClockConnection,
 		MinTTL:         time.Second,

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
@@ -49,7 +48,7 @@ func TestRowStatements(t *testing.T) {
 
 		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(mysqltest.TTL))
 		require.NoError(t, err)
-		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
+		b := l.Backend().(*Backend)
 		renew := func() {
 			require.NoError(t, lease.Renew(t.Context()))
 			b.address.looks.Wait()

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
@@ -79,7 +78,7 @@ func TestRowAddressWithoutAnswer(t *testing.T) {
 		defer l.Close()
 		lease, err := l.Acquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
-		b := l.(interface{ Backend() backend.Backend }).Backend().(*Backend)
+		b := l.Backend().(*Backend)
 		for _, to := range []string{s.Addr(), "127.0.0.1:1"} {
 			p.LeadTo(to)
 			before := p.Accepted()

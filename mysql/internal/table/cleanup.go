@@ -36,8 +36,7 @@ func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed
 	if _, err := b.change(ctx, b.insertFloor(0)); err != nil {
 		return 0, fmt.Errorf("mysqllock: clean-up: %w", wire.Describe(ctx, err))
 	}
-	old := string(statement(nil).text(" AND updated<" + now + "-INTERVAL ").micros(olderThan).
-		text(" MICROSECOND AND expires<" + now + "-INTERVAL ").micros(olderThan).text(" MICROSECOND"))
+	old := unusedFor(olderThan)
 	for after := floorKey; ; {
 		chunk, last, err := b.cleanChunk(ctx, after, old)
 		removed += chunk
@@ -49,6 +48,28 @@ func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed
 		}
 		after = last
 	}
+}
+
+// CountOld returns how many rows Cleanup would remove, if nobody has locked one of them. It
+// changes nothing.
+func (b *Backend) CountOld(ctx context.Context, olderThan time.Duration) (old int, err error) {
+	if olderThan <= 0 {
+		return 0, wire.TooYoung(olderThan)
+	}
+	where := statement(nil).text(" WHERE lock_key>").bytes(floorKey).text(unusedFor(olderThan))
+	err = b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+b.table+string(where)).Scan(&old)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("mysqllock: counting old keys: %w", wire.Describe(ctx, err))
+	}
+	return old, nil
+}
+
+// unusedFor is the condition for rows that nobody has held or used for so long.
+func unusedFor(olderThan time.Duration) string {
+	return string(statement(nil).text(" AND updated<" + now + "-INTERVAL ").micros(olderThan).
+		text(" MICROSECOND AND expires<" + now + "-INTERVAL ").micros(olderThan).text(" MICROSECOND"))
 }
 
 // cleanChunk removes rows after the key, and returns the last key that it looked at, or

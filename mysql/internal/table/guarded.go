@@ -20,45 +20,32 @@ func Guarded(ctx context.Context, lease lock.Lease, fn func(ctx context.Context,
 	if lease == nil || fn == nil {
 		return fmt.Errorf("mysqllock: %w: Guarded needs a lease and a function", backend.ErrInvalid)
 	}
-	b, hold, err := guardable(lease)
+	if lease.Context().Err() != nil {
+		return wire.NotHeld(lease.Key())
+	}
+	held, err := lock.HeldOn[*Backend](lease)
 	if err != nil {
-		return err
+		return fmt.Errorf("mysqllock: %w", err)
 	}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(lease.Context(), func() { stop(context.Cause(lease.Context())) })()
-	err = b.guardedWrite(work, lease, hold, fn)
+	err = held.Backend.guardedWrite(work, lease, held, fn)
 	if err != nil && lease.Context().Err() != nil && !errors.Is(err, backend.ErrNotHeld) && !errors.Is(err, backend.ErrOutcomeUnknown) {
-		return fmt.Errorf("%w: %w", wire.NotHeld(hold.Key), err)
+		return fmt.Errorf("%w: %w", wire.NotHeld(held.Hold.Key), err)
 	}
 	return err
 }
 
-// guardable returns what a lease that is held has on the server.
-func guardable(lease lock.Lease) (*Backend, backend.Hold, error) {
-	key := lease.Key()
-	if lease.Context().Err() != nil {
-		return nil, backend.Hold{}, wire.NotHeld(key)
-	}
-	owner, hold, ok := lock.HoldOf(lease)
-	b, isTable := backend.As[*Backend](owner)
-	switch {
-	case ok && !isTable, !ok && lease.Context().Err() == nil:
-		return nil, backend.Hold{}, fmt.Errorf("mysqllock: key %q: %w: the lease is not one of a MySQL table", key, backend.ErrUnsupported)
-	case !ok:
-		return nil, backend.Hold{}, wire.NotHeld(key)
-	}
-	return b, hold, nil
-}
-
 // guardedWrite renews the lease and runs fn in a transaction, beside which nothing of
 // this client waits for the row. work ends with the lease.
-func (b *Backend) guardedWrite(work context.Context, lease lock.Lease, hold backend.Hold, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (b *Backend) guardedWrite(work context.Context, lease lock.Lease, held lock.Held[*Backend], fn func(ctx context.Context, tx *sql.Tx) error) error {
+	hold := held.Hold
 	if err := b.guards.room(work, b.mostGuarded()); err != nil {
 		return wire.KeyError(work, hold.Key, wire.Unsent(err))
 	}
 	defer b.guards.leave()
-	if lock.RenewsItself(lease) {
+	if held.Renewed {
 		err := lease.Renew(work)
 		for try := 1; errors.Is(err, errUnchanged) && wire.Jitter(work, try) == nil; try++ {
 			err = lease.Renew(work) // a guarded write of its owner elsewhere has the row locked

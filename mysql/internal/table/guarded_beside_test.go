@@ -26,9 +26,9 @@ func TestGuardedBesideAnotherHold(t *testing.T) {
 		require.NoError(t, err)
 		second, err := g.l.Acquire(ctx, g.key, lock.WithOwner("o"), lock.WithTTL(time.Minute))
 		require.NoError(t, err)
-		some, co, ok := lock.HoldOf(first)
-		require.True(t, ok)
-		b := some.(*Backend)
+		held, err := lock.HeldOn[*Backend](first)
+		require.NoError(t, err)
+		b, co := held.Backend, held.Hold
 		before, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest("a"+g.key, "", time.Minute))
 		after, _ := backendtest.Granted(t, b, mysqltest.OwnedRequest("z"+g.key, "", time.Minute))
 		require.NoError(t, Guarded(ctx, second, func(ctx context.Context, tx *sql.Tx) error {
@@ -133,9 +133,9 @@ func TestGuardedReentryBeside(t *testing.T) {
 
 func backendOf(t *testing.T, lease lock.Lease) *Backend {
 	t.Helper()
-	b, _, ok := lock.HoldOf(lease)
-	require.True(t, ok)
-	return b.(*Backend)
+	held, err := lock.HeldOn[*Backend](lease)
+	require.NoError(t, err)
+	return held.Backend
 }
 
 // A guarded write waits for the renewals of its key that are under way, so that none

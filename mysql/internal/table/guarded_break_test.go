@@ -294,10 +294,11 @@ func testGuardedOnFrozenServer(t *testing.T, s, _ *servertest.Server) {
 	l := lockerOn(t, mysqltest.UserPool(t, s, ""), lock.Options{})
 	lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(mysqltest.TTL))
 	require.NoError(t, err)
-	b, hold, _ := lock.HoldOf(lease)
+	held, err := lock.HeldOn[*Backend](lease)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	err = Guarded(ctx, lease, func(ctx context.Context, _ *sql.Tx) error {
-		_, err := b.Renew(ctx, hold)
+		_, err := held.Backend.Renew(ctx, held.Hold)
 		require.NoError(t, err)
 		s.Freeze(t)
 		cancel()

@@ -138,9 +138,9 @@ func TestGuardedSuspendsRenewals(t *testing.T) {
 		table, n := counter(t, db)
 		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
-		other, _, ok := lock.HoldOf(lease)
-		require.True(t, ok)
-		_, hold, _ := lock.HoldOf(lease)
+		held, err := lock.HeldOn[*Backend](lease)
+		require.NoError(t, err)
+		other, hold := held.Backend, held.Hold
 		for range 2 {
 			require.NoError(t, Guarded(t.Context(), lease, func(ctx context.Context, tx *sql.Tx) error {
 				for len(renewed) > 0 {
@@ -149,7 +149,7 @@ func TestGuardedSuspendsRenewals(t *testing.T) {
 				v, err := other.Renew(ctx, hold)
 				require.NoError(t, err)
 				require.Zero(t, v.For)
-				for _, r := range other.(*Backend).RenewBatch(ctx, []backend.Hold{hold, hold}) {
+				for _, r := range other.RenewBatch(ctx, []backend.Hold{hold, hold}) {
 					require.NoError(t, r.Err)
 					require.Zero(t, r.Validity.For)
 				}

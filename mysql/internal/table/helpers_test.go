@@ -28,12 +28,12 @@ func sharedTable(t testing.TB, s *servertest.Server) (*Backend, *sql.DB) {
 }
 
 // lockerOn is a Locker on the usual table of the server.
-func lockerOn(t testing.TB, db *sql.DB, settings lock.Options) lock.Locker {
+func lockerOn(t testing.TB, db *sql.DB, settings lock.Options) *lock.Client {
 	t.Helper()
 	return lockerOf(t, tableOn(t, db, Options{}), settings)
 }
 
-func lockerOf(t testing.TB, b *Backend, settings lock.Options) lock.Locker {
+func lockerOf(t testing.TB, b *Backend, settings lock.Options) *lock.Client {
 	t.Helper()
 	l, err := lock.New(b, &settings)
 	require.NoError(t, err)

@@ -95,7 +95,7 @@ func Open(ctx context.Context, s wire.Settings) (*Backend, error) {
 }
 
 // Backend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
-// ForceReleaser, Revoker and Lister.
+// ForceReleaser, Revoker, Lister and Forgetter.
 type Backend struct {
 	db         *sql.DB
 	closesIt   bool

@@ -22,7 +22,7 @@ func (b *Backend) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 				return backend.Grant{}, wire.KeyError(ctx, req.Key, err)
 			}
 			if a.id != 0 {
-				return granted1(req, a), nil
+				return soleHold(req, a), nil
 			}
 		}
 		r, err := b.one(ctx, req.Key)
@@ -69,7 +69,7 @@ func (b *Backend) Try(ctx context.Context, req backend.Request) (backend.Grant, 
 					return backend.Grant{}, err
 				}
 			default:
-				return granted1(req, a), nil
+				return soleHold(req, a), nil
 			}
 			continue
 		}
@@ -100,7 +100,8 @@ func (b *Backend) notInserted(ctx context.Context, key string) error {
 	return nil
 }
 
-func granted1(req backend.Request, a answer) backend.Grant {
+// soleHold is the grant of a hold that is the only one on its key.
+func soleHold(req backend.Request, a answer) backend.Grant {
 	return backend.Grant{
 		Token: uint64(a.id), Holds: 1,
 		Validity: backend.Validity{Sent: a.sent, For: backend.ValidFor(req.TTL)},
@@ -147,7 +148,7 @@ func (b *Backend) HandOver(ctx context.Context, from backend.Hold, to backend.Re
 		return backend.Grant{}, wire.KeyError(ctx, from.Key, err)
 	}
 	if a.id != 0 {
-		return granted1(to, a), nil
+		return soleHold(to, a), nil
 	}
 	r, err := b.one(ctx, from.Key)
 	if err != nil {

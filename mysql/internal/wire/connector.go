@@ -55,7 +55,7 @@ func NewConnector(cfg *mysql.Config, lifetime time.Duration) (driver.Connector, 
 
 // loginLimit is for how long a server that is slow may take to greet and to log in, also
 // where Timeout is shorter.
-const loginLimit = 3 * time.Second
+const loginLimit = 6 * time.Second
 
 type dialledKey struct{}
 
