@@ -13,13 +13,15 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	cfg := conformanceOfURL(servertest.SharedEtcd(t).URL())
-	cfg.Judge = linear.Judge(t)
+	server := servertest.SharedEtcd(t)
+	cfg := conformanceOfURL(server.URL())
+	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
 	conformance.Run(t, cfg)
 }
 

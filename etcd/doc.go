@@ -3,7 +3,7 @@
 //
 //	import _ "github.com/mortiselock/lock/etcd"
 //
-//	locker, err := lock.Open(ctx, "etcd://h1:2379,h2:2379,h3:2379/myapp")
+//	locker, err := lock.Open(ctx, "etcd://h1:2379,h2:2379,h3:2379/myapp", nil)
 //
 // # What is stored
 //
@@ -44,6 +44,6 @@
 // # What is promised
 //
 // The cluster decides by consensus, so that the lock excludes until the holder's
-// deadline whatever crashes or is partitioned. [lock.GuaranteesOf] lists every
+// deadline whatever crashes or is partitioned. [lock.Client.Guarantees] lists every
 // assumption, among them a release of etcd with correct lease renewal.
 package etcdlock

@@ -38,7 +38,7 @@ type Options struct {
 	Prefix string
 }
 
-// New returns a Locker on a client of the caller's, which it neither changes nor
+// New returns a [lock.Client] on a client of the caller's, which it neither changes nor
 // closes.
 //
 // New asks every endpoint for its version, and the cluster for a lease of the
@@ -53,20 +53,15 @@ type Options struct {
 // Logger that leaves warnings out, in its Config or by its method WithLogger, such as
 // zap.NewNop(). Set DialKeepAliveTime, so that a member that stands still is noticed
 // when no request waits for it.
-func New(ctx context.Context, client *clientv3.Client, opts *Options) (lock.Locker, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func New(ctx context.Context, client *clientv3.Client, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, client, opts)
-	return construct.Locker(b, err, opts.Lock)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the
 // backend. Closing the backend revokes its leases and leaves the client open.
 func NewBackend(ctx context.Context, client *clientv3.Client, opts *Options) (backend.Backend, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+	opts = construct.Options(opts)
 	b, err := newBackend(client, opts.Prefix)
 	if err != nil {
 		return nil, err
@@ -79,7 +74,7 @@ func NewBackend(ctx context.Context, client *clientv3.Client, opts *Options) (ba
 }
 
 // etcdBackend implements backend.Backend, Queuer, LossNotifier, BatchRenewer,
-// Inspector, ForceReleaser, Revoker and Lister.
+// Inspector, ForceReleaser, Revoker, Lister and FloorRaiser.
 type etcdBackend struct {
 	client     *clientv3.Client
 	closesIt   bool
@@ -88,6 +83,7 @@ type etcdBackend struct {
 	clock      backend.Clock
 	guarantees backend.Guarantees
 	lastText   atomic.Pointer[recordText]
+	floor      atomic.Pointer[floor] // nil: not read yet
 
 	life context.Context // of requests that outlive their callers; ends with Close
 	end  context.CancelFunc
@@ -99,7 +95,6 @@ type etcdBackend struct {
 	shared  map[time.Duration]*opening
 	members map[backend.ID]*member
 	slots   slots
-	busy    map[string]bool // keys that somebody had when they were last asked for
 	lost    func(id backend.ID, cause error)
 	closed  bool
 }
@@ -113,6 +108,7 @@ var (
 	_ backend.ForceReleaser = (*etcdBackend)(nil)
 	_ backend.Revoker       = (*etcdBackend)(nil)
 	_ backend.Lister        = (*etcdBackend)(nil)
+	_ backend.FloorRaiser   = (*etcdBackend)(nil)
 )
 
 func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
@@ -134,7 +130,6 @@ func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
 		shared:     map[time.Duration]*opening{},
 		members:    map[backend.ID]*member{},
 		slots:      newSlots(),
-		busy:       map[string]bool{},
 		streams:    make(streams, mostStreams),
 	}
 	b.life, b.end = context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 // The cluster comes from a URL.
 func Example() {
 	ctx := context.Background()
-	locker, err := lock.Open(ctx, "etcd://h1:2379,h2:2379,h3:2379/myapp")
+	locker, err := lock.Open(ctx, "etcd://h1:2379,h2:2379,h3:2379/myapp", nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return

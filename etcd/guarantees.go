@@ -22,9 +22,9 @@ func guarantees(minTTL time.Duration) backend.Guarantees {
 		Reach: backend.ReachNetwork,
 		Assumptions: []string{
 			"The cluster is not restored from a backup or started anew from one member while a key is held.",
-			"Where that must be done, the revision is raised: etcdutl snapshot restore --bump-revision --mark-compacted.",
-			"The rates of the clocks of the members and of the holder differ by less than one percent.",
-			"The servers are 3.5.23, 3.6.5 or later: older ones may revoke a renewed lease, or renew a revoked one, when the leader stalls.",
+			"When it is, the revision is raised: etcdutl snapshot restore --bump-revision --mark-compacted.",
+			"The clock rates of server and holder differ by less than one percent.",
+			"Servers are 3.5.23, 3.6.5 or later: when its leader stalls, an older one may revoke renewed leases.",
 			"Nobody else writes under the prefix.",
 		},
 		Expiry:          backend.ClockServerSteps,

@@ -45,28 +45,22 @@ func (g *guarded) If(cmps ...clientv3.Cmp) clientv3.Txn { g.cmps = append(g.cmps
 func (g *guarded) Then(ops ...clientv3.Op) clientv3.Txn { g.then = append(g.then, ops...); return g }
 func (g *guarded) Else(ops ...clientv3.Op) clientv3.Txn { g.els = append(g.els, ops...); return g }
 func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
-	b, hold, ok := lock.HoldOf(g.lease)
-	if !ok {
-		if g.lease != nil && g.lease.Context().Err() != nil {
-			return nil, notHeld(g.lease.Key())
-		}
-		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
+	lease, err := lock.HeldOn[*etcdBackend](g.lease)
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: %w", err)
 	}
+	e, hold := lease.Backend, lease.Hold
 	if err := g.ctx.Err(); err != nil {
 		return nil, fmt.Errorf("etcdlock: key %q: nothing was sent: %w", hold.Key, err)
-	}
-	e, ok := backend.As[*etcdBackend](b)
-	if !ok {
-		return nil, fmt.Errorf("etcdlock: %w: the lease is not one of this package's Lockers", backend.ErrUnsupported)
 	}
 	m := e.member(hold.ID, hold.Key)
 	if m == nil {
 		return nil, notHeld(hold.Key)
 	}
 	e.mu.Lock()
-	s, next := m.session, m.next
+	s, next, rev := m.session, m.next, int64(hold.Token-m.floor)
 	e.mu.Unlock()
-	held := e.holds(m.slot.name, int64(hold.Token), s)
+	held := e.holds(m.slot.name, rev, s)
 	if next != nil {
 		held = held[:1] // on its way to another lease
 	}

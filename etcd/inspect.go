@@ -38,7 +38,7 @@ func (b *etcdBackend) Inspect(ctx context.Context, key string) (backend.Record, 
 func shown(key string, kvs []*mvccpb.KeyValue, remaining time.Duration) backend.Record {
 	r := decodeRecord(kvs[0])
 	return backend.Record{
-		Key: key, Token: uint64(kvs[0].CreateRevision), Holds: 1, Waiters: len(kvs) - 1,
+		Key: key, Token: tokenOf(kvs[0]), Holds: 1, Waiters: len(kvs) - 1,
 		Remaining: remaining, Holder: r.Holder, Revoked: r.Revoked,
 	}
 }
@@ -67,7 +67,7 @@ func (b *etcdBackend) holderWith(ctx context.Context, key string, token uint64) 
 	if err != nil {
 		return nil, err
 	}
-	if len(kvs) == 0 || uint64(kvs[0].CreateRevision) != token {
+	if len(kvs) == 0 || tokenOf(kvs[0]) != token {
 		return nil, notHeld(key)
 	}
 	return kvs[0], nil

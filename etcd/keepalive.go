@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -74,8 +75,7 @@ func (b *etcdBackend) renewNow(ctx context.Context, s *session) error {
 	tries := 0
 	return b.attemptsOf(ctx, s.ttl/6, renewAttempts, func(ctx context.Context) error {
 		tries++
-		sent := b.clock.Now()
-		seconds, err := b.askKeepAlive(ctx, s.id, tries == 1)
+		seconds, sent, err := b.renewByLeader(ctx, s, tries == 1)
 		switch {
 		case leaseNotFound(err):
 			b.sessionGone(s)
@@ -90,16 +90,41 @@ func (b *etcdBackend) renewNow(ctx context.Context, s *session) error {
 	})
 }
 
+var errFormerLeader = fmt.Errorf("%w: the leader that renewed the lease was replaced meanwhile", backend.ErrUnavailable)
+
+// renewByLeader renews the session, and makes sure that it was the leader who did. Only the
+// memory of the leader knows of a renewal. One that stood still and goes on may renew a lease
+// whose time runs out at its successor. So a quorum is asked afterwards: if it is in the term
+// of the member that renewed, it has elected nobody else.
+func (b *etcdBackend) renewByLeader(ctx context.Context, s *session, open bool) (seconds int64, sent backend.Instant, err error) {
+	for range 2 {
+		sent = b.clock.Now()
+		renewed, err := b.askKeepAlive(ctx, s.id, open)
+		if err != nil {
+			return 0, 0, err
+		}
+		resp, err := b.client.Get(ctx, s.fence, clientv3.WithKeysOnly())
+		if err != nil {
+			return 0, 0, err
+		}
+		term := renewed.GetHeader().GetRaftTerm()
+		if term == 0 || term == resp.Header.RaftTerm { // a proxy may leave the term out
+			return renewed.TTL, sent, nil
+		}
+	}
+	return 0, 0, errFormerLeader
+}
+
 // askKeepAlive sends one request on an open stream, if there is one and it may be used,
 // or else on a new one. The stream of the client library hides when a request was sent,
 // and its KeepAliveOnce opens one each time, for which it gives the password again: etcd
 // makes that slow on purpose.
-func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID, open bool) (seconds int64, err error) {
+func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID, open bool) (resp *pb.LeaseKeepAliveResponse, err error) {
 	if st := b.streams.take(); st != nil {
 		if !open {
 			st.end() // it may lead to the member that does not answer
-		} else if seconds, err = b.askOn(ctx, st, id); err == nil || ctx.Err() != nil || leaseNotFound(err) {
-			return seconds, err
+		} else if resp, err = b.askOn(ctx, st, id); err == nil || ctx.Err() != nil || leaseNotFound(err) {
+			return resp, err
 		} // else it has ended since it was last used
 	}
 	life, end := context.WithCancel(b.life)
@@ -110,14 +135,14 @@ func (b *etcdBackend) askKeepAlive(ctx context.Context, id clientv3.LeaseID, ope
 		if err == nil {
 			err = ctx.Err()
 		}
-		return 0, clientv3.ContextError(ctx, err)
+		return nil, clientv3.ContextError(ctx, err)
 	}
 	return b.askOn(ctx, &stream{calls, end}, id)
 }
 
 // askOn sends one request on a stream, which is kept for the next one if it was
 // answered.
-func (b *etcdBackend) askOn(ctx context.Context, st *stream, id clientv3.LeaseID) (seconds int64, err error) {
+func (b *etcdBackend) askOn(ctx context.Context, st *stream, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
 	stop := context.AfterFunc(ctx, st.end)
 	// The answer to a request that could not be sent tells why.
 	_ = st.calls.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
@@ -127,15 +152,15 @@ func (b *etcdBackend) askOn(ctx context.Context, st *stream, id clientv3.LeaseID
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return 0, status.Error(codes.Unavailable, "the server has ended the stream of renewals")
+		return nil, status.Error(codes.Unavailable, "the server has ended the stream of renewals")
 	case err != nil:
-		return 0, clientv3.ContextError(ctx, err)
+		return nil, clientv3.ContextError(ctx, err)
 	}
 	b.streams.keep(st)
 	if resp.TTL <= 0 {
-		return 0, rpctypes.ErrLeaseNotFound
+		return nil, rpctypes.ErrLeaseNotFound
 	}
-	return resp.TTL, nil
+	return resp, nil
 }
 
 // stream carries renewals, one at a time, over one member.

@@ -27,24 +27,22 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 	b, c := shared(t)
 	other, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
 	for _, queue := range []bool{false, true} {
-		for _, full := range []bool{false, true} {
-			req := request(backendtest.UniqueKey(t))
-			n := namesOf(b.prefix, req.Key)
-			m, err := b.enlist(t.Context(), n, req)
-			require.NoError(t, err)
-			b.sending(m)
-			late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), queue, full)
+		req := request(backendtest.UniqueKey(t))
+		n := namesOf(b.prefix, req.Key)
+		m, err := b.enlist(t.Context(), n, req)
+		require.NoError(t, err)
+		b.sending(m)
+		late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), queue)
 
-			require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
-			_, err = c.Do(t.Context(), late)
-			require.NoError(t, err)
-			assert.Empty(t, keysOf(t, c, req.Key), "queue %t, full %t", queue, full)
+		require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
+		_, err = c.Do(t.Context(), late)
+		require.NoError(t, err)
+		assert.Empty(t, keysOf(t, c, req.Key), "queue %t", queue)
 
-			// Others of the session, which did not know of it, go on.
-			next, _ := backendtest.Granted(t, b, request(req.Key))
-			assert.NotEqual(t, m.slot.name, b.member(next.ID, next.Key).slot.name, "the late request would have met the next user of the name")
-			require.NoError(t, b.Release(t.Context(), next))
-		}
+		// Others of the session, which did not know of it, go on.
+		next, _ := backendtest.Granted(t, b, request(req.Key))
+		assert.NotEqual(t, m.slot.name, b.member(next.ID, next.Key).slot.name, "the late request would have met the next user of the name")
+		require.NoError(t, b.Release(t.Context(), next))
 	}
 	_, err := b.Renew(t.Context(), other)
 	require.NoError(t, err)
@@ -60,7 +58,7 @@ func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
 	m, err := b.enlist(t.Context(), n, req)
 	require.NoError(t, err)
 	b.sending(m)
-	late := takeTxn(n, req, "{}", m.slot.name, m.session, 0, false, true)
+	late := takeTxn(n, req, "{}", m.slot.name, m.session, 0, floorNow(t, b), false)
 	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
 	_, err = c.Do(t.Context(), late)
 	require.True(t, leaseNotFound(err), "%v", err)
@@ -74,24 +72,22 @@ func TestRefusedRepeatWithdrawsTheFirstAttempt(t *testing.T) {
 	b, c := shared(t)
 	other := backendOn(t, c, nil)
 	kept, _ := backendtest.Granted(t, b, request(backendtest.UniqueKey(t)))
-	for _, full := range []bool{false, true} {
-		req := request(backendtest.UniqueKey(t))
-		n := namesOf(b.prefix, req.Key)
-		holder, _ := backendtest.Granted(t, other, request(req.Key))
-		m, err := b.enlist(t.Context(), n, req)
-		require.NoError(t, err)
-		b.sending(m)
-		late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), false, full)
+	req := request(backendtest.UniqueKey(t))
+	n := namesOf(b.prefix, req.Key)
+	holder, _ := backendtest.Granted(t, other, request(req.Key))
+	m, err := b.enlist(t.Context(), n, req)
+	require.NoError(t, err)
+	b.sending(m)
+	late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), false)
 
-		_, err = b.Try(t.Context(), req)
-		require.ErrorIs(t, err, backend.ErrHeld)
-		require.Nil(t, b.member(req.ID, req.Key))
-		require.NoError(t, other.Release(t.Context(), holder))
-		_, err = c.Do(t.Context(), late)
-		require.NoError(t, err)
-		assert.Empty(t, keysOf(t, c, req.Key), "full %t", full)
-	}
-	_, err := b.Renew(t.Context(), kept)
+	_, err = b.Try(t.Context(), req)
+	require.ErrorIs(t, err, backend.ErrHeld)
+	require.Nil(t, b.member(req.ID, req.Key))
+	require.NoError(t, other.Release(t.Context(), holder))
+	_, err = c.Do(t.Context(), late)
+	require.NoError(t, err)
+	assert.Empty(t, keysOf(t, c, req.Key))
+	_, err = b.Renew(t.Context(), kept)
 	require.NoError(t, err)
 }
 
@@ -187,7 +183,8 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 	})
 	all, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
-	require.Empty(t, all.Kvs)
+	require.Len(t, all.Kvs, 1)
+	require.Equal(t, floorName(defaultPrefix), string(all.Kvs[0].Key))
 }
 
 func metric(t testing.TB, s *servertest.Server, name string) string {
@@ -223,8 +220,8 @@ func TestIdleLeaseEnds(t *testing.T) {
 	require.NoError(t, lease.Release(t.Context()))
 }
 
-// The token is the create revision of the key, which grows with every grant, and not
-// the lease, which is shared.
+// The token is the create revision of the key, which grows with every grant, above the
+// floor; and not the lease, which is shared.
 func TestTokenIsTheCreateRevision(t *testing.T) {
 	t.Parallel()
 	b, c := shared(t)
@@ -236,7 +233,7 @@ func TestTokenIsTheCreateRevision(t *testing.T) {
 		require.Len(t, names, 1)
 		resp, err := c.Get(t.Context(), names[0])
 		require.NoError(t, err)
-		require.EqualValues(t, resp.Kvs[0].CreateRevision, g.Token)
+		require.Equal(t, floorNow(t, b).add+uint64(resp.Kvs[0].CreateRevision), g.Token)
 		require.Greater(t, g.Token, last)
 		last = g.Token
 		require.NoError(t, b.Release(t.Context(), hold))

@@ -46,7 +46,7 @@ func backendOn(t testing.TB, c *clientv3.Client, opts *Options) *etcdBackend {
 	return b.(*etcdBackend)
 }
 
-func lockerOn(t testing.TB, c *clientv3.Client, ttl time.Duration) lock.Locker {
+func lockerOn(t testing.TB, c *clientv3.Client, ttl time.Duration) *lock.Client {
 	t.Helper()
 	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}})
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ type member struct {
 	session *session
 	next    *session // to which a longer TTL moves the key; nil otherwise
 	rev     int64    // create revision of its key; zero while that is unknown
+	floor   uint64   // that its token is counted on from
 	granted bool     // it holds the lock: the end of its session is a loss
 	// pending counts the requests that create the key and have no answer: they may
 	// still be on their way, even if nobody waits for them any more.
@@ -132,11 +133,11 @@ func (b *etcdBackend) answered(m *member) {
 	m.pending--
 }
 
-// created notes the create revision of the key.
-func (b *etcdBackend) created(m *member, rev int64) {
+// created notes the create revision of the key, and what its token is counted on from.
+func (b *etcdBackend) created(m *member, rev int64, floor uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m.rev = rev
+	m.rev, m.floor = rev, floor
 }
 
 // grants makes the acquisition a hold, unless its session is known to have ended. From

@@ -56,7 +56,7 @@ func TestURLs(t *testing.T) {
 	for raw, text := range map[string]string{
 		"etcd://h?ca=x.pem":                  "write etcds://",
 		"etcd://h?cert=x.pem&key=y.pem":      "write etcds://",
-		"etcd://h?ttl=3s":                    `unknown parameter "ttl"`,
+		"etcd://h?ttl=3s":                    "backend.CutTTL",
 		"etcds://h?ca=/does/not/exist":       `parameter "ca"`,
 		"etcds://h?cert=x.pem":               "cert and key are given together",
 		"etcds://h?cert=/not&key=/not":       `parameters "cert" and "key"`,
@@ -161,7 +161,7 @@ func TestNobodyAnswers(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	for _, address := range []string{addr, silent.Addr().String()} {
 		start := time.Now()
-		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "etcd://"+address+"/x")
+		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "etcd://"+address+"/x", nil)
 		require.ErrorIs(t, err, backend.ErrUnavailable)
 		assert.ErrorContains(t, err, "etcd://"+address+"/x")
 		if address == addr {
@@ -211,11 +211,11 @@ func TestUsers(t *testing.T) {
 		return "etcd://" + user + s.Addr() + path
 	}
 	var renewals atomic.Int64
-	l, err := lock.Open(t.Context(), at("ann", "/locks"), lock.WithDefaultTTL(9*time.Second), lock.WithObserver(func(_ context.Context, e lock.Event) {
-		if e.Kind == lock.EventRenewal && e.Err == nil {
+	l, err := lock.Open(t.Context(), at("ann", "/locks"), &lock.Options{TTL: 9 * time.Second, Observer: func(_ context.Context, e lock.Event) {
+		if e.Kind == lock.EventRenewed {
 			renewals.Add(1)
 		}
-	}))
+	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	for range 2 {
@@ -236,7 +236,7 @@ func TestUsers(t *testing.T) {
 		"no permission at all":    at("bob", "/locks"),
 		"a prefix of the allowed": at("ann", "/lock"),
 	} {
-		_, err := lock.Open(t.Context(), raw)
+		_, err := lock.Open(t.Context(), raw, nil)
 		require.ErrorIs(t, err, backend.ErrPermanent, what)
 		assert.NotContains(t, err.Error(), "hunter2")
 		assert.NotContains(t, err.Error(), "pass word")
@@ -306,7 +306,7 @@ func TestFaultyVersions(t *testing.T) {
 	}
 	var log bytes.Buffer
 	server := servertest.SharedEtcd(t)
-	l, err := lock.Open(t.Context(), server.URL(), lock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	l, err := lock.Open(t.Context(), server.URL(), &lock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	assert.Equal(t, forgetsRevocations(server.Version()), strings.Contains(log.String(), "3.5.23"), log.String())

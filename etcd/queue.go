@@ -24,7 +24,7 @@ func (b *etcdBackend) Enqueue(ctx context.Context, req backend.Request) (backend
 	if err != nil {
 		return nil, err
 	}
-	t := &ticket{b: b, n: n, req: req, m: m, s: m.session, own: m.slot.name, rev: a.rev, seen: a.seen}
+	t := &ticket{b: b, n: n, req: req, m: m, s: m.session, own: m.slot.name, rev: a.rev, token: a.token(), seen: a.seen}
 	if a.alone {
 		t.granted, t.sent = true, a.sent
 	}
@@ -41,6 +41,8 @@ type ticket struct {
 	s   *session
 	own string
 	rev int64 // create revision of the place
+
+	token uint64
 
 	granted bool // by Enqueue
 	sent    backend.Instant
@@ -110,7 +112,7 @@ func (t *ticket) grant(sent backend.Instant) (backend.Grant, error) {
 	if !t.b.grants(t.m) {
 		return backend.Grant{}, sessionLost(t.req.Key)
 	}
-	return backend.Grant{Token: uint64(t.rev), Holds: 1, Validity: t.b.validity(t.s, sent)}, nil
+	return backend.Grant{Token: t.token, Holds: 1, Validity: t.b.validity(t.s, sent)}, nil
 }
 
 // over reports whether an error ends the wait. The place survives while its
@@ -267,7 +269,7 @@ func (t *ticket) sleep(ctx context.Context, d time.Duration) error {
 // Withdraw deletes the place, granted or not.
 func (t *ticket) Withdraw(ctx context.Context) error {
 	hold := backend.HoldOf(t.req)
-	hold.Token = uint64(t.rev)
+	hold.Token = t.token
 	err := t.b.Release(ctx, hold)
 	if errors.Is(err, backend.ErrNotHeld) {
 		return nil

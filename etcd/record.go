@@ -16,18 +16,21 @@ type record struct {
 	Holder backend.Holder `json:"holder"`
 	// TTL is that of the hold, in milliseconds.
 	TTL int64 `json:"ttl_ms"`
+	// Floor is what the token is counted on from: it is larger than the create revision
+	// of the key by that.
+	Floor uint64 `json:"floor,omitempty"`
 	// Revoked: nobody renews the lease of the key any more.
 	Revoked bool `json:"revoked,omitempty"`
 }
 
 // encodeRecord writes the value. now is when the key was granted on this machine's
 // clock, since etcd has none that it shows; it is zero for a place in the queue.
-func encodeRecord(h backend.Holder, ttl time.Duration, now time.Time) string {
+func encodeRecord(h backend.Holder, ttl time.Duration, from uint64, now time.Time) string {
 	h.Since = now.UTC()
 	if now.IsZero() {
 		h.Since = time.Time{}
 	}
-	return record{Holder: h, TTL: ttl.Milliseconds()}.text()
+	return record{Holder: h, TTL: ttl.Milliseconds(), Floor: from}.text()
 }
 
 // recordText is the value of the records of one holder, around the time of the grant.
@@ -36,20 +39,21 @@ func encodeRecord(h backend.Holder, ttl time.Duration, now time.Time) string {
 type recordText struct {
 	holder        backend.Holder
 	ttl           time.Duration
+	floor         uint64
 	before, after string
 }
 
 // granted is encodeRecord for a grant now, with what is kept from the last one.
-func (b *etcdBackend) granted(h backend.Holder, ttl time.Duration, now time.Time) string {
+func (b *etcdBackend) granted(h backend.Holder, ttl time.Duration, from uint64, now time.Time) string {
 	h.Since = time.Time{}
 	t := b.lastText.Load()
-	if t == nil || t.ttl != ttl || t.holder != h {
+	if t == nil || t.ttl != ttl || t.floor != from || t.holder != h {
 		const since = `"since":"`
-		before, after, ok := strings.Cut(encodeRecord(h, ttl, time.Unix(0, 0)), since+`1970-01-01T00:00:00Z`)
+		before, after, ok := strings.Cut(encodeRecord(h, ttl, from, time.Unix(0, 0)), since+`1970-01-01T00:00:00Z`)
 		if !ok {
-			return encodeRecord(h, ttl, now)
+			return encodeRecord(h, ttl, from, now)
 		}
-		t = &recordText{h, ttl, before + since, after}
+		t = &recordText{h, ttl, from, before + since, after}
 		b.lastText.Store(t)
 	}
 	text := make([]byte, 0, len(t.before)+len(time.RFC3339Nano)+len(t.after))
@@ -74,6 +78,11 @@ func decodeRecord(kv *mvccpb.KeyValue) record {
 		return record{}
 	}
 	return r
+}
+
+// tokenOf is the fencing token of the acquisition that has the key.
+func tokenOf(kv *mvccpb.KeyValue) uint64 {
+	return decodeRecord(kv).Floor + uint64(kv.CreateRevision)
 }
 
 func (r record) ttl() time.Duration { return time.Duration(r.TTL) * time.Millisecond }

@@ -24,8 +24,8 @@ func TestGrantedRecordIsTheEncodedOne(t *testing.T) {
 	} {
 		for _, at := range []time.Time{now, now.Add(time.Second), now.Truncate(time.Second)} {
 			for _, ttl := range []time.Duration{15 * time.Second, time.Minute} {
-				assert.Equal(t, encodeRecord(h, ttl, at), b.granted(h, ttl, at))
-				assert.Equal(t, encodeRecord(h, ttl, at), b.granted(h, ttl, at), "from what is kept")
+				assert.Equal(t, encodeRecord(h, ttl, 7, at), b.granted(h, ttl, 7, at))
+				assert.Equal(t, encodeRecord(h, ttl, 7, at), b.granted(h, ttl, 7, at), "from what is kept")
 			}
 		}
 	}

@@ -189,7 +189,7 @@ func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *member) (*
 		b.mu.Unlock()
 	}
 	own := m.slot.name
-	put := clientv3.OpPut(own, encodeRecord(m.holder, hold.TTL, m.holder.Since), clientv3.WithLease(to.id))
+	put := clientv3.OpPut(own, encodeRecord(m.holder, hold.TTL, m.floor, m.holder.Since), clientv3.WithLease(to.id))
 	var resp *clientv3.TxnResponse
 	err := b.attempts(ctx, func(ctx context.Context) (err error) {
 		resp, err = b.client.Txn(ctx).If(b.holds(own, m.rev, from)...).Then(put).Else(clientv3.OpGet(own, clientv3.WithKeysOnly())).Commit()

@@ -12,10 +12,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -47,11 +50,11 @@ func TestRenewalsShareRequests(t *testing.T) {
 				s = servertest.Etcd(t)
 			}
 			var renewed atomic.Int64
-			l, err := lock.Open(t.Context(), "etcd://"+at+s.Addr()+"/locks", lock.WithDefaultTTL(12*time.Second), lock.WithObserver(func(_ context.Context, e lock.Event) {
-				if e.Kind == lock.EventRenewal && e.Err == nil {
+			l, err := lock.Open(t.Context(), "etcd://"+at+s.Addr()+"/locks", &lock.Options{TTL: 12 * time.Second, Observer: func(_ context.Context, e lock.Event) {
+				if e.Kind == lock.EventRenewed {
 					renewed.Add(1)
 				}
-			}))
+			}})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
 			var held []lock.Lease
@@ -97,6 +100,55 @@ func TestRenewalUnderWayIsShared(t *testing.T) {
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, v.Sent, before)
 	assert.LessOrEqual(t, v.Until(), b.clock.Now().Add(ttl), "what a renewal proves is counted from when it was sent")
+	require.NoError(t, b.Release(t.Context(), hold))
+}
+
+// former answers renewals with the term before that of the cluster, as a leader does that
+// stood still while the others elected another one.
+type former struct {
+	grpc.ClientStream
+	answers *atomic.Int32 // how many it still answers
+}
+
+func (f former) RecvMsg(m any) error {
+	err := f.ClientStream.RecvMsg(m)
+	if resp, ok := m.(*pb.LeaseKeepAliveResponse); ok && err == nil && f.answers.Add(-1) >= 0 {
+		resp.Header.RaftTerm--
+	}
+	return err
+}
+
+// What a former leader renews is not renewed: the lease is asked for again, and the hold
+// has no more time than before when the answer is the same.
+func TestFormerLeaderRenewsNothing(t *testing.T) {
+	t.Parallel()
+	var answers atomic.Int32
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"http://" + servertest.SharedEtcd(t).Addr()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := streamer(ctx, desc, cc, method, opts...)
+			return former{s, &answers}, err
+		})},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	b := backendOn(t, c, nil)
+	req := request(backendtest.UniqueKey(t))
+	req.Renewed = false
+	hold, grant := backendtest.Granted(t, b, req)
+	time.Sleep(ttl / 32) // a lease is not renewed again at once
+
+	answers.Store(2)
+	_, err = b.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "leader")
+	s := b.member(hold.ID, hold.Key).session
+	assert.Equal(t, grant.Until(), b.validity(s, grant.Sent).Until(), "the hold has no more time")
+
+	answers.Store(1)
+	v, err := b.Renew(t.Context(), hold)
+	require.NoError(t, err, "the second answer was the leader's")
+	assert.Greater(t, v.Until(), grant.Until())
 	require.NoError(t, b.Release(t.Context(), hold))
 }
 
@@ -210,7 +262,7 @@ func TestRefusedConnectionIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"", "ann:hunter2@"} {
 		ctx := backendtest.Short(t, time.Minute)
-		_, err := lock.Open(ctx, "etcd://"+at+"127.0.0.1:1,127.0.0.1:2")
+		_, err := lock.Open(ctx, "etcd://"+at+"127.0.0.1:1,127.0.0.1:2", nil)
 		require.ErrorIs(t, err, lock.ErrUnavailable)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		require.NoError(t, ctx.Err())

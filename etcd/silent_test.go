@@ -61,12 +61,12 @@ func silentChild() {
 // makeNoNoise cancels waits and tries until standard input is closed.
 func makeNoNoise(url string) error {
 	ctx := context.Background()
-	a, err := lock.Open(ctx, url)
+	a, err := lock.Open(ctx, url, nil)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	b, err := lock.Open(ctx, url)
+	b, err := lock.Open(ctx, url, nil)
 	if err != nil {
 		return err
 	}

@@ -37,12 +37,12 @@ func TestTLS(t *testing.T) {
 				return "etcds://" + s.TLSAddr() + "/tls?" + q.Encode()
 			}
 
-			l, err := lock.Open(t.Context(), at(server, "ca", ours.File(), "cert", cert, "key", key), lock.WithDefaultTTL(ttl))
+			l, err := lock.Open(t.Context(), at(server, "ca", ours.File(), "cert", cert, "key", key), &lock.Options{TTL: ttl})
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, l.Close()) })
 			lease, err := l.Acquire(t.Context(), "k")
 			require.NoError(t, err)
-			other, err := lock.Open(t.Context(), "etcd://"+server.Addr()+"/tls")
+			other, err := lock.Open(t.Context(), "etcd://"+server.Addr()+"/tls", nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, other.Close()) })
 			_, err = other.TryAcquire(t.Context(), "k")
@@ -60,7 +60,7 @@ func TestTLS(t *testing.T) {
 				"one of a stranger":        {at(server, "ca", ours.File(), "cert", strangeCert, "key", strangeKey), "certificate"},
 				"a server of another name": {at(elsewhere, "ca", ours.File(), "cert", cert, "key", key), "127.0.0.1"},
 			} {
-				_, err := lock.Open(backendtest.Short(t, time.Minute), c.url)
+				_, err := lock.Open(backendtest.Short(t, time.Minute), c.url, nil)
 				require.ErrorIs(t, err, lock.ErrPermanent, what)
 				assert.ErrorContains(t, err, c.text, what)
 				assert.ErrorContains(t, err, "check ca, cert and key", what)

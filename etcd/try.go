@@ -41,7 +41,7 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 		}
 		return backend.Grant{}, heldBy(req.Key, a.other)
 	}
-	return backend.Grant{Token: uint64(a.rev), Holds: 1, Validity: b.validity(m.session, a.sent)}, nil
+	return backend.Grant{Token: a.token(), Holds: 1, Validity: b.validity(m.session, a.sent)}, nil
 }
 
 // look refuses when the lock is held. Otherwise the transaction has the word.
@@ -69,11 +69,14 @@ func first() []clientv3.OpOption {
 type asked struct {
 	sent  backend.Instant
 	rev   int64            // create revision of the acquisition's key; zero: it was refused
+	floor uint64           // that its token is counted on from
 	alone bool             // no other acquisition has a key: the lock is granted
 	other *mvccpb.KeyValue // the holder's key (Try), or the one before (Enqueue)
 	own   *mvccpb.KeyValue // the acquisition's key, where it is on another lease (Try)
 	seen  int64            // the revision of which all this is true
 }
+
+func (a asked) token() uint64 { return a.floor + uint64(a.rev) }
 
 // ask sends the transaction, again when its session has ended or when the fence
 // has moved since the session was last used.
@@ -114,8 +117,11 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 // moved the fence before the epoch is read here, and ctx is seen to have ended.
 func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
 	s := m.session
-	full := false
-	for moves := 0; moves < fencePatience; {
+	for range fencePatience {
+		f, err := b.knownFloor(ctx)
+		if err != nil {
+			return asked{}, err
+		}
 		sent := b.clock.Now()
 		b.sending(m)
 		epoch := b.epochOf(s)
@@ -123,29 +129,27 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			b.answered(m)
 			return asked{}, err
 		}
-		full = full || b.isBusy(n.key)
-		resp, err := b.commit(ctx, m, takeTxn(n, req, b.granted(req.Holder, req.TTL, time.Now()), m.slot.name, s, epoch, queue, full))
+		resp, err := b.commit(ctx, m, takeTxn(n, req, b.granted(req.Holder, req.TTL, f.add, time.Now()), m.slot.name, s, epoch, f, queue))
 		if err != nil {
 			return asked{}, err
 		}
-		b.setBusy(n.key, !resp.Succeeded)
-		if !resp.Succeeded && !full {
-			full = true
-			continue
-		}
-		a, moved, valid := readTake(m.slot.name, s, epoch, resp, queue)
+		a, is, valid := readTake(m.slot.name, s, epoch, f, resp, queue)
 		b.foreign(m, a.own)
 		if !valid {
-			// A request of the same session was withdrawn meanwhile; ours was not meant.
-			b.moveFence(s, moved)
-			moves++
+			if err := b.floorMoved(is.floor); err != nil {
+				return asked{}, err
+			}
+			if s.shared {
+				// A request of the same session was withdrawn meanwhile; ours was not meant.
+				b.moveFence(s, is.epoch)
+			}
 			continue
 		}
 		a.sent = sent
-		b.created(m, a.rev)
+		b.created(m, a.rev, a.floor)
 		return a, nil
 	}
-	return asked{}, fmt.Errorf("%w: the fence %q changes all the time", backend.ErrUnavailable, s.fence)
+	return asked{}, fmt.Errorf("%w: the fence %q or the floor %q changes all the time", backend.ErrUnavailable, s.fence, floorName(b.prefix))
 }
 
 // fencePatience is how often a request may meet a fence that has moved, because the
@@ -178,60 +182,70 @@ func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (res
 
 // takeTxn creates the acquisition's key: if no acquisition has a key with a lease,
 // or in any case when a place in the queue is wanted. Keys without a lease are not
-// ours and don't count. What is sent under an older epoch of a shared session has no
-// effect. Only a full transaction says why it was refused, or takes a place.
-func takeTxn(n names, req backend.Request, value, own string, s *session, epoch int64, queue, full bool) clientv3.Op {
+// ours and don't count. What is sent under an older epoch of a shared session, or
+// another floor, has no effect. A refusal tells who holds, or takes the place.
+func takeTxn(n names, req backend.Request, value, own string, s *session, epoch int64, f floor, queue bool) clientv3.Op {
 	grant := []clientv3.Op{clientv3.OpPut(own, value, clientv3.WithLease(s.id))}
 	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
-	var valid []clientv3.Cmp
-	var fence []clientv3.Op
+	valid := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(f.name), "=", f.rev)}
+	premise := []clientv3.Op{clientv3.OpGet(f.name)}
 	if s.shared {
-		valid = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(s.fence), "=", epoch)}
-		fence = []clientv3.Op{clientv3.OpGet(s.fence)}
+		valid = append(valid, clientv3.Compare(clientv3.ModRevision(s.fence), "=", epoch))
+		premise = append(premise, clientv3.OpGet(s.fence))
 	}
-	if !full {
-		return clientv3.OpTxn(append(valid, free), grant, nil)
-	}
-	refused := append([]clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}, fence...)
+	refused := append([]clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}, premise...)
 	if queue {
-		waiting := encodeRecord(req.Holder, req.TTL, time.Time{})
+		waiting := encodeRecord(req.Holder, req.TTL, f.add, time.Time{})
 		place := []clientv3.Op{clientv3.OpPut(own, waiting, clientv3.WithPrevKV(), clientv3.WithLease(s.id)), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
-		refused = []clientv3.Op{clientv3.OpTxn(valid, place, fence)}
+		refused = []clientv3.Op{clientv3.OpTxn(valid, place, premise)}
 	}
 	return clientv3.OpTxn(append(valid, free), grant, refused)
 }
 
-// readTake reads the answer to takeTxn. It is not valid when the fence has moved,
-// and then tells to where.
-func readTake(name string, s *session, epoch int64, resp *clientv3.TxnResponse, queue bool) (a asked, moved int64, valid bool) {
-	a.seen = resp.Header.Revision
+// premise is what a take depends on, as it is.
+type premise struct {
+	floor *mvccpb.KeyValue
+	epoch int64
+}
+
+// premiseOf reads the answers to the requests for it.
+func premiseOf(answers []*pb.ResponseOp) (p premise) {
+	p.floor = oldest(answers[0].GetResponseRange())
+	if len(answers) > 1 {
+		p.epoch = revisionOf(answers[1])
+	}
+	return p
+}
+
+// readTake reads the answer to takeTxn. It is not valid when the fence or the floor has
+// moved, and then tells to where.
+func readTake(name string, s *session, epoch int64, f floor, resp *clientv3.TxnResponse, queue bool) (a asked, is premise, valid bool) {
+	a.seen, a.floor = resp.Header.Revision, f.add
 	if resp.Succeeded {
 		a.rev, a.alone = resp.Header.Revision, true
-		return a, 0, true
+		return a, is, true
 	}
 	if queue {
 		return readPlace(name, a, resp.Responses[0].GetResponseTxn())
 	}
-	if s.shared {
-		if moved = revisionOf(resp.Responses[2]); moved != epoch {
-			return a, moved, false
-		}
+	if is = premiseOf(resp.Responses[2:]); revOf(is.floor) != f.rev || s.shared && is.epoch != epoch {
+		return a, is, false
 	}
 	// The key of an earlier attempt holds: the range was empty when it was created.
 	own := oldest(resp.Responses[0].GetResponseRange())
 	if own != nil && own.Lease == int64(s.id) {
-		a.rev, a.alone = own.CreateRevision, true
-		return a, 0, true
+		a.rev, a.floor, a.alone = own.CreateRevision, decodeRecord(own).Floor, true
+		return a, is, true
 	}
 	a.own = own
 	a.other = oldest(resp.Responses[1].GetResponseRange())
-	return a, 0, true
+	return a, is, true
 }
 
-func readPlace(name string, a asked, resp *pb.TxnResponse) (_ asked, moved int64, valid bool) {
+func readPlace(name string, a asked, resp *pb.TxnResponse) (_ asked, is premise, valid bool) {
 	if !resp.Succeeded {
-		return a, revisionOf(resp.Responses[0]), false
+		return a, premiseOf(resp.Responses), false
 	}
 	a.rev = a.seen
 	newest := resp.Responses[1].GetResponseRange().Kvs
@@ -240,7 +254,7 @@ func readPlace(name string, a asked, resp *pb.TxnResponse) (_ asked, moved int64
 	} else if len(newest) == 2 && string(newest[0].Key) == name {
 		a.other = newest[1] // a new place is the last one
 	}
-	return a, 0, true
+	return a, is, true
 }
 
 func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
@@ -252,37 +266,13 @@ func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
 
 // revisionOf is the mod revision of the key that was read, or zero when it does not
 // exist.
-func revisionOf(r *pb.ResponseOp) int64 {
-	if kv := oldest(r.GetResponseRange()); kv != nil {
-		return kv.ModRevision
+func revisionOf(r *pb.ResponseOp) int64 { return revOf(oldest(r.GetResponseRange())) }
+
+func revOf(kv *mvccpb.KeyValue) int64 {
+	if kv == nil {
+		return 0
 	}
-	return 0
-}
-
-// busyMost bounds how many keys are remembered as busy.
-const busyMost = 4096
-
-// isBusy reports that the key was in use when it was last asked for. The first
-// request for another key is shorter, which the server notices; when it is refused,
-// the whole transaction follows.
-func (b *etcdBackend) isBusy(key string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.busy[key]
-}
-
-func (b *etcdBackend) setBusy(key string, busy bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case !busy:
-		delete(b.busy, key)
-	case !b.busy[key]:
-		if len(b.busy) >= busyMost {
-			clear(b.busy)
-		}
-		b.busy[key] = true
-	}
+	return kv.ModRevision
 }
 
 func (b *etcdBackend) epochOf(s *session) int64 {

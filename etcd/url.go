@@ -20,9 +20,9 @@ import (
 //	etcd://[user:password@]host[:port],host2[:port]/prefix
 //
 // The hosts are members of one cluster; port 2379 is meant where none is given.
-// The path is the prefix of the keys; without one it is "lock/". Parameters, for etcds only: ca, cert and key,
-// which name PEM files. Anything else is refused with an error matching ErrInvalid.
-// The servers' names are always checked against their certificates.
+// The path is the prefix of the keys; without one it is "lock/". Parameters, for etcds
+// only: ca, cert and key, which name PEM files. Anything else is refused with an error
+// matching ErrInvalid. The servers' names are always checked against their certificates.
 //
 // The client is the backend's own. It logs nothing, and notices within 13 seconds
 // that a member stands still.

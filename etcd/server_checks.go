@@ -16,7 +16,8 @@ import (
 
 const (
 	// openLimit bounds the requests of the opening when the caller's context does
-	// not, since a cluster without a quorum does not answer.
+	// not, since a cluster without a quorum does not answer. It is the dial timeout of the
+	// client too, which bounds nothing here but the first token of a user.
 	openLimit = 5 * time.Second
 	// versionLimit is how long an endpoint may take to tell its version, so that one
 	// that is down does not hold up the opening.
@@ -55,7 +56,7 @@ func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) err
 	for _, v := range <-versions {
 		if forgetsRevocations(v) && !told[v] {
 			told[v] = true
-			logger.WarnContext(ctx, "etcdlock: this release of etcd may revoke a lease that was renewed, or renew one that was revoked, when its leader stalls, so that two holders are possible; upgrade to 3.5.23, 3.6.5 or later",
+			logger.WarnContext(ctx, "etcdlock: this release of etcd may revoke a lease that was renewed when its leader stalls, so that two holders are possible; upgrade to 3.5.23, 3.6.5 or later",
 				"version", v)
 		}
 	}
