@@ -17,6 +17,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -24,7 +25,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedZooKeeper(t)
 	cfg := conformanceOfURL(server.URL())
-	cfg.Judge = linear.Judge(t)
+	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
 	cfg.Guarded = guardedOn(t, server)
 	cfg.Untouched = func(context.Context) (conformance.Store, error) {
 		prefix := "untouched-" + backend.NewID().Hex()

@@ -36,7 +36,7 @@ func ExampleNew() {
 // A guarded write takes effect only while the lease is held, however late it is sent.
 func ExampleGuarded() {
 	ctx := context.Background()
-	locker, err := lock.Open(ctx, "zk://zk1,zk2,zk3/app")
+	locker, err := lock.Open(ctx, "zk://zk1,zk2,zk3/app", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,9 +14,9 @@ func guarantees(timeout time.Duration) backend.Guarantees {
 		Assumptions: []string{
 			"The ensemble keeps its quorum's data: no restore from a backup, no reset of a majority.",
 			"Nobody else deletes nodes below the prefix.",
-			"The tickTime of the servers is at most half the session timeout, as it is unless minSessionTimeout was set lower.",
-			"The rates of the leader's and the holder's clocks differ by less than one percent.",
-			"Holds survive a restart or a change of the leader only if a quorum serves again within two thirds of the TTL.",
+			"The servers' tickTime is at most half the session timeout, as it is unless minSessionTimeout was set lower.",
+			"The clock rates of server and holder differ by less than one percent.",
+			"For a hold to survive a restart or a change of the leader, a quorum serves again within two thirds of the TTL.",
 		},
 		Expiry:          backend.ClockServerSteps,
 		MinTTL:          timeout,

@@ -26,16 +26,9 @@ import (
 // another backend with [backend.ErrUnsupported], before anything is sent. It is safe
 // for concurrent use.
 func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiResponse, error) {
-	if lease == nil {
-		return nil, fmt.Errorf("zklock: %w: Guarded needs a lease", backend.ErrInvalid)
-	}
-	some, hold, ok := lock.HoldOf(lease)
-	if !ok && lease.Context().Err() != nil {
-		return nil, notHeld(lease.Key())
-	}
-	b, ours := backend.As[*zkBackend](some)
-	if !ours {
-		return nil, fmt.Errorf("zklock: %w: the lease on %q is not one of this backend", backend.ErrUnsupported, lease.Key())
+	held, err := lock.HeldOn[*zkBackend](lease)
+	if err != nil {
+		return nil, fmt.Errorf("zklock: %w", err)
 	}
 	if err := checkOperations(ops); err != nil {
 		return nil, fmt.Errorf("zklock: guarded by %q: %w", lease.Key(), err)
@@ -43,11 +36,11 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s, err := b.session()
+	s, err := held.Backend.session()
 	if err != nil {
 		return nil, err
 	}
-	n := s.find(hold.ID)
+	n := s.find(held.Hold.ID)
 	if n == nil || n.alive(s.clock.Now()) != nil {
 		return nil, notHeld(lease.Key())
 	}

@@ -47,7 +47,7 @@ func (s *session) inspect(ctx context.Context, key string) (backend.Record, stri
 		}
 		d := decodeHolder(data, stat)
 		return backend.Record{
-			Key: key, Token: uint64(stat.Czxid), Holds: 1, Waiters: n - 1, Remaining: d.ttl(), Holder: d.Holder,
+			Key: key, Token: uint64(d.Floor) + uint64(stat.Czxid), Holds: 1, Waiters: n - 1, Remaining: d.ttl(), Holder: d.Holder,
 			Revoked: stat.Version > 0,
 		}, path, nil
 	}

@@ -31,8 +31,11 @@ func (h *hosts) Next() (string, bool) {
 // dial connects to one server. After a round in which none answered it pauses.
 func (s *session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	s.mu.Lock()
-	failures, asked := s.failures, s.timeout
+	failures, asked, outlived := s.failures, s.timeout, s.outlivedLocked()
 	s.mu.Unlock()
+	if outlived {
+		s.end(true)
+	}
 	if failures > 0 && failures%len(s.cfg.servers) == 0 {
 		pause := time.NewTimer(min(max(asked/20, 20*time.Millisecond), time.Second))
 		defer pause.Stop()

@@ -53,7 +53,7 @@ func shared(t testing.TB) *zkBackend {
 }
 
 // lockerOn is a Locker on a backend.
-func lockerOn(t testing.TB, b backend.Backend) lock.Locker {
+func lockerOn(t testing.TB, b backend.Backend) *lock.Client {
 	t.Helper()
 	l, err := lock.New(b, nil)
 	require.NoError(t, err)

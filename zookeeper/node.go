@@ -26,6 +26,7 @@ type node struct {
 	// The session's mutex guards the rest.
 	path    string // once it is known to have been created
 	czxid   int64
+	floor   floor // that its token is counted on from
 	version int32 // of the node of the key, when this one was created; anyVersion if it is not known
 	granted bool
 	busy    chan struct{}   // closed when no request of the client library can create the node any more; nil when none is under way
@@ -91,6 +92,9 @@ type creation struct {
 // anyVersion creates the node whatever was created before.
 const anyVersion = -1
 
+// token is the fencing token of the node. The mutex of the session is held.
+func (n *node) token() uint64 { return uint64(n.floor) + uint64(n.czxid) }
+
 // create creates the node, in one transaction with a write to its parent: that one
 // answers with the parent's Stat, which says as of the same transaction how many
 // children there are. With a version, nothing is created if there was another
@@ -98,9 +102,15 @@ const anyVersion = -1
 // outcome stays unknown the node is doomed, and removed in the background.
 //
 // When the connection was lost before the answer, the node is looked for by its name.
-func (n *node) create(ctx context.Context, data []byte, version int32) (creation, error) {
-	for again := 0; ; again++ {
-		c, err := n.createOnce(ctx, data, version)
+func (n *node) create(ctx context.Context, d details, version int32) (creation, error) {
+	for again, moved := 0, 0; ; again++ {
+		c, err := n.createOnce(ctx, d, version)
+		for ; errors.Is(err, errFloorMoved) && moved < floorPatience; moved++ {
+			if d, err = n.s.counted(ctx, n.key, d); err != nil {
+				return creation{}, err
+			}
+			c, err = n.createOnce(ctx, d, version)
+		}
 		if gaveUp(err) || lostReply(err) && again == 2 {
 			n.doom()
 		}
@@ -118,7 +128,7 @@ func (n *node) create(ctx context.Context, data []byte, version int32) (creation
 	}
 }
 
-func (n *node) createOnce(ctx context.Context, data []byte, version int32) (creation, error) {
+func (n *node) createOnce(ctx context.Context, d details, version int32) (creation, error) {
 	s := n.s
 	busy := make(chan struct{})
 	s.mu.Lock()
@@ -126,22 +136,27 @@ func (n *node) createOnce(ctx context.Context, data []byte, version int32) (crea
 		s.mu.Unlock()
 		return creation{}, errGone
 	}
-	n.busy = busy
+	n.busy, n.floor = busy, d.Floor
 	s.mu.Unlock()
 	ops := []any{
-		&zk.CreateRequest{Path: n.dir + "/" + n.name, Data: data, Acl: s.cfg.acl, Flags: zk.FlagEphemeral | zk.FlagSequence},
+		&zk.CheckVersionRequest{Path: s.cfg.floorPath(d.Floor), Version: 0},
+		&zk.CreateRequest{Path: n.dir + "/" + n.name, Data: d.encode(), Acl: s.cfg.acl, Flags: zk.FlagEphemeral | zk.FlagSequence},
 		&zk.SetDataRequest{Path: n.dir, Data: []byte(n.key), Version: version},
 	}
 	created := func(a answer[[]zk.MultiResponse]) (creation, error) {
 		defer close(busy)
+		if len(a.value) > 0 && errors.Is(a.value[0].Error, zk.ErrNoNode) {
+			s.cfg.floor.Store(nil)
+			return creation{}, errFloorMoved
+		}
 		if a.err != nil {
 			return creation{}, a.err
 		}
-		if len(a.value) != 2 || a.value[1].Stat == nil {
+		if len(a.value) != 3 || a.value[2].Stat == nil {
 			return creation{}, errors.New("zklock: the server gave an unexpected answer to a transaction")
 		}
-		stat := a.value[1].Stat
-		c := creation{path: a.value[0].String, czxid: stat.Mzxid, alone: stat.NumChildren == 1}
+		stat := a.value[2].Stat
+		c := creation{path: a.value[1].String, czxid: stat.Mzxid, alone: stat.NumChildren == 1}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n.path, n.czxid, n.version = c.path, c.czxid, stat.Version

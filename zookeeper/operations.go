@@ -52,7 +52,7 @@ func (s *session) try(ctx context.Context, req backend.Request) (backend.Grant, 
 			return backend.Grant{}, keyError(req.Key, err)
 		}
 	}
-	g, err := n.try(ctx, encodeHolder(req))
+	g, err := n.try(ctx, detailsOf(req))
 	if err != nil {
 		n.forgetUnlessDoomed()
 	}
@@ -64,7 +64,7 @@ func (s *session) try(ctx context.Context, req backend.Request) (backend.Grant, 
 func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
 	n.stands(ctx) // or not; the request that creates it has been answered
 	n.s.mu.Lock()
-	granted, doomed := n.granted && !n.revoked, n.doomed
+	granted, doomed, token := n.granted && !n.revoked, n.doomed, n.token()
 	n.s.mu.Unlock()
 	switch {
 	case doomed:
@@ -83,7 +83,7 @@ func (n *node) repeat(ctx context.Context) (backend.Grant, bool, error) {
 		n.doom()
 		return n.repeat(ctx)
 	}
-	return backend.Grant{Token: uint64(n.czxid), Holds: 1, Validity: v}, false, err
+	return backend.Grant{Token: token, Holds: 1, Validity: v}, false, err
 }
 
 // keepsOut reports whether the node is that of a revoked hold, which has not expired.
@@ -103,10 +103,14 @@ func (n *node) forgetUnlessDoomed() {
 	}
 }
 
-func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
+func (n *node) try(ctx context.Context, d details) (backend.Grant, error) {
 	s := n.s
+	d, err := s.counted(ctx, n.key, d)
+	if err != nil {
+		return backend.Grant{}, err
+	}
 	if version, ok := s.freeAt(n.key); ok {
-		g, err := n.take(ctx, data, version)
+		g, err := n.take(ctx, d, version)
 		switch {
 		case err == nil, errors.Is(err, backend.ErrHeld):
 			return g, err
@@ -139,7 +143,10 @@ func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
 			children, stat, err = s.children(ctx, n.dir)
 			continue
 		}
-		g, cerr := n.take(ctx, data, stat.Version)
+		if d, err = s.counted(ctx, n.key, d); err != nil {
+			return backend.Grant{}, err
+		}
+		g, cerr := n.take(ctx, d, stat.Version)
 		if cerr == nil || errors.Is(cerr, backend.ErrHeld) {
 			return g, cerr
 		}
@@ -156,8 +163,8 @@ func (n *node) try(ctx context.Context, data []byte) (backend.Grant, error) {
 // not ours; and the version alone would be no proof if the node of the key was
 // removed and made again meanwhile, or if its version has come to -1, which stands
 // for any.
-func (n *node) take(ctx context.Context, data []byte, version int32) (backend.Grant, error) {
-	c, err := n.create(ctx, data, version)
+func (n *node) take(ctx context.Context, d details, version int32) (backend.Grant, error) {
+	c, err := n.create(ctx, d, version)
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -213,7 +220,7 @@ func (n *node) grant(v backend.Validity) (backend.Grant, error) {
 	}
 	n.granted = true
 	n.expiry = max(n.expiry, s.clock.Now().Add(n.ttl))
-	return backend.Grant{Token: uint64(n.czxid), Holds: 1, Validity: v}, nil
+	return backend.Grant{Token: n.token(), Holds: 1, Validity: v}, nil
 }
 
 // Renew confirms by a write that the hold's node exists, and with it the session.
@@ -308,13 +315,19 @@ func (b *zkBackend) Release(ctx context.Context, hold backend.Hold) error {
 // details is what a node says about its owner.
 type details struct {
 	backend.Holder
-	TTL int64 `json:"ttl_ms"`
+	TTL   int64 `json:"ttl_ms"`
+	Floor floor `json:"floor"`
 }
 
-func encodeHolder(req backend.Request) []byte {
-	h := req.Holder
-	h.Since = time.Time{}
-	text, err := json.Marshal(details{h, req.TTL.Milliseconds()})
+// detailsOf are those of the node for the request, whose floor is not known yet.
+func detailsOf(req backend.Request) details {
+	d := details{Holder: req.Holder, TTL: req.TTL.Milliseconds()}
+	d.Since = time.Time{}
+	return d
+}
+
+func (d details) encode() []byte {
+	text, err := json.Marshal(d)
 	if err != nil {
 		return []byte("{}") // strings and numbers never fail
 	}

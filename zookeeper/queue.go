@@ -33,10 +33,14 @@ func (b *zkBackend) Enqueue(ctx context.Context, req backend.Request) (backend.T
 	case !isNew:
 		return nil, fmt.Errorf("zklock: key %q: %w: the same request is under way", req.Key, backend.ErrUnavailable)
 	}
-	data := encodeHolder(req)
+	d := detailsOf(req)
 	for range tryRounds {
+		if d, err = s.counted(ctx, req.Key, d); err != nil {
+			n.forgetUnlessDoomed()
+			return nil, err
+		}
 		var c creation
-		if c, err = n.create(ctx, data, anyVersion); err == nil {
+		if c, err = n.create(ctx, d, anyVersion); err == nil {
 			return &ticket{n: n, first: c.alone}, nil
 		}
 		if !errors.Is(err, zk.ErrNoNode) {
@@ -48,6 +52,9 @@ func (b *zkBackend) Enqueue(ctx context.Context, req backend.Request) (backend.T
 		}
 	}
 	n.forgetUnlessDoomed()
+	if err == nil { // each round came too late
+		return nil, fmt.Errorf("zklock: key %q: %w: others change its node or the floor of the tokens all the time", req.Key, backend.ErrUnavailable)
+	}
 	return nil, writeError(req.Key, err)
 }
 
@@ -104,7 +111,7 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 			g, err = t.grant(ctx)
 		}
 		switch {
-		case s.ended():
+		case s.ended(), errors.Is(err, zk.ErrSessionExpired):
 			return backend.Grant{}, fmt.Errorf("zklock: key %q: %w while waiting", n.key, backend.ErrSessionLost)
 		case ctx.Err() != nil:
 			return backend.Grant{}, ctx.Err()

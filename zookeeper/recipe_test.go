@@ -64,7 +64,7 @@ func TestTokenIsTheCreationOfTheNode(t *testing.T) {
 	require.Len(t, nodes, 1)
 	data, stat, err := conn.Get(b.dir(key) + "/" + nodes[0])
 	require.NoError(t, err)
-	assert.Equal(t, uint64(stat.Czxid), g.Token)
+	assert.Equal(t, uint64(*b.cfg.floor.Load())+uint64(stat.Czxid), g.Token)
 	assert.Equal(t, b.current.conn.SessionID(), stat.EphemeralOwner)
 	assert.NotContains(t, string(data), hold.ID.Hex())
 	assert.NotContains(t, nodes[0], hold.ID.Hex())
@@ -98,7 +98,9 @@ func TestTryIsNotFooledByTheVersion(t *testing.T) {
 		n, isNew, err := b.current.record(request(key))
 		require.NoError(t, err)
 		require.True(t, isNew)
-		_, err = n.take(t.Context(), nil, version)
+		d, err := b.current.counted(t.Context(), key, details{})
+		require.NoError(t, err)
+		_, err = n.take(t.Context(), d, version)
 		return err
 	}
 	key := backendtest.UniqueKey(t)
@@ -158,15 +160,18 @@ func TestVanishedParentsAreMadeAgain(t *testing.T) {
 	key := backendtest.UniqueKey(t)
 	hold, first := backendtest.Granted(t, b, request(key))
 	require.NoError(t, b.Release(t.Context(), hold))
-	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
-		require.NoError(t, conn.Delete(path, -1))
+	vanish := func() {
+		floors, _, err := conn.Children(b.cfg.floorDir())
+		require.NoError(t, err)
+		for _, path := range []string{b.cfg.floorDir() + "/" + floors[0], b.cfg.floorDir(), b.dir(key), "/" + above + "/locks", "/" + above} {
+			require.NoError(t, conn.Delete(path, -1))
+		}
 	}
+	vanish()
 	hold, second := backendtest.Granted(t, b, request(key))
 	assert.Greater(t, second.Token, first.Token, "the sequence begins anew, the token does not")
 	require.NoError(t, b.Release(t.Context(), hold))
-	for _, path := range []string{b.dir(key), "/" + above + "/locks", "/" + above} {
-		require.NoError(t, conn.Delete(path, -1))
-	}
+	vanish()
 	ticket, err := b.Enqueue(t.Context(), request(key))
 	require.NoError(t, err)
 	third, err := ticket.Wait(t.Context())

@@ -52,17 +52,21 @@ type session struct {
 // errGone is what requests of a session get when it has ended.
 var errGone = fmt.Errorf("%w: the session has expired; a new one begins", backend.ErrUnavailable)
 
+// leastAsked is the least timeout that is asked for: the client library waits for the answer
+// to that for ten times as long at most. Servers grant so little only when they are told to.
+const leastAsked = 200 * time.Millisecond
+
 // begin starts to connect. It does no I/O.
 func begin(cfg *config, clock backend.Clock, onExpired func([]backend.ID)) (*session, error) {
 	s := &session{
-		cfg: cfg, clock: clock, timeout: cfg.timeout, onExpired: onExpired,
+		cfg: cfg, clock: clock, timeout: max(cfg.timeout, leastAsked), onExpired: onExpired,
 		changed: make(chan struct{}), begun: make(chan struct{}), over: make(chan struct{}),
 		places: map[backend.ID]*node{}, left: versions{}, watches: map[string]<-chan zk.Event{},
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.gone = s.life.Done()
 	var err error
-	s.conn, s.loop, err = zk.Connect(cfg.servers, cfg.timeout,
+	s.conn, s.loop, err = zk.Connect(cfg.servers, s.timeout,
 		zk.WithDialer(s.dial), zk.WithHostProvider(&hosts{s: s, i: rand.IntN(len(cfg.servers))}), zk.WithEventCallback(s.event),
 		zk.WithLogger(libraryLog{cfg.logger}), zk.WithLogInfo(false))
 	if err != nil {
@@ -201,6 +205,22 @@ func (s *session) end(expired bool) {
 	if expired {
 		s.onExpired(held)
 	}
+}
+
+// outlivedLocked reports whether the session has holds, and no answer for the whole of its
+// timeout, so that none of them is good any more. To come back would be wrong then: where
+// only the answers are lost, each handshake keeps the session alive on the server, and the
+// keys from everybody. The mutex is held.
+func (s *session) outlivedLocked() bool {
+	if s.proof.last == 0 || s.clock.Now().Sub(s.proof.last) <= s.timeout {
+		return false
+	}
+	for _, n := range s.places {
+		if n.granted {
+			return true
+		}
+	}
+	return false
 }
 
 // close ends the connection, and with it the session on the server. It is called by

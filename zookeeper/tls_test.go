@@ -35,7 +35,7 @@ func TestTLS(t *testing.T) {
 		return "zks://" + s.TLSAddr() + "?" + q.Encode()
 	}
 	// A third of the TTL is for the handshake, and the first one of a Java machine takes its time.
-	patient := lock.WithDefaultTTL(longest)
+	patient := &lock.Options{TTL: longest}
 	good := at(server, "ca", ours.File(), "cert", cert, "key", key)
 
 	t.Run("what it refuses", func(t *testing.T) {
@@ -54,9 +54,9 @@ func TestTLS(t *testing.T) {
 			assert.ErrorContains(t, err, c.text, what)
 			assert.ErrorContains(t, err, "check ca, cert and key", what)
 		}
-		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "zk://"+server.TLSAddr())
+		_, err := lock.Open(backendtest.Short(t, 2*time.Second), "zk://"+server.TLSAddr(), nil)
 		require.ErrorIs(t, err, lock.ErrUnavailable, "without TLS")
-		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "zks://"+server.Addr()+"?ca="+url.QueryEscape(ours.File()))
+		_, err = lock.Open(backendtest.Short(t, 2*time.Second), "zks://"+server.Addr()+"?ca="+url.QueryEscape(ours.File()), nil)
 		require.ErrorIs(t, err, lock.ErrUnavailable, "a port without TLS")
 
 		pair, err := tls.LoadX509KeyPair(cert, key)
@@ -72,7 +72,7 @@ func TestTLS(t *testing.T) {
 		t.Parallel()
 		const ttl = 20 * time.Second
 		server := serve(ours.Server("frozen", net.IPv4(127, 0, 0, 1)))
-		l, err := openURL(t, at(server, "ca", ours.File(), "cert", cert, "key", key), lock.WithDefaultTTL(ttl))
+		l, err := openURL(t, at(server, "ca", ours.File(), "cert", cert, "key", key), &lock.Options{TTL: ttl})
 		require.NoError(t, err)
 		lease, err := l.Acquire(t.Context(), "held")
 		require.NoError(t, err)

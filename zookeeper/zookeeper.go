@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -69,7 +70,7 @@ const (
 	securePort    = "2281"
 )
 
-// New connects to the servers, which are host or host:port, and returns a Locker. It
+// New connects to the servers, which are host or host:port, and returns a [lock.Client]. It
 // dials by itself since only then the session's timeout is known, which is the TTL of
 // the Locker. Close closes the session.
 //
@@ -77,19 +78,14 @@ const (
 // chroot that does not exist is ErrInvalid; a prefix that has data of others, missing
 // permission, which is how ZooKeeper answers a wrong password, and a certificate that
 // one side does not accept are ErrPermanent.
-func New(ctx context.Context, servers []string, opts *Options) (lock.Locker, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+func New(ctx context.Context, servers []string, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, servers, opts)
-	return construct.Locker(b, err, opts.Lock)
+	return construct.Client(b, err, construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the backend.
 func NewBackend(ctx context.Context, servers []string, opts *Options) (backend.Backend, error) {
-	if opts == nil {
-		opts = &Options{}
-	}
+	opts = construct.Options(opts)
 	cfg, err := newConfig(servers, opts)
 	if err != nil {
 		return nil, err
@@ -108,6 +104,8 @@ type config struct {
 	timeout time.Duration
 	logger  *slog.Logger
 
+	floor *atomic.Pointer[floor] // to nil: not read yet
+
 	lookOnly bool // nothing is made that is missing
 }
 
@@ -115,7 +113,7 @@ func (c *config) root() string            { return c.chroot + "/" + c.prefix }
 func (c *config) dirOf(key string) string { return c.root() + "/" + encodeKey(key) }
 
 func newConfig(servers []string, o *Options) (*config, error) {
-	c := &config{chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: construct.Logger(o.Lock.Logger)}
+	c := &config{floor: new(atomic.Pointer[floor]), chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: construct.Logger(o.Lock.Logger)}
 	port := defaultPort
 	if c.tls != nil {
 		port = securePort
@@ -181,7 +179,7 @@ func validPath(path string) bool {
 }
 
 // zkBackend implements backend.Backend, Queuer, LossNotifier, Inspector,
-// ForceReleaser, Revoker and Lister.
+// ForceReleaser, Revoker, Lister and FloorRaiser.
 type zkBackend struct {
 	clock      backend.Clock
 	guarantees backend.Guarantees
@@ -202,6 +200,7 @@ var (
 	_ backend.ForceReleaser = (*zkBackend)(nil)
 	_ backend.Revoker       = (*zkBackend)(nil)
 	_ backend.Lister        = (*zkBackend)(nil)
+	_ backend.FloorRaiser   = (*zkBackend)(nil)
 )
 
 // open connects and checks. exact refuses another timeout than that of cfg.

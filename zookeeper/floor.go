@@ -1,0 +1,151 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// floor is what the tokens of a key space are counted on from. The transactions of an
+// ensemble begin at one, and other stores count from the clock: without it, a program that
+// comes to ZooKeeper from another store would see its tokens fall.
+//
+// It is the name of the only child of one node, which the first client that asks for a
+// lock makes. Every creation depends on that name in its own transaction, so a client that
+// knows another floor is not granted anything.
+type floor uint64
+
+// maxFloor leaves as much room for tokens that count on.
+const maxFloor = 1 << 53
+
+// floorDir is no node of a key: the element of none begins like this.
+func (c *config) floorDir() string { return c.root() + "/%floor" }
+
+func (c *config) floorPath(f floor) string {
+	return c.floorDir() + "/" + strconv.FormatUint(uint64(f), 10)
+}
+
+// knownFloor is the floor as this client saw it last. The first time it is read, and made
+// where there is none.
+func (s *session) knownFloor(ctx context.Context) (floor, error) {
+	if f := s.cfg.floor.Load(); f != nil {
+		return *f, nil
+	}
+	f, _, err := s.readFloor(ctx)
+	if err == nil {
+		s.cfg.floor.Store(&f)
+	}
+	return f, err
+}
+
+// counted adds the floor to the details of a node, whose creation depends on it.
+func (s *session) counted(ctx context.Context, key string, d details) (details, error) {
+	f, err := s.knownFloor(ctx)
+	if err != nil {
+		return d, readError(key, err)
+	}
+	d.Floor = f
+	return d, nil
+}
+
+// errFloorMoved says that nothing was created, since the floor is another one than was
+// known.
+var errFloorMoved = fmt.Errorf("%w: the floor of the tokens changes all the time", backend.ErrUnavailable)
+
+// floorPatience bounds the creations in a row that come too late for a floor that others
+// raise. It is generous: while services change stores it moves with each acquisition.
+const floorPatience = 64
+
+// floorRounds bounds the attempts at a floor that others change at that very moment.
+const floorRounds = 8
+
+// readFloor reads the floor as of now, with the version of the node above it.
+func (s *session) readFloor(ctx context.Context) (floor, int32, error) {
+	dir := s.cfg.floorDir()
+	for range floorRounds {
+		if err := s.sync(ctx, s.cfg.root()); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return 0, 0, err
+		}
+		children, stat, err := s.children(ctx, dir)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			if err := s.makeFloorDir(ctx); err != nil {
+				return 0, 0, err
+			}
+			continue
+		case err != nil:
+			return 0, 0, err
+		case len(children) > 0:
+			f, err := strconv.ParseUint(children[0], 10, 64)
+			if err != nil || f > maxFloor || len(children) > 1 {
+				return 0, 0, fmt.Errorf("zklock: %w: the children of %q are no floor of tokens: something else has made them; give this key space another prefix", backend.ErrPermanent, dir)
+			}
+			return floor(f), stat.Version, nil
+		}
+		err = s.setFloor(ctx, stat.Version, &zk.CreateRequest{Path: s.cfg.floorPath(floor(max(time.Now().UnixMicro()-stat.Czxid, 0))), Acl: s.cfg.acl})
+		if err != nil && !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) {
+			return 0, 0, err
+		}
+	}
+	return 0, 0, fmt.Errorf("zklock: %w: the floor of the tokens changes all the time", backend.ErrUnavailable)
+}
+
+// setFloor changes the floor on the condition that nobody has since the version was read.
+func (s *session) setFloor(ctx context.Context, version int32, ops ...any) error {
+	ops = append([]any{&zk.SetDataRequest{Path: s.cfg.floorDir(), Version: version}}, ops...)
+	return ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) }, nil).err
+}
+
+func (s *session) makeFloorDir(ctx context.Context) error {
+	for tries := 0; ; tries++ {
+		err := ask(ctx, s, func(c *zk.Conn) (string, error) { return c.Create(s.cfg.floorDir(), nil, 0, s.cfg.acl) }, nil).err
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case !errors.Is(err, zk.ErrNoNode) || tries == 3:
+			return err
+		}
+		if err := s.makeRoot(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// RaiseFloor makes every token that is granted from now on larger than the given one, also
+// to clients that were opened before. Leases keep the tokens that they have.
+func (b *zkBackend) RaiseFloor(ctx context.Context, above uint64) error {
+	if above >= maxFloor {
+		return fmt.Errorf("zklock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(maxFloor-1))
+	}
+	s, err := b.session()
+	if err != nil {
+		return err
+	}
+	for range floorRounds {
+		f, version, err := s.readFloor(ctx)
+		if err != nil {
+			return writeError("", err)
+		}
+		if uint64(f) >= above {
+			return nil // and every token is larger than its floor
+		}
+		err = s.setFloor(ctx, version,
+			&zk.DeleteRequest{Path: s.cfg.floorPath(f), Version: -1},
+			&zk.CreateRequest{Path: s.cfg.floorPath(floor(above)), Acl: s.cfg.acl})
+		switch {
+		case err == nil:
+			raised := floor(above)
+			s.cfg.floor.Store(&raised)
+			return nil
+		case !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode):
+			return writeError("", err)
+		}
+	}
+	return fmt.Errorf("zklock: %w: the floor of the tokens changes all the time", backend.ErrUnavailable)
+}
