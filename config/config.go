@@ -1,5 +1,6 @@
-// Package config opens Lockers by name from a file, so that a program changes its
-// backend without being built again:
+// Package config opens Lockers from what operators write, so that a program changes its
+// backend without being built again: from the environment ([OpenEnv]), from a section of
+// the program's own configuration ([Section]), or by name from a file ([Load]):
 //
 //	lockers:
 //	  jobs:
@@ -11,7 +12,21 @@
 // The file is YAML, of which JSON is a part. Every field is known and checked: an
 // unknown one is refused with its line, since a typing error must not turn a
 // setting off. Errors match lock.ErrInvalid and contain no value of the file, since
-// a URL may hold a password.
+// a URL may hold a password. lockers.schema.json, beside this package, has editors
+// complete and check such files.
+//
+// # Two stores
+//
+// A locker with also is held in two stores, url first and then also, as lock.Both says:
+//
+//	lockers:
+//	  jobs:
+//	    url: redis://cache:6379
+//	    also: etcd://etcd1:2379,etcd2:2379
+//
+// It is the second of three rolling deploys that change the store: url is the old one;
+// then url is the old one and also the new one; then url is the new one, without also.
+// Every copy needs the two in these places. A program opens it with [File.OpenLocker].
 //
 // # Variables
 //
@@ -21,6 +36,17 @@
 // the URL would mean something else, without a word. $${ stands for ${ itself. In the user, the password and the
 // parameters of the URL the value is percent-encoded, so that any password will do;
 // elsewhere it is taken as it is.
+//
+// # The TTL
+//
+// What is nearer to the acquisition wins: lock.WithTTL, then the TTL of the lock.Options
+// that a program passes, then ttl beside the url, then the parameter ttl of the URL
+// (redis://cache?ttl=30s), then the default of the backend.
+//
+// # Directories
+//
+// file: with a relative path is refused. The same words would be another lock in every
+// working directory, and next to every copy of a file.
 package config
 
 import (
@@ -31,9 +57,9 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -51,35 +77,9 @@ type File struct {
 
 // written is a locker as it stands in the file.
 type written struct {
-	url  string // with its variables
-	line int    // of the url
-	ttl  time.Duration
+	section Section
+	lines   map[string]int // of its fields
 }
-
-// Locker is how to open one Locker. Printing it shows no secret.
-type Locker struct {
-	// TTL is the default time to live of its leases; zero means the default of the
-	// backend.
-	TTL time.Duration
-
-	url string
-}
-
-// URL is the address of the backend, with its variables replaced. It may hold a
-// password: don't print it.
-func (l Locker) URL() string { return l.url }
-
-// String names the scheme and nothing that could be a secret.
-func (l Locker) String() string {
-	scheme, _, _ := strings.Cut(l.url, ":")
-	if l.TTL > 0 {
-		return fmt.Sprintf("%s: with a TTL of %s", scheme, l.TTL)
-	}
-	return scheme + ":"
-}
-
-// GoString is String, for %#v.
-func (l Locker) GoString() string { return l.String() }
 
 // Load reads the file. A file that cannot be read is an error of package os.
 func Load(path string) (*File, error) {
@@ -99,8 +99,9 @@ type document struct {
 }
 
 type entry struct {
-	URL string  `yaml:"url"`
-	TTL *string `yaml:"ttl"`
+	URL  string  `yaml:"url"`
+	Also *string `yaml:"also"`
+	TTL  *string `yaml:"ttl"`
 }
 
 func parse(name string, data []byte, env func(string) (string, bool)) (*File, error) {
@@ -125,17 +126,23 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 		case e.URL == "":
 			return nil, invalid(name, at(""), "locker %q has no url", locker)
 		}
-		l := written{url: e.URL, line: at("url")}
+		l := written{section: Section{URL: e.URL}, lines: map[string]int{"url": at("url"), "also": at("also")}}
 		// The variables are looked up when the locker is asked for; how they are
 		// written is looked at now.
 		_, err := expand(e.URL, func(string) (string, bool) { return "x", true })
 		if err != nil {
-			return nil, invalid(name, l.line, "the url of locker %q: %v", locker, err)
+			return nil, invalid(name, l.lines["url"], "the url of locker %q: %v", locker, err)
 		}
 		if e.TTL != nil {
-			if l.ttl, err = time.ParseDuration(*e.TTL); err != nil || l.ttl <= 0 {
-				return nil, invalid(name, at("ttl"), "the ttl of locker %q must be a positive duration such as 30s", locker)
+			if l.section.TTL, err = parseTTL(*e.TTL); err != nil {
+				return nil, invalid(name, at("ttl"), "the ttl of locker %q %v", locker, err)
 			}
+		}
+		if e.Also != nil {
+			if err := checkAlso(e.URL, *e.Also); err != nil {
+				return nil, invalid(name, at("also"), "the also of locker %q: %v", locker, err)
+			}
+			l.section.Also = *e.Also
 		}
 		f.lockers[locker] = l
 	}
@@ -146,48 +153,68 @@ func parse(name string, data []byte, env func(string) (string, bool)) (*File, er
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.lockers)) }
 
 // Locker returns the entry of that name, with the variables of its URL replaced by what
-// they are now. The empty name stands for the only locker of a file that has one.
+// they are now. The empty name stands for the only locker of a file that has one. One
+// with also is refused as by Open.
 func (f *File) Locker(name string) (Locker, error) {
-	_, l, err := f.locker(name)
-	return l, err
-}
-
-// locker is Locker, with the name that was meant.
-func (f *File) locker(name string) (string, Locker, error) {
-	names := f.Names()
-	if name == "" && len(names) == 1 {
-		name = names[0]
-	}
-	w, ok := f.lockers[name]
-	switch {
-	case !ok && name == "":
-		return "", Locker{}, invalid(f.name, 0, "it has several lockers; name one of: %s", strings.Join(names, ", "))
-	case !ok:
-		return "", Locker{}, invalid(f.name, 0, "it has no locker %q; it has: %s", name, strings.Join(names, ", "))
-	}
-	url, err := expand(w.url, f.env)
+	name, err := f.nameOf(name)
 	if err != nil {
-		return "", Locker{}, invalid(f.name, w.line, "the url of locker %q: %v", name, err)
+		return Locker{}, err
 	}
-	return name, Locker{TTL: w.ttl, url: url}, nil
+	w := f.lockers[name]
+	if w.section.Also != "" {
+		return Locker{}, onlyOne(f.from(name))
+	}
+	return f.store(name, "url", w.section)
 }
 
-// Open opens the locker of that name with lock.Open. The TTL of the file is the
-// default TTL; options that are given here come after it. The package of the
-// backend must be imported. Errors name the file and the locker.
-func (f *File) Open(ctx context.Context, name string, opts ...lock.OpenOption) (lock.Locker, error) {
-	name, l, err := f.locker(name)
+func (f *File) nameOf(name string) (string, error) {
+	name, err := nameOf(f.lockers, name)
+	if err != nil {
+		return "", invalid(f.name, 0, "%v", err)
+	}
+	return name, nil
+}
+
+// from is what errors call the locker of that name.
+func (f *File) from(name string) string { return fmt.Sprintf("%s: locker %q", f.name, name) }
+
+// store is one store of a locker, which the field names.
+func (f *File) store(name, field string, s Section) (Locker, error) {
+	l, err := s.locker(f.env, filepath.Dir(f.name))
+	if err != nil {
+		return Locker{}, invalid(f.name, f.lockers[name].lines[field], "the %s of locker %q: %v", field, name, err)
+	}
+	l.from = f.from(name)
+	return l, nil
+}
+
+// nameOf finds a locker by its name; the empty name stands for the only one.
+func nameOf[T any](lockers map[string]T, name string) (string, error) {
+	names := slices.Sorted(maps.Keys(lockers))
+	if name == "" && len(names) == 1 {
+		return names[0], nil
+	}
+	_, ok := lockers[name]
+	switch {
+	case len(names) == 0:
+		return "", errors.New("it has no lockers")
+	case !ok && name == "":
+		return "", fmt.Errorf("it has several lockers; name one of: %s", strings.Join(names, ", "))
+	case !ok:
+		return "", fmt.Errorf("it has no locker %q; it has: %s", name, strings.Join(names, ", "))
+	}
+	return name, nil
+}
+
+// Open opens the locker of that name, as [Locker.Open] does. Errors name the file and the
+// locker. One with also is refused with an error matching lock.ErrUnsupported;
+// [File.OpenLocker] opens that.
+func (f *File) Open(ctx context.Context, name string, opts *lock.Options) (*lock.Client, error) {
+	l, err := f.Locker(name)
 	if err != nil {
 		return nil, err
 	}
-	if l.TTL > 0 {
-		opts = append([]lock.OpenOption{lock.WithDefaultTTL(l.TTL)}, opts...)
-	}
-	opened, err := lock.Open(ctx, l.url, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("config: %s: locker %q: %w", f.name, name, err)
-	}
-	return opened, nil
+	return l.Open(ctx, opts)
 }
 
 // invalid is an error about a line of the file; 0 stands for the whole file.
@@ -218,7 +245,7 @@ func malformed(name string, data []byte, err error) error {
 	}
 	switch {
 	case errors.As(err, &unknown):
-		return invalid(name, line, "unknown field %q; a file has lockers, and a locker has url and ttl", at.Value)
+		return invalid(name, line, "unknown field %q; a file has lockers, and a locker has url, also and ttl", at.Value)
 	case errors.As(err, &kind):
 		return invalid(name, line, "a value of another type is expected here; a ttl looks like 30s, a url is text")
 	case errors.As(err, &syntax) && strings.Contains(syntax.Message, "already defined"):

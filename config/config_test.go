@@ -45,11 +45,10 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("lockers:\n  jobs:\n    url: \"mem:?mode=queue\"\n    ttl: 3s\n"), 0o600))
 	f, err := config.Load(path)
 	require.NoError(t, err)
-	l, err := f.Open(t.Context(), "") // the only one
+	l, err := f.Open(t.Context(), "", nil) // the only one
 	require.NoError(t, err)
 	defer l.Close()
-	g, _ := lock.GuaranteesOf(l)
-	assert.Equal(t, backend.WaitQueue, g.Waiting)
+	assert.Equal(t, backend.WaitQueue, l.Guarantees().Waiting)
 	lease, err := l.Acquire(t.Context(), "k")
 	require.NoError(t, err)
 	until, _ := lease.Deadline()
@@ -58,13 +57,13 @@ func TestOpen(t *testing.T) {
 
 	elsewhere, err := config.Parse("f", []byte("lockers: {jobs: {url: \"redis://:hunter2@h\"}}"))
 	require.NoError(t, err, "which schemes there are is known when a locker is opened")
-	_, err = elsewhere.Open(t.Context(), "jobs")
+	_, err = elsewhere.Open(t.Context(), "jobs", nil)
 	require.ErrorIs(t, err, lock.ErrInvalid)
 	assert.ErrorContains(t, err, `locker "jobs"`)
 	assert.ErrorContains(t, err, "github.com/mortiselock/lock/redis", "the package to import is not named")
 	assert.NotContains(t, err.Error(), "hunter2")
 
-	_, err = f.Open(t.Context(), "job")
+	_, err = f.Open(t.Context(), "job", nil)
 	require.ErrorIs(t, err, lock.ErrInvalid)
 	assert.ErrorContains(t, err, `it has no locker "job"; it has: jobs`)
 }
@@ -147,7 +146,7 @@ func TestVariablesOfOneLocker(t *testing.T) {
     url: "mem:"
 `))
 	require.NoError(t, err)
-	l, err := f.Open(t.Context(), "local")
+	l, err := f.Open(t.Context(), "local", nil)
 	require.NoError(t, err, "the variable of another locker is asked for")
 	require.NoError(t, l.Close())
 	for name, want := range map[string]string{
@@ -155,7 +154,7 @@ func TestVariablesOfOneLocker(t *testing.T) {
 		"empty": `f:5: the url of locker "empty": the environment variable EMPTY is empty`,
 	} {
 		_, asked := f.Locker(name)
-		_, opened := f.Open(t.Context(), name)
+		_, opened := f.Open(t.Context(), name, nil)
 		for _, err := range []error{asked, opened} {
 			require.ErrorIs(t, err, lock.ErrInvalid)
 			assert.ErrorContains(t, err, want)
@@ -169,7 +168,7 @@ func TestVariablesOfOneLocker(t *testing.T) {
 
 	only, err := config.Parse("f", []byte("lockers: {jobs: {url: \"paxos://h\"}}"))
 	require.NoError(t, err)
-	_, err = only.Open(t.Context(), "")
+	_, err = only.Open(t.Context(), "", nil)
 	assert.ErrorContains(t, err, `f: locker "jobs"`, "the only locker is not named")
 }
 
