@@ -30,7 +30,9 @@ func openPlain(store *memlock.Store, o lock.Options) func(context.Context) (lock
 // check runs the suite in a bubble, where waiting takes no time.
 func check(t *testing.T, cfg conformance.Config) (rep conformance.Report) {
 	t.Helper()
-	cfg.Budget = 5 * time.Second
+	if cfg.Budget == 0 {
+		cfg.Budget = 5 * time.Second
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var err error
 		rep, err = conformance.Check(t.Context(), cfg)

@@ -2,11 +2,14 @@ package conformance
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/conformance/internal/engine"
-	"github.com/mortiselock/lock/conformance/internal/measure"
 	"github.com/mortiselock/lock/conformance/internal/rules"
+	"github.com/mortiselock/lock/internal/measure"
 )
 
 // TestingB is what Bench needs of a benchmark. *testing.B has it; B is the type
@@ -72,15 +75,15 @@ func Bench[B TestingB[B]](b B, cfg Config) {
 		b.Fatalf("%v", err)
 		return
 	}
-	m := measure.Measurer{Settings: s}
+	m := measurer{s}
 	for _, x := range []struct {
 		name string
-		run  func(loop func() bool) ([]measure.Metric, error)
+		run  func(loop func() bool) ([]metric, error)
 	}{
-		{"serial", m.Serial},
-		{"parallel", m.Parallel},
-		{"contended", m.Contended},
-		{"held", m.Held},
+		{"serial", m.serial},
+		{"parallel", m.parallel},
+		{"contended", m.contended},
+		{"held", m.held},
 	} {
 		b.Run(x.name, func(b B) {
 			b.Helper()
@@ -90,8 +93,142 @@ func Bench[B TestingB[B]](b B, cfg Config) {
 				return
 			}
 			for _, r := range metrics {
-				b.ReportMetric(r.Value, r.Unit)
+				b.ReportMetric(r.value, r.unit)
 			}
 		})
 	}
+}
+
+// How much is measured at a time.
+const (
+	benchWorkers = 16 // goroutines of parallel
+
+	// The setting of contended.
+	benchLockers    = 4
+	benchGoroutines = 8
+	benchHeldFor    = time.Millisecond
+
+	benchLeases = 10_000 // of held, at most
+	benchTTL    = 6 * time.Second
+)
+
+// metric is a figure. One of ns/op replaces that of the benchmark, and zero leaves it
+// out.
+type metric struct {
+	value float64
+	unit  string
+}
+
+// measurer makes the measurements. Each of them runs for as long as loop returns true.
+type measurer struct{ *engine.Settings }
+
+// open opens a Locker, and returns what closes it.
+func (m measurer) open() (lock.Locker, func(), error) {
+	ctx, cancel := context.WithTimeout(context.Background(), engine.OpenLimit)
+	defer cancel()
+	l, err := m.OpenLocker(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening a client: %w", err)
+	}
+	return l, func() { _ = l.Close() }, nil
+}
+
+// lasting are the options of leases that should not expire: a fixed TTL needs none.
+func (m measurer) lasting(ttl time.Duration) []lock.Option {
+	if m.Fixed {
+		return nil
+	}
+	return []lock.Option{lock.WithTTL(ttl)}
+}
+
+func (m measurer) serial(loop func() bool) ([]metric, error) {
+	return nil, m.together(loop, m.KeySpace+"serial")
+}
+
+func (m measurer) parallel(loop func() bool) ([]metric, error) {
+	keys := make([]string, benchWorkers)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%sparallel/%d", m.KeySpace, i)
+	}
+	return nil, m.together(loop, keys...)
+}
+
+// together has a goroutine for each key acquire and release it, all with one Locker.
+func (m measurer) together(loop func() bool, keys ...string) error {
+	l, closeIt, err := m.open()
+	if err != nil {
+		return err
+	}
+	defer closeIt()
+	takers := make([]measure.Taker, len(keys))
+	for i, key := range keys {
+		takers[i] = measure.Taking(l.Acquire, key, m.lasting(m.Long)...)
+	}
+	_, _, err = measure.Together(context.Background(), measure.Serially(loop), takers...)
+	return err
+}
+
+func (m measurer) contended(loop func() bool) ([]metric, error) {
+	var takers []measure.Taker
+	for range benchLockers {
+		l, closeIt, err := m.open()
+		if err != nil {
+			return nil, err
+		}
+		defer closeIt()
+		for range benchGoroutines {
+			takers = append(takers, measure.Taking(l.Acquire, m.KeySpace+"contended", m.lasting(m.Long)...))
+		}
+	}
+	contest := measure.Contest{HeldFor: benchHeldFor, Length: min(max(m.Budget/20, 100*time.Millisecond), 3*time.Second)}
+	var seen measure.Contention
+	for loop() {
+		round, err := contest.Run(context.Background(), takers)
+		if err != nil {
+			return nil, err
+		}
+		seen.Add(round)
+	}
+	if seen.Grants == 0 {
+		return nil, errors.New("nobody was granted the key")
+	}
+	return []metric{
+		{100 * seen.InUse(), "in-use-%"},
+		{seen.Wait(0.5, len(takers)), "p50-fair-shares"},
+		{seen.Wait(0.99, len(takers)), "p99-fair-shares"},
+		{1e9 / seen.GrantsPerSecond(), "ns/op"},
+	}, nil
+}
+
+func (m measurer) held(loop func() bool) ([]metric, error) {
+	l, closeIt, err := m.open()
+	if err != nil {
+		return nil, err
+	}
+	defer closeIt()
+	ttl := m.TTL
+	if !m.Fixed {
+		ttl = m.Fit(min(max(m.Budget/10, m.TTL), benchTTL))
+	}
+	keys := make([]string, benchLeases)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%sheld/%d", m.KeySpace, i)
+	}
+	seen, err := measure.Hoard{
+		Keys: keys, HeldFor: 3 * ttl / 2,
+		Within: ttl / 6, // what takes longer to acquire could not be renewed in time either
+		Take: func(ctx context.Context, key string) (measure.Lease, error) {
+			return l.TryAcquire(ctx, key, m.lasting(ttl)...)
+		},
+	}.Run(context.Background(), loop)
+	if err != nil {
+		return nil, err
+	}
+	return []metric{
+		{seen.Bytes, "B/lease"},
+		{float64(seen.Goroutines), "goroutines"},
+		{float64(seen.Leases), "leases"},
+		{float64(seen.Lost), "lost-leases"},
+		{0, "ns/op"},
+	}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
-// Config says what to test. One of Open and OpenBackend is needed; every other
+// Config says what to test. One of Open, OpenBackend and Proxy is needed; every other
 // field may be left out.
 type Config struct {
 	// Name is the name in reports. Default: that of the guarantees.
@@ -38,6 +38,15 @@ type Config struct {
 	// given), and nothing else.
 	Guarantees *backend.Guarantees
 
+	// Deviations declares what the lock is not meant to keep, whatever it claims: names of
+	// rules, or of subjects of rules, each with the reason in a few words, such as
+	// "RenewKeeps": "locks are extended by their caller". Such a rule is tried all the
+	// same, and reported as Deviation with the reason, whether it was broken or not. That
+	// a key has one holder at a time cannot be declared away: neither the subject
+	// exclusion nor a rule whose name begins with Exclusive, and where any rule sees two
+	// holders at a time, it has failed.
+	Deviations map[string]string
+
 	// TTL is the time to live of the leases that are left to expire: the smallest
 	// that the lock keeps honestly, at least 100 ms, and 1 s or more on a server
 	// in another process. Default: the larger of Guarantees.MinTTL and 1 s, as
@@ -63,6 +72,12 @@ type Config struct {
 	// the suite abandons leases that are not renewed. A killed Locker is not used
 	// or closed afterwards.
 	Kill func(l lock.Locker)
+
+	// Proxy lets the suite break the network between Lockers and their server: lost
+	// requests and answers, connections that are cut, and a silent network. Without it
+	// the rules of the subject "network" are skipped. Where neither Open nor OpenBackend
+	// is given, Lockers are opened with it too, at the server's own address.
+	Proxy *Proxy
 
 	// Judge decides whether the calls of a case make sense together: the rules
 	// Linearizable and LinearizableUnderFaults give it their histories, one for each
@@ -125,6 +140,25 @@ type Config struct {
 	Repeat func(Result) bool
 }
 
+// Proxy says where the server of a lock is, and how a Locker is opened that reaches it
+// at another address:
+//
+//	Proxy: &conformance.Proxy{Server: "localhost:1234", Open: mylock.New}
+//
+// The suite listens at addresses of its own, forwards what comes there to the server, and
+// disturbs it. Nobody else's connections are touched. The Locker must make all of its
+// connections to the address that it was given: a client that asks its server for the
+// addresses of others, as those of clusters do, goes around the proxy.
+type Proxy struct {
+	// Server is host:port of the server, by TCP. Those of a lock on several servers are
+	// separated by commas. Each request is then disturbed on its way to all of them.
+	Server string
+	// Open returns a Locker that reaches its server at addr, in the form of Server, with
+	// the settings of Open of the Config. Each call is a new client, independent of the
+	// others, of the same store. The suite closes it. ctx bounds the opening only.
+	Open func(ctx context.Context, addr string) (lock.Locker, error)
+}
+
 // GuardedWrite is a value in the lock's own store for each key, which is written
 // through what the lock offers for guarded writes.
 type GuardedWrite struct {
@@ -154,9 +188,12 @@ func (cfg Config) engine() engine.Config {
 	c := engine.Config{
 		Name: cfg.Name, Open: cfg.Open, OpenBackend: cfg.OpenBackend, Wrap: cfg.Wrap,
 		Guarantees: cfg.Guarantees, TTL: cfg.TTL, Budget: cfg.Budget, Parallel: cfg.Parallel,
-		Remove: cfg.Remove, Kill: cfg.Kill, Guarded: (*engine.GuardedWrite)(cfg.Guarded),
-		EndSession: cfg.EndSession, Pool: cfg.Pool, Child: cfg.Child, Tidy: cfg.Tidy,
+		Deviations: cfg.Deviations, Remove: cfg.Remove, Kill: cfg.Kill, Guarded: (*engine.GuardedWrite)(cfg.Guarded),
+		Proxy: (*engine.Proxy)(cfg.Proxy), EndSession: cfg.EndSession, Pool: cfg.Pool, Child: cfg.Child, Tidy: cfg.Tidy,
 		KeyPrefix: cfg.KeyPrefix, Only: cfg.Only, Seed: cfg.Seed, Logf: cfg.Logf,
+	}
+	if p := cfg.Proxy; p != nil && cfg.Open == nil && cfg.OpenBackend == nil {
+		c.Open = func(ctx context.Context) (lock.Locker, error) { return p.Open(ctx, p.Server) }
 	}
 	if judge := cfg.Judge; judge != nil {
 		c.Judge = func(h engine.History) error { return judge(history(h)) }

@@ -20,6 +20,8 @@ func TestConfigIsHandedOn(t *testing.T) {
 			f.Set(reflect.New(f.Type().Elem()))
 		case reflect.Slice:
 			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		case reflect.Map:
+			f.Set(reflect.MakeMap(f.Type()))
 		case reflect.String:
 			f.SetString("set")
 		case reflect.Bool:

@@ -21,7 +21,8 @@
 // not a proof. Many rules look for races, and a run can miss one: run the suite
 // often, with the race detector, with a larger [Config.Budget] now and then, and
 // on the real server rather than on a stand-in. What no test in one process can
-// see is not covered: crashes of the server, failover, clock jumps, partitions.
+// see is not covered: crashes of the server, failover, clock jumps, partitions
+// between servers.
 //
 // # Claims
 //
@@ -31,7 +32,14 @@
 // tried all the same, where that is cheap and safe, and reported as [NotClaimed]
 // or as [Unclaimed] ("works, not claimed"), never as a failure. A rule that lacks
 // something to work with, such as a way to remove a record by force, is
-// [Skipped] and says what is missing.
+// [Skipped] and says what is missing. Where no rule has tried a claim,
+// [Report.Verdict] says so: a claim that was not tried is not a pass. What a lock is not
+// meant to keep is declared with [Config.Deviations], and reported as [Deviation].
+//
+// # Finished locks
+//
+// [Adapter] makes a lock.Locker of a lock that has an interface of its own, in a few
+// lines.
 //
 // # Processes
 //
@@ -39,6 +47,14 @@
 // lease. They need [Child] at the start of TestMain or main, and [Config.Child];
 // without them, on systems without SIGSTOP, and where the lock reaches one process
 // only, they are skipped and say so.
+//
+// # The network
+//
+// Some rules cut the connections of a Locker, lose its requests and the answers to
+// them, and let its network fall silent for shorter and for longer than a lease lasts.
+// They need [Config.Proxy]: where the server is, and how a Locker is opened that
+// reaches it at another address. Each disturbs clients of its own only, through a
+// proxy in this process.
 //
 // # What a run does to the store
 //

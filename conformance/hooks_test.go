@@ -26,27 +26,47 @@ type hook struct {
 }
 
 var hooks = []hook{
-	{field: "OpenBackend", does: "opens a `backend.Backend`", without: "the rules are skipped that are asked of backends"},
+	{field: "OpenBackend", does: "opens a `backend.Backend`", without: "skipped: rules for backends"},
 	{field: "Wrap", does: "makes the Locker under test of a backend", without: "it is `lock.New`"},
-	{field: "Guarantees", does: "says what is claimed", without: "the lock says so itself, or claims the four subjects"},
-	{field: "Remove", does: "deletes the record of a key, behind its holder's back", rules: "LostOnRemoval",
-		parts: "TokenSurvivesRelease GuardedWriteWhileHeld", without: "backends that can inspect and force have it already"},
+	{field: "Guarantees", does: "says what is claimed", without: "the lock says so, or claims the four subjects"},
+	{field: "Deviations", does: "declares what the lock is not meant to keep, and why", without: "it is held to every rule that its claims switch on"},
+	{field: "Remove", does: "deletes the record of a key", rules: "LostOnRemoval",
+		parts: "TokenSurvivesRelease GuardedWriteWhileHeld", without: "not needed by backends that can inspect and force"},
 	{field: "Kill", does: "abandons a Locker as if its process had died",
-		without: "leases are taken that are not renewed; a Locker that renews every lease can't be tested, unless there is OpenBackend"},
-	{field: "Child", does: "names the Config for other processes, which the suite starts, kills and stops",
+		without: "leases without renewal are taken; a Locker without those can't be tested, unless there is OpenBackend"},
+	{field: "Child", does: "names the Config for processes that the suite starts, kills and stops",
 		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
+	{field: "Proxy", does: "says where the server is, and opens a Locker that reaches it at another address",
+		rules: "CutWhileAcquiring SilenceWhileAcquiring CutIsNoRefusal CutWhileReleasing CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
 	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody BatchRenewBesideGuardedWrite"},
 	{field: "EndSession", does: "ends the session of the last one in the server's queue", rules: "WaiterSessionCheck NextSessionHolds"},
-	{field: "Pool", does: "says what is set on the connections that the lock was given", rules: "PoolClean"},
-	{field: "Untouched", does: "makes another store, which nobody has used yet, and tells what it contains", parts: "LookingChangesNothing"},
-	{field: "Tidy", does: "ends, after the run, the leases of clients that died", without: "they end by their TTL"},
+	{field: "Pool", does: "says what is set on the lock's connections", rules: "PoolClean"},
+	{field: "Untouched", does: "makes a store that nobody has used, and tells what it contains", parts: "LookingChangesNothing"},
+	{field: "Tidy", does: "ends leases of dead clients after the run", without: "they end by their TTL"},
 	{field: "Progress", does: "is told each result as it comes", without: "results come at the end"},
-	{field: "Repeat", does: "decides which cases are repeated that were inconclusive", without: "all of them are, up to three times"},
+	{field: "Repeat", does: "decides which inconclusive cases are repeated", without: "all, up to three times"},
 }
 
 // settled are the fields of Config that are no hooks.
 var settled = []string{"Name", "Open", "TTL", "Budget", "Parallel", "KeyPrefix", "Only", "Seed", "Logf"}
+
+// bySubject puts the name of a subject in place of all of its rules.
+func bySubject(rules []string) []string {
+	of := map[string][]string{}
+	for _, r := range conformance.Rules() {
+		of[r.Subject] = append(of[r.Subject], r.Name)
+	}
+	for subject, all := range of {
+		at := slices.Index(rules, all[0])
+		if at < 0 || slices.ContainsFunc(all, func(name string) bool { return !slices.Contains(rules, name) }) {
+			continue
+		}
+		rules = slices.Insert(slices.Clone(rules), at, fmt.Sprintf("[%s](#%s)", subject, strings.ReplaceAll(subject, " ", "-")))
+		rules = slices.DeleteFunc(rules, func(name string) bool { return slices.Contains(all, name) })
+	}
+	return rules
+}
 
 // hookTable says of each hook what it is for, and what is missing without it.
 func hookTable() string {
@@ -56,7 +76,7 @@ func hookTable() string {
 		if rules == "" {
 			return ""
 		}
-		return what + strings.Join(strings.Fields(rules), ", ")
+		return what + strings.Join(bySubject(strings.Fields(rules)), ", ")
 	}
 	for _, h := range hooks {
 		without := slices.DeleteFunc([]string{list(h.rules, "skipped: "), list(h.parts, "tried in part: "), h.without}, func(s string) bool { return s == "" })
@@ -65,8 +85,12 @@ func hookTable() string {
 	return b.String() + "\n"
 }
 
+// hooked are the subjects all of whose rules need a hook.
+var hooked = map[string]string{"network": "Proxy", "processes": "Child"}
+
 // TestHooks requires that the table has every hook, and that what it says to be skipped
-// or tried in part without a hook says so itself, and names the hook.
+// or tried in part without a hook says so itself, and names the hook. It has every rule of
+// the subjects that need one.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	var fields []string
@@ -85,6 +109,11 @@ func TestHooks(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, fields, named, "the table of hooks in hooks_test.go has other fields than Config")
+	for _, r := range conformance.Rules() {
+		if field := hooked[r.Subject]; field != "" {
+			assert.Equal(t, field, wanted[r.Name], "%s is skipped without %s: name it in the table of hooks in hooks_test.go", r.Name, field)
+		}
+	}
 	rep, err := conformance.Check(t.Context(), withoutHooks(wanted))
 	require.NoError(t, err)
 	assert.Len(t, rep.Results, len(wanted))

@@ -31,6 +31,9 @@ const (
 	Inconclusive Verdict = Verdict(engine.Inconclusive)
 	// Skipped: something to test with is missing, or the rule does not apply.
 	Skipped Verdict = Verdict(engine.Skipped)
+	// Deviation: Config.Deviations declares that the lock does not keep it. The evidence
+	// is the reason that it gives, and what was seen.
+	Deviation Verdict = Verdict(engine.Deviation)
 )
 
 // Result is what became of one rule.
@@ -40,8 +43,8 @@ type Result struct {
 	Statement string  `json:"statement"`
 	Verdict   Verdict `json:"verdict"`
 	// Evidence is what was expected and seen and the calls around it, for a
-	// failure; the reason, for a rule that was skipped, not claimed or inconclusive;
-	// numbers worth knowing, for a pass.
+	// failure; the reason, for a rule that was skipped, not claimed or inconclusive, or
+	// is a deviation; numbers worth knowing, for a pass.
 	Evidence string  `json:"evidence,omitempty"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -71,17 +74,19 @@ type Report struct {
 type (
 	plainReport Report
 	jsonReport  struct {
-		OK     bool    `json:"ok"`
-		Counts Counts  `json:"counts"`
-		TTL    float64 `json:"ttl_seconds"`
+		OK      bool           `json:"ok"`
+		Verdict string         `json:"verdict"`
+		Untried []UntriedClaim `json:"untried_claims"`
+		Counts  Counts         `json:"counts"`
+		TTL     float64        `json:"ttl_seconds"`
 		plainReport
 	}
 )
 
-// MarshalJSON writes the TTL in seconds, as "ttl_seconds", and what OK and Counts
-// say.
+// MarshalJSON writes the TTL in seconds, as "ttl_seconds", and what OK, Verdict,
+// UntriedClaims and Counts say.
 func (r Report) MarshalJSON() ([]byte, error) {
-	return json.Marshal(jsonReport{r.OK(), r.Counts(), r.TTL.Seconds(), plainReport(r)})
+	return json.Marshal(jsonReport{r.OK(), r.Verdict(), append([]UntriedClaim{}, r.UntriedClaims()...), r.Counts(), r.TTL.Seconds(), plainReport(r)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -103,14 +108,24 @@ type Counts struct {
 	Unclaimed    int `json:"unclaimed"`
 	Inconclusive int `json:"inconclusive"`
 	Skipped      int `json:"skipped"`
+	Deviation    int `json:"deviation"`
 }
 
 // String is a line such as
 //
 //	70 pass, 1 fail, 3 not claimed, 0 "works, not claimed", 0 inconclusive, 2 skipped
+//
+// with ", 2 deviations" at its end if there are any.
 func (c Counts) String() string {
-	return fmt.Sprintf("%d pass, %d fail, %d not claimed, %d %q, %d inconclusive, %d skipped",
+	line := fmt.Sprintf("%d pass, %d fail, %d not claimed, %d %q, %d inconclusive, %d skipped",
 		c.Pass, c.Fail, c.NotClaimed, c.Unclaimed, Unclaimed, c.Inconclusive, c.Skipped)
+	switch {
+	case c.Deviation == 1:
+		line += ", 1 deviation"
+	case c.Deviation > 1:
+		line += fmt.Sprintf(", %d deviations", c.Deviation)
+	}
+	return line
 }
 
 // Counts counts the results by verdict.
@@ -130,13 +145,15 @@ func (r Report) Counts() Counts {
 			c.Inconclusive++
 		case Skipped:
 			c.Skipped++
+		case Deviation:
+			c.Deviation++
 		}
 	}
 	return c
 }
 
 // OK reports whether the run went to its end, no rule failed or was inconclusive, and at
-// least one passed.
+// least one passed. It says nothing of UntriedClaims, nor of declared deviations.
 func (r Report) OK() bool {
 	c := r.Counts()
 	return r.Incomplete == "" && c.Fail == 0 && c.Inconclusive == 0 && c.Pass > 0
@@ -152,15 +169,11 @@ func (r Report) Result(rule string) (Result, bool) {
 	return Result{}, false
 }
 
-// String is the report for people: a line per rule, the evidence of failures and
-// the reasons of what was not tested, and the counts. What ended the run early comes
-// first.
+// String is the report for people: the verdict, a line per rule, the evidence of failures
+// and the reasons of what was not tested, and the counts.
 func (r Report) String() string {
 	var b strings.Builder
-	if r.Incomplete != "" {
-		fmt.Fprintf(&b, "Incomplete: %s\n", r.Incomplete)
-	}
-	fmt.Fprintf(&b, "%s, TTL %s\n", r.Name, r.TTL)
+	fmt.Fprintf(&b, "%s\n%s, TTL %s\n", r.Verdict(), r.Name, r.TTL)
 	for _, x := range r.Results {
 		fmt.Fprintf(&b, "%-18s %-28s %6.2f s  %s\n", x.Verdict, x.Rule, x.Seconds, x.Statement)
 		if x.Verdict != Pass && x.Evidence != "" {

@@ -13,8 +13,8 @@ import (
 type Rule struct {
 	// Name is the name of the subtest and of the result.
 	Name string `json:"name"`
-	// Subject groups rules: exclusion, release, expiry, renewal, loss, tokens,
-	// reentrancy, waiting, processes, keys, errors, close, faults, backend, guarded writes.
+	// Subject groups rules: exclusion, release, expiry, renewal, waiting, loss, tokens,
+	// reentrancy, processes, keys, errors, close, network, faults, backend, guarded writes.
 	Subject string `json:"subject"`
 	// Statement is the rule in one sentence.
 	Statement string `json:"statement"`

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +23,9 @@ type TestingT[T any] interface {
 // go test -run selects rules. Cases overlap in time whatever the -parallel flag
 // says, and have all ended when Run returns. A rule that is not claimed, or that
 // lacks something to test with, is a skipped subtest that says so. So is one that was
-// inconclusive: a slow machine fails no test. What a run has left undecided is in its
-// last line.
+// inconclusive: a slow machine fails no test. So is a declared deviation. The last two
+// lines count the verdicts and say what was left undecided or untried, or which failure to
+// look at first.
 func Run[T TestingT[T]](t T, cfg Config) {
 	t.Helper()
 	if cfg.Logf == nil {
@@ -60,7 +62,7 @@ func Run[T TestingT[T]](t T, cfg Config) {
 				switch res.Verdict {
 				case Fail:
 					t.Errorf("%s: %s\n%s\n(seed %d, TTL %s; -run '/%s$' runs this rule alone)", res.Rule, res.Statement, res.Evidence, s.Seed, s.TTL, res.Rule)
-				case NotClaimed, Skipped, Inconclusive:
+				case NotClaimed, Skipped, Inconclusive, Deviation:
 					t.Skipf("%s: %s", res.Verdict, res.Evidence)
 				case Unclaimed:
 					t.Logf("%s (%s): the guarantees could claim it", res.Verdict, res.Statement)
@@ -74,7 +76,18 @@ func Run[T TestingT[T]](t T, cfg Config) {
 		<-begun
 	}
 	wg.Wait()
-	t.Logf("conformance of %s: %s", s.Name, total.Counts())
+	total.Guarantees, total.Results = s.Claimed, inOrder(total.Results)
+	t.Logf("conformance of %s: %s\n%s", s.Name, total.Counts(), total.Verdict())
+}
+
+// inOrder sorts the results as Rules lists their rules.
+func inOrder(results []Result) []Result {
+	place := map[string]int{}
+	for i, r := range rules.All {
+		place[r.Name] = i
+	}
+	slices.SortFunc(results, func(a, b Result) int { return place[a.Rule] - place[b.Rule] })
+	return results
 }
 
 // Check tests the lock without the testing package. The error says what is wrong

@@ -24,9 +24,9 @@ func TestBadConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection refused")
 	for want, change := range map[string]func(*conformance.Config){
-		"needs Open or OpenBackend":    func(c *conformance.Config) { c.OpenBackend = nil },
-		"must not be negative":         func(c *conformance.Config) { c.TTL = -1 },
-		"neither a rule nor a subject": func(c *conformance.Config) { c.Only = []string{"Exclusive", "Exlusive"} },
+		"needs Open, OpenBackend or Proxy": func(c *conformance.Config) { c.OpenBackend = nil },
+		"must not be negative":             func(c *conformance.Config) { c.TTL = -1 },
+		"neither a rule nor a subject":     func(c *conformance.Config) { c.Only = []string{"Exclusive", "Exlusive"} },
 		"connection refused": func(c *conformance.Config) {
 			c.OpenBackend = func(context.Context) (backend.Backend, error) { return nil, broken }
 		},
@@ -34,10 +34,18 @@ func TestBadConfigIsRefused(t *testing.T) {
 			c.OpenBackend = func(context.Context) (backend.Backend, error) { return nil, nil }
 		},
 		"neither a Locker nor an error": func(c *conformance.Config) { c.Open = func(context.Context) (lock.Locker, error) { return nil, nil } },
-		"panicked: no":                  func(c *conformance.Config) { c.Open = func(context.Context) (lock.Locker, error) { panic("no") } },
+		"the backend is nil": func(c *conformance.Config) { // a nil pointer in an interface
+			c.Open = func(context.Context) (lock.Locker, error) { return lock.New(nil, nil) }
+		},
+		"panicked: no": func(c *conformance.Config) { c.Open = func(context.Context) (lock.Locker, error) { panic("no") } },
 		"does not fit the guarantees": func(c *conformance.Config) {
 			c.Guarantees = &backend.Guarantees{MinTTL: time.Second}
 			c.TTL = 500 * time.Millisecond
+		},
+		"cannot be declared": func(c *conformance.Config) { c.Deviations = map[string]string{"Exclusive": "it is a semaphore"} },
+		"has no reason":      func(c *conformance.Config) { c.Deviations = map[string]string{"RenewKeeps": " "} },
+		"did you mean RenewKeeps": func(c *conformance.Config) {
+			c.Deviations = map[string]string{"RenewsKeep": "locks are extended by their caller"}
 		},
 		"too short to test with": func(c *conformance.Config) { c.TTL = time.Millisecond },
 		"contradict": func(c *conformance.Config) {
@@ -61,16 +69,23 @@ func TestCheckReports(t *testing.T) {
 	t.Parallel()
 	cfg := memoryConfig(false, 5*time.Second)
 	cfg.Only = []string{"keys", "HandsOut", "PoolClean"}
+	passes := 1
+	for _, r := range conformance.Rules() {
+		if r.Subject == "keys" {
+			passes++
+		}
+	}
+	require.Greater(t, passes, 1)
 	var progress []string
 	cfg.Progress = func(r conformance.Result) { progress = append(progress, r.Rule) }
 	rep, err := conformance.Check(t.Context(), cfg)
 	require.NoError(t, err)
 	assert.True(t, rep.OK(), rep)
 	assert.Equal(t, "memory", rep.Name)
-	assert.Len(t, progress, 6)
-	assert.Equal(t, conformance.Counts{Pass: 5, Skipped: 1}, rep.Counts())
+	assert.Len(t, progress, passes+1)
+	assert.Equal(t, conformance.Counts{Pass: passes, Skipped: 1}, rep.Counts())
 	assert.Equal(t, "HandsOut", rep.Results[0].Rule, "in the order of Rules")
-	assert.Contains(t, rep.String(), "5 pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 0 inconclusive, 1 skipped")
+	assert.Contains(t, rep.String(), fmt.Sprintf("%d pass, 0 fail, 0 not claimed, 0 \"works, not claimed\", 0 inconclusive, 1 skipped", passes))
 	res, ok := rep.Result("PoolClean")
 	assert.True(t, ok)
 	assert.Contains(t, res.Evidence, "needs Config.Pool")
@@ -90,6 +105,69 @@ func TestCheckReports(t *testing.T) {
 	assert.Equal(t, "the run was cancelled: context canceled", rep.Incomplete)
 	assert.False(t, rep.OK(), "a run that was ended early is no pass")
 	assert.True(t, strings.HasPrefix(rep.String(), "Incomplete: the run was cancelled"), rep.String())
+}
+
+// What a lock is declared not to keep is tried, and is neither a pass nor a failure.
+func TestDeviations(t *testing.T) {
+	t.Parallel()
+	cfg := memoryConfig(false, 5*time.Second)
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		l, err := lock.New(b, &lock.Options{TTL: ttl})
+		return silent{l}, err
+	}
+	cfg.Only = []string{"ReleaseTwice", "ReleaseReportsLoss", "ReleaseFrees", "HandsOut"}
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.Equal(t, conformance.Counts{Pass: 2, Fail: 2}, rep.Counts(), rep)
+	assert.Equal(t, "2 rules were broken; look at ReleaseTwice first.", rep.Verdict())
+
+	cfg.Deviations = map[string]string{"release": "a release says nothing"}
+	rep, err = conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.Equal(t, conformance.Counts{Pass: 1, Deviation: 3}, rep.Counts(), rep)
+	assert.True(t, rep.OK())
+	res, _ := rep.Result("ReleaseReportsLoss")
+	assert.True(t, strings.HasPrefix(res.Evidence, "a release says nothing\nseen when it was tried: at "), res.Evidence)
+	res, _ = rep.Result("ReleaseFrees")
+	assert.Equal(t, "a release says nothing\nit was kept when it was tried", res.Evidence)
+}
+
+// silent is a Locker whose releases say nothing.
+type silent struct{ lock.Locker }
+
+type silentLease struct{ lock.Lease }
+
+func (s silent) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	l, err := s.Locker.TryAcquire(ctx, key, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return silentLease{l}, nil
+}
+
+func (l silentLease) Release(ctx context.Context) error {
+	_ = l.Lease.Release(ctx)
+	return nil
+}
+
+// A lock that reaches one process only, claims the network, and gives the suite no
+// processes, is not told that its claims were kept.
+func TestClaimThatIsNotTried(t *testing.T) {
+	t.Parallel()
+	cfg := memoryConfig(false, 5*time.Second)
+	b, err := cfg.OpenBackend(t.Context())
+	require.NoError(t, err)
+	g := b.Guarantees()
+	require.NoError(t, b.Close())
+	g.Reach = backend.ReachNetwork
+	cfg.Guarantees, cfg.Only = &g, []string{"HandsOut", "ExclusiveAcrossProcesses"}
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	if assert.Len(t, rep.UntriedClaims(), 1) {
+		assert.Equal(t, conformance.ClaimReach, rep.UntriedClaims()[0].Claim)
+	}
+	assert.Contains(t, rep.Verdict(), `The claim Reach "network" was not tried (no child processes: `)
+	assert.NotContains(t, rep.Verdict(), "Every claim")
 }
 
 // fakeT records what Run makes of the results.

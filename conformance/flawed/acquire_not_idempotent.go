@@ -8,13 +8,13 @@ import (
 
 var z32 = Lock{
 	ID: "Z32", Title: "SET NX that does not know its own record",
-	Summary: "The answer to a grant is lost, the request is repeated, and its sender is refused because of itself.",
-	Seen:    "redis/go-redis#2985; client libraries repeat a command whose answer was lost, go-redis three times by default.",
-	Instead: "When the key is taken, look whether the record has this request's own id. If so, it is a grant.",
+	Summary: "The answer to a grant is lost, and the repeat is refused because of it.",
+	Seen:    "redis/go-redis#2985; go-redis repeats three times by default.",
+	Instead: "When the key is taken, look for one's own id.",
 	File:    "acquire_not_idempotent.go", Over: Redis,
-	Rule:    "TryIdempotent",
-	Also:    []string{"OwnGrantRecognised", "ProgressUnderFaults", "CancelMidRequest"},
-	onRedis: func(s single) backend.Backend { return notIdempotent{s} },
+	Rule: "TryIdempotent",
+	Also: []string{"OwnGrantRecognised", "ProgressUnderFaults", "CancelMidRequest"},
+	On:   onRedis(func(s single) backend.Backend { return notIdempotent{s} }),
 }
 
 // notIdempotent takes every nil of SET NX for somebody else's record.

@@ -10,13 +10,13 @@ import (
 
 var z37 = Lock{
 	ID: "Z37", Title: "waiting in a busy loop",
-	Summary: "Each waiter asks as fast as it can, and the server has to answer all of them instead of the holder.",
-	Seen:    "Loops such as for !tryLock() {}, with or without a moment of sleep; redis/rueidis#602, hashicorp/consul#9469.",
-	Instead: "Wait longer from time to time, and at random, so that waiters do not keep step; use signals where there are any.",
+	Summary: "Each waiter asks as fast as it can.",
+	Seen:    "Loops: for !tryLock() {}; redis/rueidis#602, hashicorp/consul#9469.",
+	Instead: "Pauses that grow and differ at random; signals where there are any.",
 	File:    "busy_loop.go", Over: Memory,
-	Rule:     "WaitIsCalm",
-	Also:     []string{"NoHerd"}, // every waiter asks, and the longer a turn lasts the more often
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return newAsking(l, hardly) },
+	Rule: "WaitIsCalm",
+	Also: []string{"NoHerd"}, // every waiter asks, and the longer a turn lasts the more often
+	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return newAsking(l, hardly) }),
 }
 
 // hardly waits for a tenth of a millisecond, so that its own machine has something

@@ -8,12 +8,12 @@ import (
 
 var z05 = Lock{
 	ID: "Z05", Title: "an old record is deleted, then taken with SETNX",
-	Summary: "Two clients see the same old record; the second deletes what the first has just taken.",
-	Seen:    "The page on SETNX in Redis's documentation tells it as the way not to do it.",
-	Instead: "Let the server expire the record: SET name id NX PX ttl.",
+	Summary: "Two clients see the same old record; the second deletes what the first has taken.",
+	Seen:    "Redis's documentation of SETNX, as a warning.",
+	Instead: "Let the server expire the record.",
 	File:    "del_then_setnx_takeover.go", Over: Redis,
-	Rule:    "ExclusiveAcrossTakeover",
-	onRedis: func(s single) backend.Backend { return delThenSetnx{newTimestamps(s)} },
+	Rule: "ExclusiveAcrossTakeover",
+	On:   onRedis(func(s single) backend.Backend { return delThenSetnx{newTimestamps(s)} }),
 }
 
 // delThenSetnx keeps in the record the time at which it ends, and clears old

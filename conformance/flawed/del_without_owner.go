@@ -10,12 +10,12 @@ import (
 var z03 = Lock{
 	ID: "Z03", Title: "DEL without looking who holds it",
 	Summary: "A holder whose lease has run out deletes the record of the next one.",
-	Seen:    "The first lock of most tutorials; apache/superset#43462, errorception/redis-lock#29.",
+	Seen:    "Most tutorials; apache/superset#43462, errorception/redis-lock#29.",
 	Instead: "Compare the id and delete in one script.",
 	File:    "del_without_owner.go", Over: Redis,
-	Rule:    "ReleaseOwnOnly",
-	Also:    slices.Concat(takeovers, cleanUps, []string{"ReleaseByID", "RefusalLeavesNothing", "BackendErrors"}),
-	onRedis: func(s single) backend.Backend { return delWithoutOwner{s} },
+	Rule: "ReleaseOwnOnly",
+	Also: slices.Concat(takeovers, cleanUps, []string{"ReleaseByID", "RefusalLeavesNothing", "BackendErrors"}),
+	On:   onRedis(func(s single) backend.Backend { return delWithoutOwner{s} }),
 }
 
 // delWithoutOwner releases with a bare DEL.

@@ -11,12 +11,13 @@ import (
 
 var z15 = Lock{
 	ID: "Z15", Title: "one failed renewal is a loss",
-	Summary: "A request that got lost on the network ends work that holds the key for a good while yet.",
+	Summary: "A request lost on the network ends work that still holds the key.",
 	Seen:    "hashicorp/consul#830 and #1162, cirello-io/pglock#41, tox-dev/filelock#661.",
-	Instead: "Try again until the deadline of the last confirmed renewal. Only that, or the server's word, is a loss.",
+	Instead: "Only the deadline, or the server's word, is a loss.",
 	File:    "error_is_loss.go", Over: Memory,
-	Rule:     "RenewTransient",
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return watchdog{policy{l}, giveUpOnError} },
+	Rule: "RenewTransient",
+	Also: []string{"LostWhenCutOff"},
+	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return watchdog{policy{l}, giveUpOnError} }),
 }
 
 // giveUpOnError takes every error of a renewal for the end of the hold.

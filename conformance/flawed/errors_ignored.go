@@ -10,13 +10,13 @@ import (
 
 var z16 = Lock{
 	ID: "Z16", Title: "renewal without a look at its errors",
-	Summary: "Renewals fail, the lease runs out, somebody else gets the key, and the holder is never told.",
-	Seen:    "Home-made watchdogs: _ = client.Expire(...) in a loop; rustfs/rustfs#4388 (a renewal that does nothing returns success).",
-	Instead: "Keep the deadline of the last confirmed renewal, and end the hold's context when it passes.",
+	Summary: "Somebody else gets the key, and the holder is never told.",
+	Seen:    "_ = client.Expire(...) in a loop; rustfs/rustfs#4388.",
+	Instead: "End the hold's context at the deadline of the last confirmed renewal.",
 	File:    "errors_ignored.go", Over: Memory,
-	Rule:     "LostWhenCutOff",
-	Also:     []string{"LostOnRemoval", "MaxHoldEnds", "ReleaseEndsRequests", "CloseEndsHolds"},
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return watchdog{policy{l}, renewAndHope} },
+	Rule: "LostWhenCutOff",
+	Also: []string{"LostOnRemoval", "MaxHoldEnds", "ReleaseEndsRequests", "CloseEndsHolds", "NoLeak", "ContextEndsFirst"},
+	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return watchdog{policy{l}, renewAndHope} }),
 }
 
 // renewAndHope renews, and ends the lease's context with its release only.

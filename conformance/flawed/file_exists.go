@@ -8,13 +8,13 @@ import (
 
 var z48Exists = Lock{
 	ID: "Z48", Title: "a file that exists is the lock",
-	Summary: "A process that dies leaves its file, and everybody else waits until a person deletes it.",
+	Summary: "A process that dies leaves its file.",
 	Seen:    "tox-dev/filelock#476 (SoftFileLock), nightlyone/lockfile#25, qTox/qTox#5709.",
-	Instead: "Lock the file with flock, which ends with the process; or write into it until when it counts.",
+	Instead: "Use flock, which ends with the process, or an expiry in the file.",
 	File:    "file_exists.go", Over: Memory,
-	Rule:    "CrashFrees",
-	Also:    append([]string{"CrashBetweenSteps"}, takeovers...),
-	onFiles: func(d *directory) backend.Backend { return fileExists{fileLock{dir: d}} },
+	Rule: "CrashFrees",
+	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
+	On:   onFiles(func(d *directory) backend.Backend { return fileExists{fileLock{dir: d}} }),
 }
 
 // fileExists creates the file of a key, or finds that it is there.

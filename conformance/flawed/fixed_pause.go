@@ -10,12 +10,14 @@ import (
 
 var z37Step = Lock{
 	ID: "Z37", Title: "waiting in step",
-	Summary: "All waiters pause for the same time, so that whatever brings them together once keeps them together.",
-	Seen:    "Loops with a fixed sleep, or one that doubles; hashicorp/consul#7523, medusajs/medusa#15143.",
-	Instead: "Add something at random to every pause, a quarter of it for example.",
+	Summary: "Waiters that meet once stay together.",
+	Seen:    "A fixed or doubling sleep; hashicorp/consul#7523, medusajs/medusa#15143.",
+	Instead: "Something random in every pause.",
 	File:    "fixed_pause.go", Over: Memory,
-	Rule:     "NoLockstep",
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return newAsking(l, fiveTimesASecond) },
+	Rule: "NoLockstep",
+	// An attempt that meets one who takes the key or gives up costs a whole pause.
+	Also: []string{"GaveUpWakesNext", "WakesAtAnyMoment"},
+	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return newAsking(l, fiveTimesASecond) }),
 }
 
 // fiveTimesASecond is a pause as it stands in many a loop.

@@ -12,53 +12,17 @@ import (
 	"github.com/mortiselock/lock/backend"
 	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
-)
-
-// Store is where a lock keeps its records.
-type Store string
-
-// The stores.
-const (
-	Redis  Store = "redis"  // a Redis server
-	Memory Store = "memory" // the memory of the process
+	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
 )
 
 // Lock is one lock of the collection.
-type Lock struct {
-	// ID is the name of the mistake, such as "Z01". Two locks may share it.
-	ID string
-	// Title says in a few words what the lock does.
-	Title string
-	// Summary says in one sentence what goes wrong.
-	Summary string
-	// Seen says where locks like it were found, or where they are described.
-	Seen string
-	// Instead says what to do in its place.
-	Instead string
-	// File is the source file of the mistake, in this package's directory.
-	File string
-	// Over is the store that it needs.
-	Over Store
-	// Rule is the rule of the suite that must catch it. It is empty for a
-	// healthy lock.
-	Rule string
-	// Also are the other rules, or subjects of rules, that the same mistake
-	// breaks, or breaks when the timing is right. The suite must not report
-	// anything else.
-	Also []string
-	// Slow: what the mistake does looks as if the server were slow.
-	Slow bool
+type Lock = flaw.Lock
 
-	// One of these makes a client of the lock out of a healthy client.
-	onRedis  func(single) backend.Backend
-	onTable  func(session) backend.Backend
-	onFiles  func(*directory) backend.Backend
-	onMemory func(primitives) backend.Backend
-	onQueue  func(queued) backend.Backend
-	onPolicy func(l lock.Locker, b backend.Backend) lock.Locker // l is on b, which may be behind faults
-	asLocker func(lock.Locker) lock.Locker
-	beneath  func(backend.Backend) backend.Backend // with onPolicy: what l is on, and what b is then
-}
+// The stores of the collection.
+const (
+	Redis  = flaw.Redis
+	Memory = flaw.Memory
+)
 
 // TTL is the time to live of the leases that the suite lets expire, for every
 // lock of the collection: those that dawdle are tuned to it.
@@ -75,7 +39,10 @@ func All() []Lock {
 		z14, z13, z42, z15, z17, z16, z11, z12,
 		z28, z29, z41Loss, z41Panic,
 		z37, z37Step, z36, z30, z50, z51,
+		z80, z81, z82, z83, z84, z85, z86, z87, z88, z89, z90, z91, z92, z93, z94, z95,
+		z100, z101, z102, z103, z104, z105, z106, z107, z108, z109,
 		z24, z25, z27,
+		z70, z71, z72, z73, z74, z75, z76, z77,
 	}
 }
 
@@ -85,73 +52,121 @@ func Healthy() []Lock {
 	return []Lock{healthySingle, healthyFenced, healthyTable, healthyFile, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking}
 }
 
-// Config is the lock as the suite sees it. A lock over Redis needs the client,
-// shares it between all its own clients and leaves it open; it should have a pool
-// of at least 50 connections. Each Config over memory has a store of its own.
-func (l Lock) Config(client *goredis.Client) conformance.Config {
-	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: TTL}
-	var clients atomic.Int64
-	switch {
-	case l.onRedis != nil:
-		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
-			return l.onRedis(single{rdb: client, file: l.File, number: int(clients.Add(1))}), nil
-		}
-		cfg.Remove = func(ctx context.Context, key string) error {
-			return client.Del(ctx, single{file: l.File}.name(key)).Err()
-		}
-	case l.onTable != nil:
-		rows := &table{rows: map[string]row{}}
-		cfg.OpenBackend = func(context.Context) (backend.Backend, error) {
-			return l.onTable(session{table: rows, number: int(clients.Add(1))}), nil
-		}
-		cfg.Remove = func(_ context.Context, key string) error { session{table: rows}.delete(key); return nil }
-	case l.onFiles != nil:
-		dir := &directory{files: map[string]*file{}}
-		cfg.OpenBackend = func(context.Context) (backend.Backend, error) { return l.onFiles(dir), nil }
-		cfg.Remove = func(_ context.Context, key string) error { dir.unlink(key); return nil }
-	default:
-		l.inMemory(&cfg, memlock.NewStore(nil))
+// How a client of a lock is made out of a healthy client. Those over Redis need a
+// [*goredis.Client], which all clients of the lock share; it should have a pool of at
+// least 50 connections. The others ignore the server: each Config has a store of its own.
+type (
+	onRedis  func(single) backend.Backend
+	onTable  func(session) backend.Backend
+	onFiles  func(*directory) backend.Backend
+	onMemory func(primitives) backend.Backend
+	onQueue  func(queued) backend.Backend
+	// onPolicy makes a Locker around l, which is on b, which may be behind faults.
+	onPolicy func(l *lock.Client, b backend.Backend) lock.Locker
+	// onPolicyOver is onPolicy with something beneath l, which is what b is then.
+	onPolicyOver struct {
+		beneath func(backend.Backend) backend.Backend
+		policy  onPolicy
 	}
-	return cfg
+	asLocker func(*lock.Client) lock.Locker
+)
+
+// Make implements flaw.Maker.
+func (on onRedis) Make(_ context.Context, l Lock, server any) (conformance.Config, error) {
+	client := server.(*goredis.Client)
+	var clients atomic.Int64
+	return conformance.Config{
+		TTL: TTL,
+		OpenBackend: func(context.Context) (backend.Backend, error) {
+			return on(single{rdb: client, file: l.File, number: int(clients.Add(1))}), nil
+		},
+		Remove: func(ctx context.Context, key string) error {
+			return client.Del(ctx, single{file: l.File}.name(key)).Err()
+		},
+	}, nil
 }
 
-// inMemory completes the Config of a lock over the store.
-func (l Lock) inMemory(cfg *conformance.Config, store *memlock.Store) {
-	cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
-	over := func(change func(backend.Backend) backend.Backend) {
-		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
-			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: l.onQueue != nil})
-			if err != nil {
-				return nil, err
-			}
-			return change(b), nil
+// Make implements flaw.Maker.
+func (on onTable) Make(context.Context, Lock, any) (conformance.Config, error) {
+	rows := &table{rows: map[string]row{}}
+	var clients atomic.Int64
+	return conformance.Config{
+		TTL: TTL,
+		OpenBackend: func(context.Context) (backend.Backend, error) {
+			return on(session{table: rows, number: int(clients.Add(1))}), nil
+		},
+		Remove: func(_ context.Context, key string) error { session{table: rows}.delete(key); return nil },
+	}, nil
+}
+
+// Make implements flaw.Maker.
+func (on onFiles) Make(context.Context, Lock, any) (conformance.Config, error) {
+	dir := &directory{files: map[string]*file{}}
+	return conformance.Config{
+		TTL:         TTL,
+		OpenBackend: func(context.Context) (backend.Backend, error) { return on(dir), nil },
+		Remove:      func(_ context.Context, key string) error { dir.unlink(key); return nil },
+	}, nil
+}
+
+// Make implements flaw.Maker.
+func (on onMemory) Make(context.Context, Lock, any) (conformance.Config, error) {
+	return inMemory(false, func(b backend.Backend) backend.Backend { return on(primitives{b}) }), nil
+}
+
+// Make implements flaw.Maker.
+func (on onQueue) Make(context.Context, Lock, any) (conformance.Config, error) {
+	return inMemory(true, func(b backend.Backend) backend.Backend { return on(queued{b}) }), nil
+}
+
+// Make implements flaw.Maker.
+func (on onPolicy) Make(ctx context.Context, l Lock, server any) (conformance.Config, error) {
+	return onPolicyOver{func(b backend.Backend) backend.Backend { return b }, on}.Make(ctx, l, server)
+}
+
+// Make implements flaw.Maker.
+func (on onPolicyOver) Make(context.Context, Lock, any) (conformance.Config, error) {
+	cfg := inMemory(false, func(b backend.Backend) backend.Backend { return announced{primitives{b}} })
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		b = on.beneath(b)
+		inner, err := lock.New(b, &lock.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
 		}
+		return on.policy(inner, b), nil
 	}
-	switch {
-	case l.onMemory != nil:
-		over(func(b backend.Backend) backend.Backend { return l.onMemory(primitives{b}) })
-	case l.onQueue != nil:
-		over(func(b backend.Backend) backend.Backend { return l.onQueue(queued{b}) })
-	case l.onPolicy != nil:
-		over(func(b backend.Backend) backend.Backend { return announced{primitives{b}} })
-		cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-			if l.beneath != nil {
-				b = l.beneath(b)
-			}
-			inner, err := lock.New(b, &lock.Options{TTL: ttl})
-			if err != nil {
-				return nil, err
-			}
-			return l.onPolicy(inner, b), nil
-		}
-	default:
-		cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+	return cfg, nil
+}
+
+// Make implements flaw.Maker.
+func (on asLocker) Make(context.Context, Lock, any) (conformance.Config, error) {
+	store := memlock.NewStore(nil)
+	return conformance.Config{
+		TTL: TTL,
+		Open: func(ctx context.Context) (lock.Locker, error) {
 			inner, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: TTL}})
 			if err != nil {
 				return nil, err
 			}
-			return l.asLocker(inner), nil
-		}
+			return on(inner), nil
+		},
+		Remove: func(_ context.Context, key string) error { store.Remove(key); return nil },
+	}, nil
+}
+
+// inMemory is a lock on a store in memory, whose backends are changed.
+func inMemory(queue bool, change func(backend.Backend) backend.Backend) conformance.Config {
+	store := memlock.NewStore(nil)
+	return conformance.Config{
+		TTL: TTL,
+		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+			b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+			if err != nil {
+				return nil, err
+			}
+			return change(b), nil
+		},
+		Remove: func(_ context.Context, key string) error { store.Remove(key); return nil },
 	}
 }
 
@@ -170,27 +185,29 @@ var (
 	// then, to clean up.
 	takeovers = []string{
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
-		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
-		"WithoutRenewalEnds", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
+		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "AcquireKeepsTTL", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
+		"WithoutRenewalEnds", "Defaults", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
 		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant",
 	}
 	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
 	// sends a release for what may have been granted, perhaps twice.
 	cleanUps = []string{
-		"Exclusive", "ExclusiveWithinLocker", "WaiterWakes", "WaiterGivesUp", "WaiterDeathHarmless", "CancelDuring", "TryBesideWaiters",
+		"Exclusive", "ExclusiveWithinLocker", "Progress", "WaiterWakes", "WaiterGivesUp", "WaiterDeathHarmless", "CancelDuring", "TryBesideWaiters",
 		"ManyWaiters", "ErrorsAreTyped", "CloseEndsWaits", "CloseTwice", "NoLeak", "OwnGrantRecognised", "GrantWithinValidity",
 		"ReleaseUnknown", "UnavailableIsTold", "CallsAreBounded",
-		"ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops", "NoHerd",
+		"WakesAtAnyMoment", "GaveUpWakesNext", "IdleLockerWorks", "ContextEndsFirst", "ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "PermanentStops", "NoHerd",
 	}
 	// manyInOneClient: callers in one client do not exclude each other.
 	manyInOneClient = slices.Concat(cleanUps, []string{
-		"Progress", "ConcurrentTries", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ReleaseOldLeaseSameClient", "ReleaseByID",
+		"ConcurrentTries", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ReleaseOldLeaseSameClient", "ReleaseByID",
 		"ExclusiveAcrossTakeover", "CancelHarmsNobody", "WaiterOrderLocal", "WaitOutlastsTTL", "NoSecretsInErrors", "CloseEndsHolds",
+		"EndedContexts", "Defaults", "LongestNames",
 	})
 	// keepsNobodyOut: a holder may lose the key to anybody at any time.
 	keepsNobodyOut = slices.Concat(takeovers, cleanUps, []string{
-		"TryIsImmediate", "IndependentKeys", "Progress", "ConcurrentTries", "TryIdempotent", "CancelledSendsNothing", "RefusalLeavesNothing",
+		"TryIsImmediate", "IndependentKeys", "ConcurrentTries", "TryIdempotent", "CancelledSendsNothing", "RefusalLeavesNothing",
 		"BackendErrors", "CrashBetweenSteps", "HoldOutlivesAcquireCtx", "ReleaseTwice", "ReleaseByID", "RenewKeeps", "RenewByHand", "RenewByID",
 		"RenewAfterRelease", "RenewUnknown", "RenewTransient", "WaitIsCalm", "WaitOutlastsTTL", "WaiterOrderLocal",
+		"EndedContexts", "LongestNames", "ManyLeases",
 	})
 )

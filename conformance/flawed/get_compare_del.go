@@ -12,13 +12,13 @@ import (
 
 var z04 = Lock{
 	ID: "Z04", Title: "GET, compare in the client, DEL",
-	Summary: "The lease runs out between GET and DEL, and DEL hits the next holder's record.",
-	Seen:    "The usual repair of a bare DEL; apache/superset#43462 describes it and the gap that is left.",
-	Instead: "Compare and delete on the server, in one script.",
+	Summary: "The lease runs out between GET and DEL, which hits the next holder.",
+	Seen:    "apache/superset#43462 describes the gap.",
+	Instead: "Compare and delete in one script.",
 	File:    "get_compare_del.go", Over: Redis,
-	Rule:    "ReleaseAtExpiry",
-	Also:    slices.Concat(takeovers, cleanUps),
-	onRedis: func(s single) backend.Backend { return getCompareDel{s} },
+	Rule: "ReleaseAtExpiry",
+	Also: slices.Concat(takeovers, cleanUps),
+	On:   onRedis(func(s single) backend.Backend { return getCompareDel{s} }),
 }
 
 // getCompareDel looks who holds the key before it deletes the record, in two

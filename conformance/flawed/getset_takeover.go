@@ -12,17 +12,17 @@ import (
 
 var z06 = Lock{
 	ID: "Z06", Title: "SETNX with a timestamp, takeover with GETSET",
-	Summary: "Each client decides with its own clock whether the holder's time is over, and clocks differ.",
-	Seen:    "The second half of the page on SETNX in Redis's documentation; RichardKnop/machinery#780.",
-	Instead: "Let the server expire the record: SET name id NX PX ttl. One clock decides.",
+	Summary: "Each client decides by its own clock whether the holder's time is over.",
+	Seen:    "Redis's documentation of SETNX, second half; RichardKnop/machinery#780.",
+	Instead: "Let the server expire the record.",
 	File:    "getset_takeover.go", Over: Redis,
 	Rule: "ServerOutlivesD",
 	Also: append([]string{"CrashBetweenSteps", "RenewKeeps", "RenewByHand", "HoldOutlivesAcquireCtx", "RenewTransient"}, takeovers...),
-	onRedis: func(s single) backend.Backend {
+	On: onRedis(func(s single) backend.Backend {
 		t := newTimestamps(s)
 		t.ahead = time.Duration(s.number) * skew
 		return getsetTakeover{t}
-	},
+	}),
 }
 
 // skew is by how much the clock of each client is ahead of the last one's: what a

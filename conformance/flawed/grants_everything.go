@@ -10,17 +10,17 @@ import (
 
 var z49Open = Lock{
 	ID: "Z49", Title: "grants everything",
-	Summary: "Every request is granted, so the lock keeps nobody out.",
-	Seen:    "Locks that fail open: when the server cannot be reached the work goes on without it (useautumn/autumn#2593).",
-	Instead: "No answer is no grant: return the error, and let the caller decide.",
+	Summary: "Every request is granted.",
+	Seen:    "Locks that fail open when the server is away (useautumn/autumn#2593).",
+	Instead: "No answer is no grant.",
 	File:    "grants_everything.go", Over: Memory,
 	Rule: "Exclusive",
 	Also: slices.Concat(keepsNobodyOut, []string{
-		"HeldDetails", "HoldCount", "TokenIncreases", "TokenInGrantOrder", "TokenStable", "NoSecretsInErrors",
+		"HeldDetails", "HolderIsShown", "HoldCount", "TokenIncreases", "TokenInGrantOrder", "TokenStable", "TokenSurvivesIdling", "TokenSurvivesLastClose", "NoSecretsInErrors",
 		"ReentrantCount", "ReentrantExplicit", "ReentrantSameToken", "ReentrantExtends", "ReentrantOtherLocker", "ReentrantOwnLeases",
 		"ReentrantLimit", "ReentrantModel", "ReentrantOverWaiters", "ReentrantAfterLoss", "ReentrantFault",
 	}),
-	onMemory: func(m primitives) backend.Backend { return &grantsEverything{primitives: m} },
+	On: onMemory(func(m primitives) backend.Backend { return &grantsEverything{primitives: m} }),
 }
 
 // grantsEverything is a lock whose server has been away since it was opened, and

@@ -8,14 +8,14 @@ import (
 
 var z49Shut = Lock{
 	ID: "Z49", Title: "never grants anything",
-	Summary: "Every request is refused as held, so nobody ever gets the key.",
-	Seen:    "Locks that take every error for contention: a missing permission, a full or read-only server (KanishJebaMathewM/Truxify#6003).",
-	Instead: "Tell apart what the server said: held, refused for good, not reachable.",
+	Summary: "Every request is refused as held.",
+	Seen:    "Every error taken for contention (KanishJebaMathewM/Truxify#6003).",
+	Instead: "Tell apart held, refused for good, and not reachable.",
 	File:    "grants_nothing.go", Over: Memory,
 	Rule: "HandsOut",
 	// Whatever needs a grant.
-	Also:     []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "keys", "errors", "close", "faults", "backend"},
-	onMemory: func(m primitives) backend.Backend { return grantsNothing{m} },
+	Also: []string{"exclusion", "release", "expiry", "renewal", "loss", "tokens", "reentrancy", "waiting", "keys", "errors", "close", "faults", "backend"},
+	On:   onMemory(func(m primitives) backend.Backend { return grantsNothing{m} }),
 }
 
 // grantsNothing is a lock that was given a server it may not write to, and that

@@ -15,17 +15,17 @@ var (
 	healthySingle = Lock{
 		ID: "healthy", Title: "SET NX PX with an id per acquisition, compared on the server",
 		File: "healthy.go", Over: Redis,
-		onRedis: func(s single) backend.Backend { return s },
+		On: onRedis(func(s single) backend.Backend { return s }),
 	}
 	healthyPrimitives = Lock{
 		ID: "healthy", Title: "memlock's primitives",
 		File: "healthy.go", Over: Memory,
-		onMemory: func(m primitives) backend.Backend { return m },
+		On: onMemory(func(m primitives) backend.Backend { return m }),
 	}
 	healthyPolicy = Lock{
 		ID: "healthy", Title: "memlock's Locker",
 		File: "healthy.go", Over: Memory,
-		asLocker: func(l lock.Locker) lock.Locker { return policy{l} },
+		On: asLocker(func(l *lock.Client) lock.Locker { return policy{l} }),
 	}
 )
 
@@ -163,10 +163,4 @@ func (p primitives) Guarantees() backend.Guarantees {
 
 // policy is a Locker around a healthy one, the ground for locks whose primitives
 // are right and whose use of them is not.
-type policy struct{ lock.Locker }
-
-// Guarantees implements lock.Guaranteer.
-func (p policy) Guarantees() backend.Guarantees {
-	g, _ := lock.GuaranteesOf(p.Locker)
-	return g
-}
+type policy struct{ *lock.Client }

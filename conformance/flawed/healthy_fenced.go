@@ -11,7 +11,7 @@ import (
 var healthyFenced = Lock{
 	ID: "healthy", Title: "the same with a fencing token",
 	File: "healthy_fenced.go", Over: Redis,
-	onRedis: func(s single) backend.Backend { return fenced{s} },
+	On: onRedis(func(s single) backend.Backend { return fenced{s} }),
 }
 
 // fenced is single with fencing tokens: a counter beside the record, raised in

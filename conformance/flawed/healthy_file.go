@@ -11,7 +11,7 @@ import (
 var healthyFile = Lock{
 	ID: "healthy", Title: "a file that is locked for each step, and stays",
 	File: "healthy_file.go", Over: Memory,
-	onFiles: func(d *directory) backend.Backend { return fileLock{dir: d} },
+	On: onFiles(func(d *directory) backend.Backend { return fileLock{dir: d} }),
 }
 
 // directory is a directory of a local file system, in memory. A name leads to a file

@@ -18,12 +18,12 @@ var (
 	healthyWatchdog = Lock{
 		ID: "healthy", Title: "renewal by a goroutine of the lease",
 		File: "healthy_policies.go", Over: Memory,
-		onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return watchdog{policy{l}, keepRenewing} },
+		On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return watchdog{policy{l}, keepRenewing} }),
 	}
 	healthyAsking = Lock{
 		ID: "healthy", Title: "waiting in a loop",
 		File: "healthy_policies.go", Over: Memory,
-		onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return newAsking(l, nowAndThen) },
+		On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return newAsking(l, nowAndThen) }),
 	}
 )
 
@@ -101,6 +101,10 @@ type withContext struct {
 // Context implements lock.Lease.
 func (l withContext) Context() context.Context { return l.ctx }
 
+// Format implements fmt.Formatter: what prints the fields of a context reads them while
+// others write them.
+func (l withContext) Format(s fmt.State, _ rune) { fmt.Fprint(s, "lease of ", l.Key()) }
+
 // asking is a Locker that waits in a loop of its own.
 type asking struct {
 	policy
@@ -117,8 +121,9 @@ type asking struct {
 
 // turn lets one caller at a time ask for a key.
 type turn struct {
-	taken chan struct{}
-	held  atomic.Bool // by what the server said last
+	taken   chan struct{}
+	held    atomic.Bool // by what the server said last
+	callers int         // guarded by the mutex of the Locker
 }
 
 // nowAndThen waits for a while that is never twice the same.
@@ -126,7 +131,7 @@ func nowAndThen(ctx context.Context, _ string) (pause func()) {
 	return func() { rest(ctx, 50*time.Millisecond+rand.N(50*time.Millisecond)) }
 }
 
-func newAsking(l lock.Locker, prepare func(context.Context, string) func()) *asking {
+func newAsking(l *lock.Client, prepare func(context.Context, string) func()) *asking {
 	life, shut := context.WithCancel(context.Background())
 	return &asking{policy: policy{l}, prepare: prepare, life: life, shut: shut, turns: map[string]*turn{}}
 }
@@ -137,7 +142,8 @@ func (a *asking) Acquire(ctx context.Context, key string, opts ...lock.Option) (
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	turn := a.turn(key)
+	turn, leave := a.turn(key)
+	defer leave()
 	select {
 	case turn.taken <- struct{}{}:
 		defer func() { <-turn.taken }()
@@ -177,13 +183,23 @@ func gaveUp(ctx context.Context, last error) error {
 	return fmt.Errorf("flawed: gave up: %w; %w", ctx.Err(), last)
 }
 
-func (a *asking) turn(key string) *turn {
+// turn is that of the key, until the last caller has left it.
+func (a *asking) turn(key string) (t *turn, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.turns[key] == nil {
-		a.turns[key] = &turn{taken: make(chan struct{}, 1)}
+	t = a.turns[key]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		a.turns[key] = t
 	}
-	return a.turns[key]
+	t.callers++
+	return t, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if t.callers--; t.callers == 0 {
+			delete(a.turns, key)
+		}
+	}
 }
 
 // known is what those tell who were before a caller without an answer of its own.

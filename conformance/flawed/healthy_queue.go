@@ -9,7 +9,7 @@ import (
 var healthyQueue = Lock{
 	ID: "healthy", Title: "memlock's queue",
 	File: "healthy_queue.go", Over: Memory,
-	onQueue: func(q queued) backend.Backend { return q },
+	On: onQueue(func(q queued) backend.Backend { return q }),
 }
 
 // queued is memlock with sessions and a queue, of which it keeps Queuer and

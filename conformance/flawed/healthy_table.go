@@ -11,7 +11,7 @@ import (
 var healthyTable = Lock{
 	ID: "healthy", Title: "a lock table",
 	File: "healthy_table.go", Over: Memory,
-	onTable: func(s session) backend.Backend { return tableLock{s} },
+	On: onTable(func(s session) backend.Backend { return tableLock{s} }),
 }
 
 // table is a table of a database, in memory:

@@ -9,15 +9,17 @@ import (
 var z28 = Lock{
 	ID: "Z28", Title: "the hold lives on the context of the acquiring call",
 	Summary: "The time limit for getting the lock ends the lock.",
-	Seen:    "cilium/cilium#12619 (a time limit on etcd's concurrency.NewSession is one on the session's life).",
-	Instead: "The context given to an acquiring call bounds the call. The hold ends with its release or its loss.",
+	Seen:    "cilium/cilium#12619 (a time limit on etcd's concurrency.NewSession).",
+	Instead: "That context bounds the call only.",
 	File:    "hold_tied_to_context.go", Over: Memory,
 	Rule: "HoldOutlivesAcquireCtx",
 	Also: []string{
+		"NothingKept", "TTLRange",
 		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "WaiterDeathHarmless",
+		"HeldDetails", "Progress", "AcquireKeepsTTL", "RenewKeeps", "WithoutRenewalEnds", "MaxHoldEnds", "GrantIsUsable", "GaveUpWakesNext",
 		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases",
 	},
-	asLocker: func(l lock.Locker) lock.Locker { return tiedToContext{policy{l}} },
+	On: asLocker(func(l *lock.Client) lock.Locker { return tiedToContext{policy{l}} }),
 }
 
 // tiedToContext lets go of the key when the context of the acquiring call ends.

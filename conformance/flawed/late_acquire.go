@@ -13,13 +13,15 @@ import (
 
 var z11 = Lock{
 	ID: "Z11", Title: "a grant counts, however late it comes",
-	Summary: "An acquisition that took longer than its TTL is a success for its caller, though the record has expired meanwhile.",
+	Summary: "An acquisition that took longer than its TTL is a success.",
 	Seen:    "mike-marcacci/node-redlock#296 and #369, go-redsync/redsync#71 and #72.",
-	Instead: "Read the clock before the request, count from there, and give back a grant that arrives too late to be of use.",
+	Instead: "Count from before the request, and give back what comes too late.",
 	File:    "late_acquire.go", Over: Memory,
-	Rule:     "GrantWithinValidity",
-	beneath:  func(b backend.Backend) backend.Backend { return &patient{primitives: primitives{b}} },
-	onPolicy: func(l lock.Locker, b backend.Backend) lock.Locker { return lateAcquire{policy{l}, b.(*patient)} },
+	Rule: "GrantWithinValidity",
+	On: onPolicyOver{
+		beneath: func(b backend.Backend) backend.Backend { return &patient{primitives: primitives{b}} },
+		policy:  func(l *lock.Client, b backend.Backend) lock.Locker { return lateAcquire{policy{l}, b.(*patient)} },
+	},
 }
 
 // lateAcquire waits for the answer for as long as it takes, and looks at nothing but

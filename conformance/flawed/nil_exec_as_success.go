@@ -12,13 +12,13 @@ import (
 
 var z07Nil = Lock{
 	ID: "Z07", Title: "a nil EXEC taken for success",
-	Summary: "A transaction that did not run counts as a release, and the key stays taken for its TTL.",
-	Seen:    "Releases with WATCH that ignore the result of EXEC, or reason that whoever has changed the record has it now.",
-	Instead: "A script; or look again after a nil EXEC, since the change may have been one's own.",
+	Summary: "A transaction that did not run counts as a release.",
+	Seen:    "Releases with WATCH that ignore the result of EXEC.",
+	Instead: "A script; or look again: the change may have been one's own.",
 	File:    "nil_exec_as_success.go", Over: Redis,
-	Rule:    "ReleaseBesideRenewal",
-	Also:    slices.Concat(takeovers, cleanUps, []string{"LeaseConcurrent"}),
-	onRedis: func(s single) backend.Backend { return nilExec{s} },
+	Rule: "ReleaseBesideRenewal",
+	Also: slices.Concat(takeovers, cleanUps, []string{"LeaseConcurrent"}),
+	On:   onRedis(func(s single) backend.Backend { return nilExec{s} }),
 }
 
 // nilExec releases with a transaction on one connection, which is right, and takes

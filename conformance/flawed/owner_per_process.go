@@ -9,13 +9,13 @@ import (
 
 var z18 = Lock{
 	ID: "Z18", Title: "one owner id per process",
-	Summary: "A late release of an earlier hold matches, and ends, a later hold of the same process.",
-	Seen:    "StackExchange/StackExchange.Redis#144 (token = Environment.MachineName), teableio/teable#3238 (one id per service object).",
-	Instead: "A fresh random id for every acquisition.",
+	Summary: "A late release of an earlier hold ends a later one.",
+	Seen:    "StackExchange/StackExchange.Redis#144 (Environment.MachineName), teableio/teable#3238.",
+	Instead: "A random id for every acquisition.",
 	File:    "owner_per_process.go", Over: Redis,
-	Rule:    "ReleaseDelayed",
-	Also:    slices.Concat(takeovers, cleanUps, []string{"TryIdempotent", "ReleaseByID"}),
-	onRedis: func(s single) backend.Backend { return ownerPerProcess{s, backend.NewID()} },
+	Rule: "ReleaseDelayed",
+	Also: slices.Concat(takeovers, cleanUps, []string{"TryIdempotent", "ReleaseByID"}),
+	On:   onRedis(func(s single) backend.Backend { return ownerPerProcess{s, backend.NewID()} }),
 }
 
 // ownerPerProcess writes the same id into every record: host name and process

@@ -9,13 +9,13 @@ import (
 
 var z30 = Lock{
 	ID: "Z30", Title: "a waiter that gives up leaves its place in the queue",
-	Summary: "The place of a waiter that has gone comes to its turn, and everybody waits behind nobody.",
+	Summary: "Everybody waits behind somebody who has gone.",
 	Seen:    "samuel/go-zookeeper#229, zk-ruby/zk#49, redisson/redisson#1104 and #3004.",
-	Instead: "Give the place up on every way out, detached from the context that has ended, until the server confirms it.",
+	Instead: "Give the place up on every way out, until the server confirms it.",
 	File:    "place_left_in_queue.go", Over: Memory,
-	Rule:    "CancelDuring",
-	Also:    append([]string{"QueueWithdraw", "WaiterOrderLocal", "CancelHarmsNobody", "NoSecretsInErrors", "LateGrant", "SilenceIsNotHeld"}, cleanUps...),
-	onQueue: func(q queued) backend.Backend { return placeLeft{q} },
+	Rule: "CancelDuring",
+	Also: append([]string{"QueueWithdraw", "WaiterOrderLocal", "CancelHarmsNobody", "NoSecretsInErrors", "LateGrant", "SilenceIsNotHeld"}, cleanUps...),
+	On:   onQueue(func(q queued) backend.Backend { return placeLeft{q} }),
 }
 
 // placeLeft gives a place up when it was granted the key, and thinks that there is

@@ -11,16 +11,16 @@ import (
 
 var z46 = Lock{
 	ID: "Z46", Title: "re-entry for the whole process",
-	Summary: "Whoever asks in the process that holds the key gets it too, though it is another request that knows nothing of the first.",
-	Seen:    "Locks that count entries in a map of the process, by key, or by a thread number that a pool uses again.",
-	Instead: "Only an explicit owner enters again, passed on by those who know that they hold.",
+	Summary: "Any request in the holder's process gets the key too.",
+	Seen:    "Entries counted by key, or by a thread number that a pool reuses.",
+	Instead: "Only an explicit owner enters again.",
 	File:    "reentrant_by_process.go", Over: Memory,
 	Rule: "ReentrantExplicit",
 	Also: slices.Concat(manyInOneClient, []string{
 		"ExpiryIsPerHold", "TokenInGrantOrder", "ReentrantCount", "ReentrantOwnLeases", "ReentrantLimit", "ReentrantModel",
 		"ReentrantOverWaiters", "ReentrantAfterLoss",
 	}),
-	asLocker: func(l lock.Locker) lock.Locker { return &byProcess{policy: policy{l}, entered: map[string]*entries{}} },
+	On: asLocker(func(l *lock.Client) lock.Locker { return &byProcess{policy: policy{l}, entered: map[string]*entries{}} }),
 }
 
 // byProcess counts how often its process has entered a key, and asks the server for

@@ -11,8 +11,8 @@ import (
 var z31 = Lock{
 	ID: "Z31", Title: "re-entry counted with a blind HINCRBY",
 	Summary: "A repeated request counts twice, and one release leaves the key held.",
-	Seen:    "Re-entrant locks made of HINCRBY, under client libraries that repeat a command whose answer was lost, as most do.",
-	Instead: "Count holds by their ids: a repeat finds its id, and is the same hold.",
+	Seen:    "HINCRBY under clients that repeat commands.",
+	Instead: "Count holds by their ids.",
 	File:    "reentry_counted_blindly.go", Over: Redis,
 	Rule: "ReentrantFault",
 	Also: []string{
@@ -20,7 +20,7 @@ var z31 = Lock{
 		"OwnGrantRecognised", "HoldCount", "ReleaseByID", "RenewByID", "ExpiryIsPerHold", "ReentrantLimit",
 		"ReleaseUnknown", "ReentrantAfterLoss", "BackendErrors", "RefusalLeavesNothing", "CancelDuring",
 	},
-	onRedis: func(s single) backend.Backend { return countedBlindly{s} },
+	On: onRedis(func(s single) backend.Backend { return countedBlindly{s} }),
 }
 
 // countedBlindly keeps a hash with the owner and how often it has entered.

@@ -8,16 +8,16 @@ import (
 
 var z40 = Lock{
 	ID: "Z40", Title: "a release that always succeeds",
-	Summary: "The release finds that the hold is gone, and says nothing, so the work is taken for exclusive when it was not.",
-	Seen:    "go-redsync/redsync#81 (false, and no error); every release that looks at the error of DEL and not at its number.",
-	Instead: "DEL says how many keys it deleted. None is an error: the hold had ended before.",
+	Summary: "The release finds no hold and says nothing.",
+	Seen:    "go-redsync/redsync#81; a look at the error of DEL, not at its number.",
+	Instead: "None deleted is an error.",
 	File:    "release_always_succeeds.go", Over: Redis,
 	Rule: "ReleaseOwnOnly",
 	Also: []string{
 		"ReleaseOldLeaseSameClient", "ReleaseByID", "RefusalLeavesNothing", "BackendErrors", "TokenSurvivesRelease",
 		"LostOnRemoval", "ReleaseReportsLoss", "ForceReleaseByToken", "HandOverIsOneStep",
 	},
-	onRedis: func(s single) backend.Backend { return releaseAlwaysSucceeds{s} },
+	On: onRedis(func(s single) backend.Backend { return releaseAlwaysSucceeds{s} }),
 }
 
 // releaseAlwaysSucceeds compares and deletes in one script, as it should, and then

@@ -8,13 +8,14 @@ import (
 
 var z41Loss = Lock{
 	ID: "Z41", Title: "a release that looks like a loss",
-	Summary: "Whoever watches for the loss of the lock is alarmed by every release.",
-	Seen:    "swarthy/redis-semaphore#205; libraries with one channel for the end of a lock, closed by its release and by its loss.",
-	Instead: "Tell released and lost apart: with a cause, or with a signal that a release never gives.",
+	Summary: "Whoever watches for a loss is alarmed by every release.",
+	Seen:    "swarthy/redis-semaphore#205; one channel for release and loss.",
+	Instead: "Tell them apart, such as with a cause.",
 	File:    "release_tells_of_loss.go", Over: Memory,
-	Rule:     "ReleaseIsNoLoss",
-	Also:     []string{"CauseIsStable", "ReentrantOwnLeases", "CloseEndsHolds", "ReleaseBesideRenewal"},
-	asLocker: func(l lock.Locker) lock.Locker { return tellsOfLoss{policy{l}} },
+	Rule: "ReleaseIsNoLoss",
+	// Its leases end by a goroutine of its own, which a busy machine has wait.
+	Also: []string{"CauseIsStable", "ReentrantOwnLeases", "CloseEndsHolds", "ReleaseBesideRenewal", "LostBeforeTakeover"},
+	On:   asLocker(func(l *lock.Client) lock.Locker { return tellsOfLoss{policy{l}} }),
 }
 
 // tellsOfLoss ends the lease's context in the same way, whyever the hold has ended.

@@ -9,12 +9,13 @@ import (
 
 var z29 = Lock{
 	ID: "Z29", Title: "release with the caller's cancelled context",
-	Summary: "When the work is cancelled nothing is released, and the key stays taken.",
-	Seen:    "blnkfinance/blnk#354, googleforgames/open-match#1578, authgear/authgear-server#5721, TheThingsNetwork/lorawan-stack#7835.",
-	Instead: "Release on a context of its own: context.WithoutCancel, and a time limit.",
+	Summary: "When the work is cancelled nothing is released.",
+	Seen:    "blnkfinance/blnk#354, googleforgames/open-match#1578, authgear/authgear-server#5721.",
+	Instead: "Release with context.WithoutCancel and a time limit.",
 	File:    "release_with_callers_context.go", Over: Memory,
-	Rule:     "ReleaseDetached",
-	asLocker: func(l lock.Locker) lock.Locker { return callersContext{policy{l}} },
+	Rule: "ReleaseDetached",
+	Also: []string{"EndedContexts"},
+	On:   asLocker(func(l *lock.Client) lock.Locker { return callersContext{policy{l}} }),
 }
 
 // callersContext sends the release with the context that the caller passes.

@@ -9,13 +9,13 @@ import (
 
 var z13 = Lock{
 	ID: "Z13", Title: "renewal that takes the key again",
-	Summary: "A lease that has run out comes back to life, though others may have held the key in between.",
-	Seen:    "leandromoreira/redlock-rb#36; renewals written as SET name id PX ttl.",
-	Instead: "A renewal that finds no record has lost the hold. Whoever wants the key again acquires it.",
+	Summary: "A lease that has run out comes back.",
+	Seen:    "leandromoreira/redlock-rb#36; SET name id PX ttl.",
+	Instead: "No record: the hold is lost.",
 	File:    "renew_recreates.go", Over: Redis,
-	Rule:    "RenewNeverResurrects",
-	Also:    []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal", "RenewKeeps"},
-	onRedis: func(s single) backend.Backend { return renewRecreates{s} },
+	Rule: "RenewNeverResurrects",
+	Also: []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal", "RenewKeeps", "NoLeak"},
+	On:   onRedis(func(s single) backend.Backend { return renewRecreates{s} }),
 }
 
 // renewRecreates renews a record that is its own, and when there is none takes

@@ -8,13 +8,13 @@ import (
 
 var z14 = Lock{
 	ID: "Z14", Title: "renewal with a bare PEXPIRE",
-	Summary: "A holder that has lost the key keeps the next one's record alive, and believes that it still holds.",
-	Seen:    "Home-made watchdogs: a thread that calls EXPIRE on the key every few seconds while the work goes on.",
-	Instead: "Compare the id and extend in one script; when it does not match, the hold is lost.",
+	Summary: "A holder that has lost the key keeps the next one's record alive.",
+	Seen:    "Home-made watchdogs.",
+	Instead: "Compare and extend in one script; else the hold is lost.",
 	File:    "renew_without_owner.go", Over: Redis,
-	Rule:    "RenewNotOthers",
-	Also:    []string{"RenewNeverResurrects", "RenewAfterRelease", "RenewByID", "RefusalLeavesNothing", "ReleaseStopsRenewal", "LostOnRemoval"},
-	onRedis: func(s single) backend.Backend { return renewWithoutOwner{s} },
+	Rule: "RenewNotOthers",
+	Also: []string{"RenewNeverResurrects", "RenewAfterRelease", "RenewByID", "RefusalLeavesNothing", "ReleaseStopsRenewal", "LostOnRemoval"},
+	On:   onRedis(func(s single) backend.Backend { return renewWithoutOwner{s} }),
 }
 
 // renewWithoutOwner extends whatever record there is.

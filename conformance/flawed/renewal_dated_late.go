@@ -10,13 +10,13 @@ import (
 
 var z12 = Lock{
 	ID: "Z12", Title: "a renewal is dated from its answer",
-	Summary: "The holder counts a new TTL from the moment at which it learns of the renewal; the server began earlier.",
-	Seen:    "Libraries that write deadline = now() + ttl behind the call, among them rueidislock and madelson/DistributedLock.",
-	Instead: "Read the clock before the request, and count from there; take something off for clocks that run differently.",
+	Summary: "The holder counts from the answer; the server began earlier.",
+	Seen:    "Deadlines of now() + ttl behind the call, as in rueidislock and madelson/DistributedLock.",
+	Instead: "Count from before the request, less a drift allowance.",
 	File:    "renewal_dated_late.go", Over: Memory,
-	Rule:     "DeadlineFromSend",
-	Also:     takeovers,
-	asLocker: func(l lock.Locker) lock.Locker { return datedLate{policy{l}} },
+	Rule: "DeadlineFromSend",
+	Also: takeovers,
+	On:   asLocker(func(l *lock.Client) lock.Locker { return datedLate{policy{l}} }),
 }
 
 // datedLate dates grants right, and renewals from their answers.

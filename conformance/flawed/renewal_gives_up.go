@@ -9,12 +9,12 @@ import (
 
 var z17 = Lock{
 	ID: "Z17", Title: "renewal that ends with the first error",
-	Summary: "After one error nothing renews the lease any more, and it runs out though the server has long been back.",
+	Summary: "After one error nothing renews the lease, though the server is back.",
 	Seen:    "redisson/redisson#775, #2515 and #5698.",
-	Instead: "Try again until the deadline, soon at first and then less often.",
+	Instead: "Try again until the deadline.",
 	File:    "renewal_gives_up.go", Over: Memory,
-	Rule:     "RenewTransient",
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker { return watchdog{policy{l}, renewUntilError} },
+	Rule: "RenewTransient",
+	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return watchdog{policy{l}, renewUntilError} }),
 }
 
 // renewUntilError leaves its loop with the first error.

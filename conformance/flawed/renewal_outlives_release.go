@@ -9,15 +9,16 @@ import (
 
 var z42 = Lock{
 	ID: "Z42", Title: "renewal that outlives the release",
-	Summary: "The goroutine that renews is not stopped by the release, and asks for a hold that is gone, for ever.",
-	Seen:    "redisson/redisson#1626, #7272; mike-marcacci/node-redlock#296 (a timer that is not cleared).",
-	Instead: "Stop the renewal first, and then release. What renews a lease lives as long as the lease.",
+	Summary: "The renewing goroutine asks for a hold that is gone, for ever.",
+	Seen:    "redisson/redisson#1626, #7272; mike-marcacci/node-redlock#296.",
+	Instead: "Stop the renewal first.",
 	File:    "renewal_outlives_release.go", Over: Memory,
 	Rule: "ReleaseEndsRequests",
-	onPolicy: func(l lock.Locker, _ backend.Backend) lock.Locker {
+	Also: []string{"NothingKept"},
+	On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker {
 		life, shut := context.WithCancel(context.Background())
 		return heartbeats{policy{l}, life, shut}
-	},
+	}),
 }
 
 // heartbeats is a Locker that keeps its holds alive by requests of its own, from the
@@ -40,9 +41,9 @@ type heartbeats struct {
 }
 
 func (l heartbeats) beat(lease lock.Lease) {
-	server, hold, _ := lock.HoldOf(lease)
-	for rest(l.life, hold.TTL/3) { // lease.Context() would end with the lease
-		_, _ = server.Renew(l.life, hold)
+	held, _ := lock.HeldOn[backend.Backend](lease)
+	for rest(l.life, held.Hold.TTL/3) { // lease.Context() would end with the lease
+		_, _ = held.Backend.Renew(l.life, held.Hold)
 	}
 }
 

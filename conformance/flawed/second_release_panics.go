@@ -8,16 +8,17 @@ import (
 
 var z41Panic = Lock{
 	ID: "Z41", Title: "a second release that panics",
-	Summary: "Release closes a channel, and closing it twice takes the program down.",
-	Seen:    "Every lock with close(l.done) in its unlock; the second call is the deferred one, after an explicit one.",
-	Instead: "A second release is an answer, not held, and no accident: sync.Once, or a flag under a mutex.",
+	Summary: "Closing a channel twice takes the program down.",
+	Seen:    "close(l.done) in an unlock that is deferred and also called.",
+	Instead: "A second release answers not held.",
 	File:    "second_release_panics.go", Over: Memory,
 	Rule: "ReleaseTwice",
 	Also: []string{
+		"EndedContexts",
 		"ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "LossEndsUse", "CauseIsStable", "ReentrantCount",
 		"ReentrantOwnLeases", "NoSecretsInErrors", "LeaseConcurrent", "ErrorsAreTyped", "CloseEndsHolds",
 	},
-	asLocker: func(l lock.Locker) lock.Locker { return closesChannel{policy{l}} },
+	On: asLocker(func(l *lock.Client) lock.Locker { return closesChannel{policy{l}} }),
 }
 
 // closesChannel tells the goroutine that renews a lease of its end by closing a

@@ -10,15 +10,15 @@ import (
 var z09 = Lock{
 	ID: "Z09", Title: "SELECT, decide, UPDATE",
 	Summary: "Two clients read that the row is free, and both write their name into it.",
-	Seen:    "Lock tables behind an ORM: find the row, look at it, set owner, save. Any check that is not part of the write.",
-	Instead: "Put the condition into the UPDATE, and count the rows; or SELECT ... FOR UPDATE in one transaction.",
+	Seen:    "Lock tables behind an ORM: find, check, set, save.",
+	Instead: "The condition in the UPDATE, and count the rows; or SELECT ... FOR UPDATE in one transaction.",
 	File:    "select_then_update.go", Over: Memory,
 	Rule: "ConcurrentTries",
 	Also: slices.Concat(takeovers, cleanUps, []string{
 		"Progress", "TryIsImmediate", "WaiterOrderLocal", "FairOrder", "ReleaseFrees", "ReleaseTwice", "ReentrantOverWaiters", "CloseEndsHolds",
 		"WaitOutlastsTTL",
 	}),
-	onTable: func(s session) backend.Backend { return selectThenUpdate{tableLock{s}} },
+	On: onTable(func(s session) backend.Backend { return selectThenUpdate{tableLock{s}} }),
 }
 
 // selectThenUpdate looks at the row, and takes it if it is free.

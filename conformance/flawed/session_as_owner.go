@@ -11,13 +11,13 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "the session is the owner",
-	Summary: "Two handles that share a session both hold the key, and the first release ends both holds.",
-	Seen:    "etcd-io/etcd#11364 (two mutexes of one concurrency.Session), projecteru2/core#698.",
-	Instead: "A fresh id for every acquisition, also within a session.",
+	Summary: "Two handles of a session both hold the key, and the first release ends both.",
+	Seen:    "etcd-io/etcd#11364, projecteru2/core#698.",
+	Instead: "A random id for every acquisition.",
 	File:    "session_as_owner.go", Over: Redis,
-	Rule:    "ExclusiveWithinLocker",
-	Also:    slices.Concat(takeovers, cleanUps, manyInOneClient, []string{"TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing", "BackendErrors", "ReleaseAtExpiry"}),
-	onRedis: func(s single) backend.Backend { return sessionAsOwner{s, backend.NewID()} },
+	Rule: "ExclusiveWithinLocker",
+	Also: slices.Concat(takeovers, cleanUps, manyInOneClient, []string{"TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing", "BackendErrors", "ReleaseAtExpiry"}),
+	On:   onRedis(func(s single) backend.Backend { return sessionAsOwner{s, backend.NewID()} }),
 }
 
 // sessionAsOwner writes the id of its session into the record, and takes a record

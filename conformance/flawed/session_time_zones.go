@@ -9,16 +9,16 @@ import (
 
 var z10 = Lock{
 	ID: "Z10", Title: "a lock table with NOW() and time zones",
-	Summary: "Sessions in different time zones read the same row differently: one takes what is held, another waits an hour for what is free.",
-	Seen:    "lukas-krecan/ShedLock#6 and #132 (time zones and clocks of the clients); DATETIME columns and NOW().",
-	Instead: "One clock without a zone for everybody: UTC_TIMESTAMP(6), or the seconds since 1970, of the server.",
+	Summary: "Sessions read the same row differently: one takes what is held.",
+	Seen:    "lukas-krecan/ShedLock#6 and #132.",
+	Instead: "UTC_TIMESTAMP(6), or seconds since 1970.",
 	File:    "session_time_zones.go", Over: Memory,
 	Rule: "ServerOutlivesD",
 	Also: keepsNobodyOut,
-	onTable: func(s session) backend.Backend {
+	On: onTable(func(s session) backend.Backend {
 		s.zone = time.Duration(s.number%24) * time.Hour
 		return sessionTimeZones{tableLock{s}}
-	},
+	}),
 }
 
 // sessionTimeZones compares and writes times of the zone of its session.

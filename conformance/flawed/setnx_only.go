@@ -11,13 +11,13 @@ import (
 
 var z01 = Lock{
 	ID: "Z01", Title: "SETNX alone",
-	Summary: "The record has no expiry, so a holder that dies keeps the key for ever.",
-	Seen:    "The first half of the page on SETNX in Redis's documentation; bbangert/beaker#163.",
-	Instead: "SET name id NX PX ttl: record and expiry in one command.",
+	Summary: "The record has no expiry: a holder that dies keeps the key for ever.",
+	Seen:    "Redis's documentation of SETNX, first half; bbangert/beaker#163.",
+	Instead: "SET name id NX PX ttl.",
 	File:    "setnx_only.go", Over: Redis,
-	Rule:    "CrashFrees",
-	Also:    append([]string{"CrashBetweenSteps"}, takeovers...),
-	onRedis: func(s single) backend.Backend { return setnxOnly{s} },
+	Rule: "CrashFrees",
+	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
+	On:   onRedis(func(s single) backend.Backend { return setnxOnly{s} }),
 }
 
 // setnxOnly takes the key with SETNX and never gives it an expiry.

@@ -8,14 +8,14 @@ import (
 
 var z02 = Lock{
 	ID: "Z02", Title: "SETNX, then EXPIRE",
-	Summary: "A client that dies, or gives up, between the two commands leaves a record without expiry.",
-	Seen:    "redis/redis-py#554, laravel/horizon#1738, getsentry/sentry#1509, lukas-krecan/ShedLock#65, josiahcarlson/redis-in-action#72.",
-	Instead: "SET name id NX PX ttl, or both commands in one script.",
+	Summary: "A client that dies between the two leaves a record without expiry.",
+	Seen:    "redis/redis-py#554, laravel/horizon#1738, getsentry/sentry#1509, lukas-krecan/ShedLock#65.",
+	Instead: "SET name id NX PX ttl.",
 	File:    "setnx_then_expire.go", Over: Redis,
 	Rule: "CrashBetweenSteps",
 	// Whoever gives up between the commands leaves the record for ever, for any reason.
-	Also:    append([]string{"TTLGrain"}, cleanUps...),
-	onRedis: func(s single) backend.Backend { return setnxThenExpire{s} },
+	Also: append([]string{"TTLGrain"}, cleanUps...),
+	On:   onRedis(func(s single) backend.Backend { return setnxThenExpire{s} }),
 }
 
 // setnxThenExpire takes the key with one command and sets its expiry with the

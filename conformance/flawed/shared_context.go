@@ -10,14 +10,14 @@ import (
 
 var z50 = Lock{
 	ID: "Z50", Title: "requests that go together end together",
-	Summary: "The requests of concurrent callers are sent in one, on the context of the first: when it gives up, all have failed.",
-	Seen:    "Anything that merges calls under the context of whoever came first; golang.org/x/sync/singleflight is the usual way to it.",
-	Instead: "Send what goes together on a context of its own, and let the context of each caller end its own wait only.",
+	Summary: "Callers share one request on the context of the first: when it gives up, all fail.",
+	Seen:    "Merged calls, such as golang.org/x/sync/singleflight.",
+	Instead: "A context of its own for the request.",
 	File:    "shared_context.go", Over: Memory,
-	Rule:     "CancelHarmsNobody",
-	Slow:     true,                                                                                            // the end of one context is that of all requests under way
-	Also:     append([]string{"CancelBeforeSend", "NoSecretsInErrors", "LateGrant", "TTLGrain"}, cleanUps...), // where some callers give up beside others
-	onMemory: func(p primitives) backend.Backend { return &sharedContext{primitives: p} },
+	Rule: "CancelHarmsNobody",
+	Slow: true,                                                                                            // the end of one context is that of all requests under way
+	Also: append([]string{"CancelBeforeSend", "NoSecretsInErrors", "LateGrant", "TTLGrain"}, cleanUps...), // where some callers give up beside others
+	On:   onMemory(func(p primitives) backend.Backend { return &sharedContext{primitives: p} }),
 }
 
 // sharedContext sends the tries of concurrent callers together.

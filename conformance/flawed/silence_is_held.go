@@ -8,14 +8,14 @@ import (
 )
 
 var z51 = Lock{
-	ID: "Z51", Title: "who has no answer is told that somebody else holds the lock",
-	Summary: "The server hangs, and every caller is told that the lock is held: the job is skipped, and nobody looks at the server.",
-	Seen:    "Locks whose wait begins before the server was asked, and that tell every wait that ran out in the same words.",
+	ID: "Z51", Title: "No answer is told as held",
+	Summary: "The server hangs, and every caller is told that the lock is held.",
+	Seen:    "One error for every wait that ran out.",
 	Instead: "Say \"held\" when the server has said so, and \"no answer\" otherwise.",
 	File:    "silence_is_held.go", Over: Memory,
-	Rule:    "SilenceIsNotHeld",
-	Also:    []string{"QueueOrder", "FairOrder"}, // a place is taken when its waiter gets to it
-	onQueue: func(q queued) backend.Backend { return silenceIsHeld{q} },
+	Rule: "SilenceIsNotHeld",
+	Also: []string{"QueueOrder", "FairOrder"}, // a place is taken when its waiter gets to it
+	On:   onQueue(func(q queued) backend.Backend { return silenceIsHeld{q} }),
 }
 
 // silenceIsHeld asks the server for a place when it begins to wait, and calls it a

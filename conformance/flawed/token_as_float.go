@@ -10,14 +10,13 @@ import (
 
 var z27 = Lock{
 	ID: "Z27", Title: "the token is a floating-point number",
-	Summary: "Beyond 2^53 neighbouring numbers are the same to Lua, and two holders get one token.",
-	Seen: "Tokens put together in a script, a time in the upper half and a count in the lower, or taken through tostring, which " +
-		"keeps 14 digits. The only numbers of Redis's Lua are doubles.",
-	Instead: "Count with INCR, whose answer is an integer, and keep what goes through Lua below 2^53.",
+	Summary: "Beyond 2^53 two holders get one token.",
+	Seen:    "Tokens composed in Lua, or taken through tostring, which keeps 14 digits.",
+	Instead: "INCR, and stay below 2^53.",
 	File:    "token_as_float.go", Over: Redis,
-	Rule:    "TokenIncreases",
-	Also:    []string{"TokenFits", "TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder", "TryIdempotent", "TokenStable"},
-	onRedis: func(s single) backend.Backend { return tokenAsFloat{fenced{s}} },
+	Rule: "TokenIncreases",
+	Also: []string{"TokenFits", "TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder", "TryIdempotent", "TokenStable", "TokenSurvivesLastClose"},
+	On:   onRedis(func(s single) backend.Backend { return tokenAsFloat{fenced{s}} }),
 }
 
 // tokenAsFloat makes its tokens of the server's time in seconds, so that the loss of

@@ -10,13 +10,13 @@ import (
 
 var z25 = Lock{
 	ID: "Z25", Title: "the token is fetched with a request of its own",
-	Summary: "Tokens are drawn in one order and grants are made in another, so a later holder can have the smaller token.",
-	Seen:    "Fencing that is added to a lock that is there already: INCR, then SET NX as before.",
+	Summary: "Tokens are drawn in one order and grants made in another.",
+	Seen:    "INCR, then SET NX as before.",
 	Instead: "Raise the counter in the step that grants.",
 	File:    "token_before_grant.go", Over: Redis,
-	Rule:    "TokenInGrantOrder",
-	Also:    []string{"TryIdempotent", "TokenInTakeoverOrder", "TokenSurvivesRelease", "TokenIncreases"},
-	onRedis: func(s single) backend.Backend { return tokenBeforeGrant{fenced{s}} },
+	Rule: "TokenInGrantOrder",
+	Also: []string{"TryIdempotent", "TokenInTakeoverOrder", "TokenSurvivesRelease", "TokenIncreases"},
+	On:   onRedis(func(s single) backend.Backend { return tokenBeforeGrant{fenced{s}} }),
 }
 
 // tokenBeforeGrant draws a token, and then tries to get the key.

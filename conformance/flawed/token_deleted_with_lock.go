@@ -10,13 +10,13 @@ import (
 
 var z24 = Lock{
 	ID: "Z24", Title: "the token counter goes with the lock",
-	Summary: "After a release the tokens begin at 1 again, and a write by an old holder passes the fence.",
-	Seen:    "Counters that are deleted or expire with the record, so that nothing is left in Redis.",
-	Instead: "Keep the counter, or take tokens from something that only grows: a revision, or the server's clock as a floor.",
+	Summary: "After a release the tokens begin at 1 again.",
+	Seen:    "Counters that are deleted or expire with the record.",
+	Instead: "Keep the counter, or use what only grows.",
 	File:    "token_deleted_with_lock.go", Over: Redis,
-	Rule:    "TokenIncreases",
-	Also:    []string{"TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder"},
-	onRedis: func(s single) backend.Backend { return tokenDeleted{fenced{s}} },
+	Rule: "TokenIncreases",
+	Also: []string{"TokenSurvivesRelease", "TokenInGrantOrder", "TokenInTakeoverOrder", "TokenSurvivesIdling", "TokenSurvivesLastClose"},
+	On:   onRedis(func(s single) backend.Backend { return tokenDeleted{fenced{s}} }),
 }
 
 // tokenDeleted tidies up: with the last release the counter is deleted too.

@@ -11,13 +11,13 @@ import (
 
 var z39 = Lock{
 	ID: "Z39", Title: "a TTL cut to whole seconds",
-	Summary: "A TTL of 1.9 seconds is kept for one, and one of half a second is none: the record is gone as soon as it is there.",
-	Seen:    "songzhibin97/gkit#183; integer division of durations for EXPIRE, EX, or a TTL in seconds of any server.",
-	Instead: "Use the finer unit (PX, PEXPIRE), round up, or refuse a TTL that cannot be kept.",
+	Summary: "A TTL of 1.9 seconds is kept for one, half a second for none.",
+	Seen:    "songzhibin97/gkit#183; integer division for EXPIRE or EX.",
+	Instead: "PX, PEXPIRE; round up, or refuse.",
 	File:    "ttl_in_seconds.go", Over: Redis,
-	Rule:    "TTLGrain",
-	Also:    []string{"TTLRange", "EveryTTLLasts"},
-	onRedis: func(s single) backend.Backend { return ttlInSeconds{s} },
+	Rule: "TTLGrain",
+	Also: []string{"TTLRange", "EveryTTLLasts"},
+	On:   onRedis(func(s single) backend.Backend { return ttlInSeconds{s} }),
 }
 
 // ttlInSeconds gives the server whole seconds, and tells its caller of the TTL that

@@ -8,13 +8,13 @@ import (
 
 var z48Unlink = Lock{
 	ID: "Z48", Title: "a lock file that goes with the release",
-	Summary: "Whoever has opened the file before it was deleted locks a file that nobody else sees any more.",
-	Seen:    "cashapp/hermit#423, tox-dev/filelock#577, wolph/portalocker#115, volcano-sh/kthena#1714; shell scripts with flock and rm.",
-	Instead: "Leave the file where it is, or see after locking that the name still leads to it.",
+	Summary: "Whoever opened the file before it was deleted locks a file that nobody else sees.",
+	Seen:    "cashapp/hermit#423, tox-dev/filelock#577, wolph/portalocker#115.",
+	Instead: "Leave the file, or look after locking whether the name still leads to it.",
 	File:    "unlink_on_release.go", Over: Memory,
-	Rule:    "Exclusive",
-	Also:    keepsNobodyOut,
-	onFiles: func(d *directory) backend.Backend { return unlinkOnRelease{fileLock{dir: d}} },
+	Rule: "Exclusive",
+	Also: keepsNobodyOut,
+	On:   onFiles(func(d *directory) backend.Backend { return unlinkOnRelease{fileLock{dir: d}} }),
 }
 
 // unlinkOnRelease tidies up.

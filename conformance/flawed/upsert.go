@@ -9,12 +9,12 @@ import (
 var z08 = Lock{
 	ID: "Z08", Title: "a lock table with an upsert",
 	Summary: "The statement that takes the row does not ask whether somebody has it.",
-	Seen:    "INSERT ... ON DUPLICATE KEY UPDATE owner = ..., and UPDATE ... WHERE name = ? without a word about owner and expiry.",
-	Instead: "UPDATE ... WHERE name = ? AND (owner = ? OR it has expired), and count the rows.",
+	Seen:    "INSERT ... ON DUPLICATE KEY UPDATE owner = ..., or UPDATE ... WHERE name = ? alone.",
+	Instead: "UPDATE ... WHERE name = ? AND (owner = ? OR expired), and count the rows.",
 	File:    "upsert.go", Over: Memory,
-	Rule:    "Exclusive",
-	Also:    keepsNobodyOut,
-	onTable: func(s session) backend.Backend { return upsert{tableLock{s}} },
+	Rule: "Exclusive",
+	Also: keepsNobodyOut,
+	On:   onTable(func(s session) backend.Backend { return upsert{tableLock{s}} }),
 }
 
 // upsert makes the row its own, whether it was there or not.

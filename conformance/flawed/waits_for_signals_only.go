@@ -9,19 +9,19 @@ import (
 
 var z36 = Lock{
 	ID: "Z36", Title: "waiting for signals, and for nothing else",
-	Summary: "A signal that gets lost, or an expiry of which there is none, leaves the waiter asleep before a free key.",
+	Summary: "A lost signal, or an expiry without one, leaves the waiter asleep.",
 	Seen:    "redisson/redisson#491, #4064, #5761 and #6766; apache/curator#1046.",
-	Instead: "Take signals for hints: ask now and then, too, and when the holder's lease can have ended.",
+	Instead: "Ask now and then too, and when the holder's lease can have ended.",
 	File:    "waits_for_signals_only.go", Over: Memory,
 	Rule: "WaiterPolls",
 	Also: []string{"UnavailableIsTold", "ProgressUnderFaults", "LateGrant", "CrashFrees"},
-	onPolicy: func(l lock.Locker, b backend.Backend) lock.Locker {
+	On: onPolicy(func(l *lock.Client, b backend.Backend) lock.Locker {
 		watcher, ok := b.(backend.Watcher)
 		if !ok {
 			return newAsking(l, nowAndThen) // without signals it has to poll
 		}
 		return newAsking(l, signalsOf(watcher))
-	},
+	}),
 }
 
 // signalsOf subscribes before the first request, so that no release can slip in

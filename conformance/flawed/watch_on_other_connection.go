@@ -12,14 +12,13 @@ import (
 
 var z07Watch = Lock{
 	ID: "Z07", Title: "WATCH and EXEC on different connections",
-	Summary: "WATCH guards a connection, the transaction goes out on another, and nothing is guarded.",
-	Seen: "Pooled clients whose commands take any free connection. The documentation of Spring Data Redis warns of it " +
-		"(SessionCallback). In go-redis it is one letter: rdb for tx.",
-	Instead: "A script; or WATCH, MULTI and EXEC on one connection.",
+	Summary: "WATCH guards one connection, the transaction goes out on another.",
+	Seen:    "Pooled clients; in go-redis it is one letter: rdb for tx.",
+	Instead: "A script; or all on one connection.",
 	File:    "watch_on_other_connection.go", Over: Redis,
-	Rule:    "ReleaseAtExpiry",
-	Also:    slices.Concat(takeovers, cleanUps),
-	onRedis: func(s single) backend.Backend { return watchElsewhere{s} },
+	Rule: "ReleaseAtExpiry",
+	Also: slices.Concat(takeovers, cleanUps),
+	On:   onRedis(func(s single) backend.Backend { return watchElsewhere{s} }),
 }
 
 // watchElsewhere releases with a transaction that should fail when the record

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -17,6 +18,8 @@ const (
 	varies     = "varies"
 	notClaimed = "not claimed"
 	skipped    = "-"
+	undecided  = "undecided"
+	unlisted   = "not listed"
 )
 
 // tried reports whether a word tells what came of a rule that was tried.
@@ -41,26 +44,50 @@ func newOutcome() *outcome {
 	return &outcome{map[string]string{}, map[string]int{}, map[string]string{}, map[string]int{}, map[string]string{}}
 }
 
+// word is what became of the rule in all rounds.
+func (o *outcome) word(rule string) string { return cmp.Or(o.words[rule], undecided) }
+
+// contradicts reports whether every round that decided about the rule says otherwise than
+// the page, which does not list rules that were tried on no peer.
+func (o *outcome) contradicts(rule, page string) bool {
+	now := o.word(rule)
+	switch {
+	case now == page, now == varies, now == undecided:
+		return false
+	case page == undecided, page == varies:
+		return !tried(now)
+	case page == unlisted:
+		return tried(now)
+	}
+	return true
+}
+
 func (o *outcome) add(p Peer, r conformance.Result) {
 	word := skipped
-	_, rule := p.NotClaimed[r.Rule]
-	_, subject := p.NotClaimed[r.Subject]
-	switch {
-	case r.Verdict == conformance.Skipped:
-	case rule, subject, r.Verdict == conformance.NotClaimed, r.Verdict == conformance.Unclaimed:
+	switch r.Verdict {
+	case conformance.Inconclusive:
+		return // the machine was too slow, which says nothing of the library
+	case conformance.NotClaimed, conformance.Unclaimed:
 		word = notClaimed
-		if rule && r.Verdict == conformance.Fail {
-			o.without[r.Rule] = r.Evidence
+	case conformance.Deviation:
+		word = notClaimed
+		_, seen, broken := strings.Cut(r.Evidence, "\nseen when it was tried: ")
+		if _, itself := p.Deviations[r.Rule]; itself && broken {
+			o.without[r.Rule] = seen
 		}
-	case r.Verdict == conformance.Pass:
+	case conformance.Pass:
 		word = keeps
-	case r.Verdict == conformance.Fail:
+	case conformance.Fail:
 		word = breaks
 		o.evidence[r.Rule] = r.Evidence
 		o.broken[r.Rule]++
 	}
 	o.tried[r.Rule]++
-	if before, ok := o.words[r.Rule]; ok && before != word {
+	switch before := o.word(r.Rule); {
+	case before == undecided, before == skipped, before == word:
+	case word == skipped:
+		word = before
+	default:
 		word = varies
 	}
 	o.words[r.Rule] = word
@@ -72,25 +99,24 @@ func pageOf(found map[string]*outcome, rounds int) string {
 	b.WriteString(`<!-- Generated: cd conformance/peers && go test -run TestPage -update -rounds 5 -timeout 30m -->
 # Peers
 
-The conformance suite, run on locks that were not written here, through [adapters](../conformance/peers) of some fifty lines.
-It is neither a ranking nor a verdict: each has aims of its own, and each is a good lock on a calm day.
+The [suite](conformance.md), run on locks of others through short [adapters](../conformance/peers), with settings from
+the library's own README or examples, but for the TTL. It is no ranking: each has aims of its own, and is a good lock
+on a calm day.
 
-| In the tables | |
+| In the table | |
 |---|---|
 | keeps | no violation was seen in any round |
-| breaks | a violation was seen in every round; [below](#what-was-seen) is what it was, and what the library promises |
-| varies | a violation was seen in some of the rounds, since it depends on the timing |
-| not claimed | the library promises it nowhere, so it is not counted; the reasons stand below the libraries |
-| - | the suite has nothing to try it with, such as a lease that is not renewed where the library always renews |
+| breaks | a violation was seen in every round |
+| varies | a violation was seen in some of the rounds |
+| not claimed | the library does not promise it |
+| - | the suite has nothing to try it with, such as a lease that is not renewed |
+| undecided | the machine was too slow for a verdict in every round |
 
-A rule that only the adapter could break is no break here. Rules in no table were not tried. They are about what none
-of these locks has (re-entry, a deadline, details of the holder), or take several processes, a backend of this module,
-guarded writes, or a whole history of calls.
+Rules that are missing take what none of these locks has (such as re-entry), or a backend of this module.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
-	b.WriteString(` CI runs it again, and fails when several rounds all
-contradict the page.
+	b.WriteString(` CI fails when several rounds all contradict this page.
 
 | Library | Version | Server | What the adapter does |
 |---|---|---|---|
@@ -100,31 +126,43 @@ contradict the page.
 	}
 	b.WriteString("\nNot claimed, and so not counted:\n\n")
 	for _, p := range All() {
-		for _, rule := range slices.Sorted(maps.Keys(p.NotClaimed)) {
-			fmt.Fprintf(&b, "- %s: %s: %s\n", short(p), rule, p.NotClaimed[rule])
+		var reasons []string
+		rules := map[string][]string{}
+		for _, rule := range slices.Sorted(maps.Keys(p.Deviations)) {
+			why := p.Deviations[rule]
+			if rules[why] == nil {
+				reasons = append(reasons, why)
+			}
+			rules[why] = append(rules[why], rule)
+		}
+		for _, why := range reasons {
+			fmt.Fprintf(&b, "- %s: %s: %s\n", short(p), strings.Join(rules[why], ", "), why)
 		}
 	}
-	subject := ""
+	b.WriteString("\n## The rules\n\n| Rules |")
+	for _, p := range All() {
+		fmt.Fprintf(&b, " %s |", short(p))
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(All())) + "\n")
+	var rows []string
+	alike := map[string][]string{}
 	for _, r := range conformance.Rules() {
-		if !slices.ContainsFunc(All(), func(p Peer) bool { return tried(found[p.Name].words[r.Name]) }) {
+		if !slices.ContainsFunc(All(), func(p Peer) bool { w := found[p.Name].word(r.Name); return tried(w) || w == undecided }) {
 			continue
 		}
-		if r.Subject != subject {
-			subject = r.Subject
-			fmt.Fprintf(&b, "\n## %s\n\n| Rule |", strings.ToUpper(subject[:1])+subject[1:])
-			for _, p := range All() {
-				fmt.Fprintf(&b, " %s |", short(p))
-			}
-			b.WriteString("\n|---|" + strings.Repeat("---|", len(All())) + "\n")
-		}
-		fmt.Fprintf(&b, "| %s |", r.Name)
+		row := ""
 		for _, p := range All() {
-			fmt.Fprintf(&b, " %s |", found[p.Name].words[r.Name])
+			row += " | " + found[p.Name].word(r.Name)
 		}
-		b.WriteString("\n")
+		if alike[row] == nil {
+			rows = append(rows, row)
+		}
+		alike[row] = append(alike[row], r.Name)
 	}
-	b.WriteString(evidenceHeading + "\nEach [rule](conformance.md#the-rules) that was broken: what it was, what the library promises, and the first line of the\n" +
-		"evidence. Then, of rules that a library does not promise, what the suite saw when it tried them all the same.\n")
+	for _, row := range rows {
+		fmt.Fprintf(&b, "| %s%s |\n", strings.Join(alike[row], ", "), row)
+	}
+	b.WriteString(evidenceHeading + "\nThe broken [rules](conformance.md#the-rules), with what the library promises and the first line of the evidence.\n")
 	for _, p := range All() {
 		b.WriteString(evidenceOf(p, found[p.Name], rounds))
 	}
@@ -137,26 +175,55 @@ func evidenceOf(p Peer, o *outcome, rounds int) string {
 	if len(o.evidence) == 0 {
 		b.WriteString("Nothing that it promises was broken.\n")
 	}
-	for _, r := range conformance.Rules() {
-		text, ok := o.evidence[r.Name]
-		if !ok {
+	how := func(rule string) string {
+		if o.words[rule] == varies {
+			return fmt.Sprintf("**%s** (%s, %d of %d rounds)", rule, varies, o.broken[rule], rounds)
+		}
+		return fmt.Sprintf("**%s** (%s)", rule, o.words[rule])
+	}
+	for _, g := range together(o.evidence, func(rule string) string { return p.Breaks[rule] }) {
+		if len(g.rules) == 1 {
+			fmt.Fprintf(&b, "- %s: %s. Seen: %s\n", how(g.rules[0]), g.text, firstOf(o.evidence[g.rules[0]]))
 			continue
 		}
-		how := o.words[r.Name]
-		if how == varies {
-			how += fmt.Sprintf(", %d of %d rounds", o.broken[r.Name], rounds)
+		fmt.Fprintf(&b, "- %s. Seen:\n", g.text)
+		for _, rule := range g.rules {
+			fmt.Fprintf(&b, "  - %s: %s\n", how(rule), firstOf(o.evidence[rule]))
 		}
-		fmt.Fprintf(&b, "- **%s** (%s): %s. Seen: %s\n", r.Name, how, p.Breaks[r.Name], firstOf(text))
 	}
 	if len(o.without) > 0 {
 		b.WriteString("\nNot promised:\n\n")
 	}
-	for _, r := range conformance.Rules() {
-		if text, ok := o.without[r.Name]; ok {
-			fmt.Fprintf(&b, "- %s: %s\n", r.Name, firstOf(text))
-		}
+	seen := func(rule string) string {
+		text, _, _ := strings.Cut(firstOf(o.without[rule]), "; expected ")
+		return text
+	}
+	for _, g := range together(o.without, seen) {
+		fmt.Fprintf(&b, "- %s: %s\n", strings.Join(g.rules, ", "), g.text)
 	}
 	return b.String()
+}
+
+// group is rules of which the page says the same.
+type group struct {
+	text  string
+	rules []string
+}
+
+// together groups the rules of which there is evidence by what the page says of them.
+func together(evidence map[string]string, says func(rule string) string) (groups []group) {
+	for _, r := range conformance.Rules() {
+		if _, ok := evidence[r.Name]; !ok {
+			continue
+		}
+		at := slices.IndexFunc(groups, func(g group) bool { return g.text == says(r.Name) })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, group{text: says(r.Name)})
+		}
+		groups[at].rules = append(groups[at].rules, r.Name)
+	}
+	return groups
 }
 
 var (
@@ -164,9 +231,12 @@ var (
 	runs     = regexp.MustCompile(`conformance/[0-9a-f]{8}/`)
 )
 
-// firstOf is the first line of the evidence, without what is of one run only.
+// firstOf is the first line of the evidence, without what is of one run only, and without
+// a list of calls that hang.
 func firstOf(evidence string) string {
 	first, _, _ := strings.Cut(evidence, "\n")
+	first, _, _ = strings.Cut(first, " (The lease that stood in the way")
+	first, _, _ = strings.Cut(first, ". Calls that had not returned: client ")
 	first = runs.ReplaceAllString(instants.ReplaceAllString(first, ""), "")
 	return strings.ReplaceAll(first, "<", "&lt;")
 }
@@ -182,16 +252,17 @@ func wordsOf(text string) map[string][]string {
 		if !strings.HasPrefix(line, "| ") || len(cells) != len(All())+1 {
 			continue
 		}
-		name := strings.TrimSpace(cells[0])
 		var words []string
 		for _, c := range cells[1:] {
 			switch c = strings.TrimSpace(c); c {
-			case keeps, breaks, varies, notClaimed, skipped:
+			case keeps, breaks, varies, notClaimed, skipped, undecided:
 				words = append(words, c)
 			}
 		}
 		if len(words) == len(All()) {
-			out[name] = words
+			for rule := range strings.SplitSeq(strings.TrimSpace(cells[0]), ", ") {
+				out[rule] = words
+			}
 		}
 	}
 	return out

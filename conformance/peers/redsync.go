@@ -10,50 +10,30 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 )
 
-var redsyncMutex = Peer{
-	Name: "github.com/go-redsync/redsync/v4", Version: "v4.18.1", Server: "redis", Record: "%s", TTL: time.Second,
-	Adapter: "a Mutex with one pool for each acquisition; Acquire is LockContext with tries without end; Renew is ExtendContext",
-	NotClaimed: map[string]string{
-		"RenewKeeps": "locks are extended by their caller", "HoldOutlivesAcquireCtx": "locks are extended by their caller",
-		"WaitOutlastsTTL": "locks are extended by their caller", "TTLGrain": "a TTL is cut to milliseconds", "close": "there is nothing to close",
-		"ReleaseDetached": "UnlockContext sends its request with the context that it is given",
-	},
-	Guarantees: backend.Guarantees{
-		Name: "redsync", Reach: backend.ReachNetwork, Expiry: backend.ClockMajority, TTLGrain: time.Millisecond,
-		Token: backend.TokenNone, Waiting: backend.WaitPoll, ManualRenewal: true, WithoutRenewal: true, Deadline: true,
-	},
-	open: func(_ context.Context, addr string, ttl time.Duration) (lock.Locker, error) {
-		rdb := redis.NewClient(&redis.Options{Addr: addr})
-		rs := redsync.New(redsyncredis.NewPool(rdb))
-		acquire := func(lockIt func(m *redsync.Mutex, ctx context.Context) error) func(context.Context, string, time.Duration) (*lease, error) {
-			return func(ctx context.Context, key string, ttl time.Duration) (*lease, error) {
-				m := rs.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(1<<30), redsync.WithRetryDelay(20*time.Millisecond))
-				if err := lockIt(m, ctx); err != nil {
-					return nil, redsyncError(err, lock.ErrHeld)
-				}
-				ended := func(f func(context.Context) (bool, error)) func(context.Context) error {
-					return func(ctx context.Context) error {
-						ok, err := f(ctx)
-						if err == nil && !ok {
-							return lock.ErrNotHeld
-						}
-						return redsyncError(err, lock.ErrNotHeld)
-					}
-				}
-				return &lease{deadline: m.Until, renew: ended(m.ExtendContext), release: ended(m.UnlockContext)}, nil
+func openRedsync(_ context.Context, addr string, ttl time.Duration) (lock.Locker, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	rs := redsync.New(redsyncredis.NewPool(rdb))
+	taken := func(err error) bool {
+		return errors.As(err, new(*redsync.ErrTaken)) || errors.As(err, new(*redsync.ErrNodeTaken)) || errors.Is(err, redsync.ErrFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired)
+	}
+	acquire := func(lockIt func(*redsync.Mutex, context.Context) error, again bool) conformance.AcquireFunc {
+		return func(ctx context.Context, key string, ttl time.Duration) (conformance.Handle, error) {
+			m := rs.NewMutex(key, redsync.WithExpiry(ttl))
+			err := lockIt(m, ctx)
+			for again && taken(err) && ctx.Err() == nil { // it gives up after 32 tries
+				err = lockIt(m, ctx)
 			}
+			return conformance.Handle{Deadline: m.Until, Renew: errorOf(m.ExtendContext), Release: errorOf(m.UnlockContext)}, err
 		}
-		return &adapter{ttl: ttl, try: acquire((*redsync.Mutex).TryLockContext), wait: acquire((*redsync.Mutex).LockContext), shutdown: rdb.Close}, nil
-	},
+	}
+	return conformance.Adapter{
+		TTL: ttl, Try: acquire((*redsync.Mutex).TryLockContext, false), Lock: acquire((*redsync.Mutex).LockContext, true), Close: rdb.Close, Taken: taken,
+	}.Locker()
 }
 
-func redsyncError(err, taken error) error {
-	all, one := (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
-	if errors.As(err, &all) || errors.As(err, &one) {
-		return errors.Join(taken, err)
-	}
-	return as(as(err, redsync.ErrFailed, taken), redsync.ErrLockAlreadyExpired, taken)
+func errorOf(f func(context.Context) (bool, error)) func(context.Context) error {
+	return func(ctx context.Context) error { _, err := f(ctx); return err }
 }

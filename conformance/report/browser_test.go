@@ -59,9 +59,9 @@ func TestBrowserShowsTheReport(t *testing.T) {
 		verdict string
 		broken  int
 	}{
-		"passing":    {passing, `<p class="verdict">Every claim that could be tried was kept. Not tried: GuardedWriteWhileHeld.</p>`, 0},
-		"failing":    {sample(), `<p class="verdict bad">1 rule was broken.</p>`, 1},
-		"incomplete": {incomplete, `<p class="verdict bad">Incomplete: the server stopped answering. Before that: 1 rule was broken.</p>`, 1},
+		"passing":    {passing, `<p class="verdict">The claim GuardedWrite was not tried (needs Config.Guarded). Every other claim was kept. Not tried: GuardedWriteWhileHeld.</p>`, 0},
+		"failing":    {sample(), `<p class="verdict bad">1 rule was broken: ReleaseOwnOnly.</p>`, 1},
+		"incomplete": {incomplete, `<p class="verdict bad">Incomplete: the server stopped answering. Before that: 1 rule was broken: ReleaseOwnOnly.</p>`, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

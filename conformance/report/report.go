@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 )
 
@@ -22,70 +21,7 @@ var page = template.Must(template.New("page").Parse(pageText))
 
 // order is that in which a reader wants to see the verdicts: what went wrong first.
 var order = []conformance.Verdict{
-	conformance.Fail, conformance.Inconclusive, conformance.Pass, conformance.Unclaimed, conformance.NotClaimed, conformance.Skipped,
-}
-
-// Verdict is the outcome in one sentence, and which rules were not tried although they
-// apply, if there are any.
-func Verdict(r conformance.Report) string {
-	c := r.Counts()
-	switch {
-	case r.Incomplete != "" && c.Fail > 0:
-		return fmt.Sprintf("Incomplete: %s. Before that: %s", r.Incomplete, broken(c.Fail))
-	case r.Incomplete != "":
-		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
-	case c.Fail > 0 && c.Inconclusive > 0:
-		return fmt.Sprintf("%s Inconclusive, on a slow machine or server: %s.", broken(c.Fail), strings.Join(with(r, conformance.Inconclusive), ", "))
-	case c.Fail > 0:
-		return broken(c.Fail)
-	case c.Inconclusive > 0:
-		return fmt.Sprintf("No rule was broken, but this machine or the server was too slow for a verdict on: %s. Try again when it is calmer, or with a longer TTL.",
-			strings.Join(with(r, conformance.Inconclusive), ", "))
-	case c.Pass == 0:
-		return "Nothing was proved: no rule could be tried."
-	}
-	const kept = "Every claim that could be tried was kept."
-	if names := Untried(r); len(names) > 0 {
-		return kept + " Not tried: " + strings.Join(names, ", ") + "."
-	}
-	return kept
-}
-
-// inapplicable begins the reasons of rules that say nothing about the lock at all.
-var inapplicable = []string{
-	"does not apply", "the backend does not implement ", "the lock reaches one process only", "the guarantees exclude nothing ",
-	"needs two TTLs, and only ", "needs several TTLs, and only ",
-}
-
-// Untried names the rules that apply to the lock and were not tried. What they demand was
-// not proved.
-func Untried(r conformance.Report) []string {
-	var names []string
-	for _, x := range r.Results {
-		applies := !slices.ContainsFunc(inapplicable, func(reason string) bool { return strings.HasPrefix(x.Evidence, reason) })
-		if x.Verdict == conformance.Skipped && applies {
-			names = append(names, x.Rule)
-		}
-	}
-	return names
-}
-
-// with names the rules with the verdict.
-func with(r conformance.Report, v conformance.Verdict) []string {
-	var names []string
-	for _, x := range r.Results {
-		if x.Verdict == v {
-			names = append(names, x.Rule)
-		}
-	}
-	return names
-}
-
-func broken(n int) string {
-	if n == 1 {
-		return "1 rule was broken."
-	}
-	return fmt.Sprintf("%d rules were broken.", n)
+	conformance.Fail, conformance.Inconclusive, conformance.Deviation, conformance.Pass, conformance.Unclaimed, conformance.NotClaimed, conformance.Skipped,
 }
 
 // HTML writes the page. It is complete in itself, and loads nothing.
@@ -95,7 +31,7 @@ func HTML(w io.Writer, r conformance.Report) error { return page.Execute(w, data
 func Markdown(w io.Writer, r conformance.Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Conformance of %s\n\n**%s** %s. TTL %s, %.0f s, seed %d, %s.\n",
-		cell(r.Name), cell(Verdict(r)), r.Counts(), r.TTL, r.Seconds, r.Seed, r.Started.UTC().Format(time.RFC3339))
+		cell(r.Name), cell(r.Verdict()), r.Counts(), r.TTL, r.Seconds, r.Seed, r.Started.UTC().Format(time.RFC3339))
 	for _, x := range r.Results {
 		if x.Verdict == conformance.Fail {
 			fmt.Fprintf(&b, "\n## Broken: %s\n\n%s\n\n```text\n%s\n```\n", x.Rule, x.Statement, strings.ReplaceAll(x.Evidence, "```", "'''"))
@@ -186,10 +122,14 @@ func (r result) Time() string {
 }
 
 // factsOf are what a reader compares locks by.
-func factsOf(g backend.Guarantees) []fact {
+func factsOf(r conformance.Report) []fact {
+	g, reach := r.Guarantees, string(r.Guarantees.Reach)
+	if slices.ContainsFunc(r.UntriedClaims(), func(c conformance.UntriedClaim) bool { return c.Claim == conformance.ClaimReach }) {
+		reach += " (claimed, not tried)"
+	}
 	var out []fact
 	for _, f := range []fact{
-		{"Excludes within", string(g.Reach)}, {"Expiry is on the clock of", string(g.Expiry)}, {"Fencing token", string(g.Token)},
+		{"Excludes within", reach}, {"Expiry is on the clock of", string(g.Expiry)}, {"Fencing token", string(g.Token)},
 		{"Waiting", string(g.Waiting)},
 	} {
 		if f.Value != "" {
@@ -202,7 +142,7 @@ func factsOf(g backend.Guarantees) []fact {
 // classes are the verdicts as names of styles.
 var classes = map[conformance.Verdict]string{
 	conformance.Pass: "pass", conformance.Fail: "fail", conformance.NotClaimed: "not",
-	conformance.Unclaimed: "more", conformance.Inconclusive: "open", conformance.Skipped: "skip",
+	conformance.Unclaimed: "more", conformance.Inconclusive: "open", conformance.Skipped: "skip", conformance.Deviation: "off",
 }
 
 // Class is the verdict as the name of a style.
@@ -210,9 +150,9 @@ func (t tile) Class() string { return classes[t.Verdict] }
 
 func dataOf(r conformance.Report) data {
 	d := data{
-		Name: r.Name, Verdict: Verdict(r), OK: r.OK(), Seconds: int(r.Seconds + 0.5), TTL: r.TTL.String(),
+		Name: r.Name, Verdict: r.Verdict(), OK: r.OK(), Seconds: int(r.Seconds + 0.5), TTL: r.TTL.String(),
 		Started: r.Started.UTC().Format("2 Jan 2006, 15:04 MST"), Seed: fmt.Sprint(r.Seed),
-		Assumptions: r.Guarantees.Assumptions, Facts: factsOf(r.Guarantees),
+		Assumptions: r.Guarantees.Assumptions, Facts: factsOf(r),
 	}
 	n := map[conformance.Verdict]int{}
 	for _, x := range r.Results {

@@ -13,35 +13,21 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
 	etcdlock "github.com/mortiselock/lock/etcd"
 )
 
 // Lock is one lock of the collection.
-type Lock struct {
-	// ID is the name of the mistake, such as "Z33".
-	ID string
-	// Title says in a few words what the lock does.
-	Title string
-	// Summary says in one sentence what goes wrong.
-	Summary string
-	// Seen says where locks like it were found, or where they are described.
-	Seen string
-	// Instead says what to do in its place.
-	Instead string
-	// File is the source file of the mistake, in this package's directory.
-	File string
-	// Rule is the rule of the suite that must catch it.
-	Rule string
-
-	change func(healthy) backend.Backend
-}
+type Lock = flaw.Lock
 
 // All lists the broken locks.
 func All() []Lock { return []Lock{z33, z35, z47} }
 
 // Healthy is what the broken locks are made of. The suite must pass on it, or else
 // a failure on a broken one would prove nothing.
-var Healthy = Lock{ID: "healthy", Title: "etcd, unchanged", change: func(h healthy) backend.Backend { return h }}
+func Healthy() []Lock {
+	return []Lock{{ID: "healthy", Title: "etcd, unchanged", On: onEtcd(func(h healthy) backend.Backend { return h })}}
+}
 
 // healthy is a backend that the locks of this package embed.
 type healthy interface {
@@ -55,28 +41,31 @@ type healthy interface {
 // prefix begins the etcd keys of every lock of this package.
 const prefix = "flawed/"
 
-// Config is the lock as the suite sees it. Its clients share the one given, which
-// stays open.
-func (l Lock) Config(client *clientv3.Client) conformance.Config {
+// onEtcd makes a client of the lock out of a healthy one. The server is a
+// [*clientv3.Client], which all clients of the lock share.
+type onEtcd func(healthy) backend.Backend
+
+// Make implements flaw.Maker.
+func (on onEtcd) Make(_ context.Context, l Lock, server any) (conformance.Config, error) {
+	client := server.(*clientv3.Client)
 	return conformance.Config{
-		Name: l.ID + " " + l.Title,
-		TTL:  2 * time.Second,
+		TTL: 2 * time.Second,
 		OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 			b, err := etcdlock.NewBackend(ctx, client, &etcdlock.Options{Prefix: prefix + l.ID})
 			if err != nil {
 				return nil, err
 			}
-			return l.change(b.(healthy)), nil
+			return on(b.(healthy)), nil
 		},
 		EndSession: func(ctx context.Context, key string) error {
-			return EndSession(ctx, client, prefix+l.ID+"/", key)
+			return endSession(ctx, client, prefix+l.ID+"/", key)
 		},
-	}
+	}, nil
 }
 
-// EndSession revokes the etcd lease of the last place in the queue of a key, whose
+// endSession revokes the etcd lease of the last place in the queue of a key, whose
 // letters need no escape but the slash. It is the hook of conformance.Config.
-func EndSession(ctx context.Context, client *clientv3.Client, prefix, key string) error {
+func endSession(ctx context.Context, client *clientv3.Client, prefix, key string) error {
 	dir := prefix + "keys/" + escape(key) + "/"
 	resp, err := client.Get(ctx, dir, append(clientv3.WithLastCreate(), clientv3.WithKeysOnly())...)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 
 var z33 = Lock{
 	ID: "Z33", Title: "loss only from events of the session",
-	Summary: "The holder believes in its hold until the client library says that the session has ended. The server ends it earlier, and another client holds the key meanwhile.",
-	Seen:    "wrappers of concurrency.Session.Done and of ZooKeeper's session events; docker/libkv pull request 156; with a lease of 2 s and a frozen server, Done came after 3.7 s",
-	Instead: "Count a deadline of your own from the instant before the last confirmed renewal was sent.",
+	Summary: "The server ends the session before the client library says so, and another client holds the key.",
+	Seen:    "concurrency.Session.Done; docker/libkv#156. With a lease of 2 s, Done came after 3.7 s.",
+	Instead: "Count a deadline from before the last confirmed renewal was sent.",
 	File:    "session_events.go",
 	Rule:    "LostBeforeTakeover",
-	change:  func(h healthy) backend.Backend { return sessionEvents{h} },
+	On:      onEtcd(func(h healthy) backend.Backend { return sessionEvents{h} }),
 }
 
 // sessionEvents ends a hold when the client library says so.

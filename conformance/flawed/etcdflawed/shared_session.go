@@ -9,14 +9,14 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "two handles in one session both hold",
-	Summary: "An acquisition's key is named by the client's session. A second acquisition of the same client finds the key of the first, and takes it for its own.",
-	Seen:    "two concurrency.Mutex of one concurrency.Session both hold (etcd-io/etcd pull request 11364)",
-	Instead: "Give each acquisition a key of its own.",
+	Summary: "A second acquisition finds the first one's key, and takes it for its own.",
+	Seen:    "Two concurrency.Mutex of one Session (etcd-io/etcd#11364).",
+	Instead: "A key for each acquisition.",
 	File:    "shared_session.go",
 	Rule:    "ReentrantExplicit",
-	change: func(h healthy) backend.Backend {
+	On: onEtcd(func(h healthy) backend.Backend {
 		return &sharedSession{healthy: h, holds: map[string]taken{}, names: map[backend.ID]backend.ID{}}
-	},
+	}),
 }
 
 // sharedSession knows the holds of its client by the key alone.

@@ -11,12 +11,12 @@ import (
 
 var z47 = Lock{
 	ID: "Z47", Title: "a waiter is granted without a look at its own lease",
-	Summary: "The wait ends when the place before is gone. The waiter takes the key for its own, although its own place went with its lease. The next in the queue holds it too.",
-	Seen:    "etcd 3.4.3 (Jepsen, January 2020; etcd-io/etcd issue 11456)",
-	Instead: "Read your own place again, with its lease, in the step that grants.",
+	Summary: "A waiter whose own place went with its lease takes the key, and the next in the queue holds it too.",
+	Seen:    "etcd 3.4.3 (Jepsen, 2020; etcd-io/etcd#11456).",
+	Instead: "Read one's own place again, with its lease, in the step that grants.",
 	File:    "waiter_unchecked.go",
 	Rule:    "WaiterSessionCheck",
-	change:  func(h healthy) backend.Backend { return waiterUnchecked{h} },
+	On:      onEtcd(func(h healthy) backend.Backend { return waiterUnchecked{h} }),
 }
 
 // waiterUnchecked waits for the place before, and never for its own.

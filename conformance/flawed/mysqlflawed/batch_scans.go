@@ -12,12 +12,12 @@ import (
 
 var batchScans = Lock{
 	ID: "batch", Title: "one UPDATE ... WHERE lock_key IN (...) renews all holds",
-	Summary: "From a few keys on, the server reads the whole table. It waits at the first row that somebody has locked, and keeps the rows that it has passed. One guarded write anywhere costs others all of their leases.",
-	Seen:    "an earlier version of this library: EXPLAIN shows it from 5 of 10 keys on, on MariaDB and on MySQL.",
-	Instead: "Lock the rows with SELECT ... FORCE INDEX (PRIMARY) ... FOR UPDATE SKIP LOCKED, and update only what that has locked.",
+	Summary: "The server may read the whole table, waits at any locked row and keeps those it has passed: one guarded write costs others their leases.",
+	Seen:    "EXPLAIN shows it from 5 of 10 keys on.",
+	Instead: "SELECT ... FORCE INDEX (PRIMARY) ... FOR UPDATE SKIP LOCKED, and update only those.",
 	File:    "batch_scans.go",
 	Rule:    "BatchRenewBesideGuardedWrite",
-	make:    func(t table) backend.Backend { return batching{table: t, values: new(sync.Map)} },
+	On:      onTable(func(t table) backend.Backend { return batching{table: t, values: new(sync.Map)} }),
 }
 
 // scans is what the server chooses by itself for a table of the usual size; for a small
@@ -77,7 +77,8 @@ func (t batching) guarded() *conformance.GuardedWrite {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		_, hold, _ := lock.HoldOf(lease)
+		held, _ := lock.HeldOn[backend.Backend](lease)
+		hold := held.Hold
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+t.name+" WHERE lock_key=? AND owner=? AND expires>"+now+" FOR UPDATE", hold.Key, hold.ID.Hex()).Scan(&n); err != nil {
 			return err

@@ -9,12 +9,12 @@ import (
 
 var clientClock = Lock{
 	ID: "Z10", Title: "expiry by the client's clock",
-	Summary: "A client whose clock is ahead takes keys that are held, and one whose clock is behind leaves keys that nobody can take.",
-	Seen:    "lukas-krecan/ShedLock#6 and #132 tell of it.",
-	Instead: "UTC_TIMESTAMP(6) in the statement: one clock for all.",
+	Summary: "A client whose clock is ahead takes held keys; one behind leaves keys that nobody can take.",
+	Seen:    "lukas-krecan/ShedLock#6 and #132.",
+	Instead: "UTC_TIMESTAMP(6) in the statement.",
 	File:    "client_clock.go",
 	Rule:    "ServerOutlivesD",
-	make:    func(t table) backend.Backend { return byClientClock{t} },
+	On:      onTable(func(t table) backend.Backend { return byClientClock{t} }),
 }
 
 // byClientClock compares with the time of the machine that asks. The clock of each

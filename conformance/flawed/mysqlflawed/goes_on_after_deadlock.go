@@ -11,12 +11,12 @@ import (
 
 var goesOnAfterDeadlock = Lock{
 	ID: "Z44", Title: "after 1213 the hold is believed to exist",
-	Summary: "Two clients lock a row that does not exist. The server ends one of them with a deadlock, and that one goes on as if only its INSERT had failed.",
-	Seen:    "mysqljs/mysql#2575 and lukas-krecan/ShedLock#147 show the deadlock; what is made of it is often a log line.",
-	Instead: "1213 has rolled back the whole transaction: nothing of it exists. And create the row in a statement of its own.",
+	Summary: "Two clients lock a missing row, and the victim of the deadlock goes on.",
+	Seen:    "mysqljs/mysql#2575, lukas-krecan/ShedLock#147.",
+	Instead: "1213 has rolled back the transaction. Create the row in a statement of its own.",
 	File:    "goes_on_after_deadlock.go",
 	Rule:    "ConcurrentTries",
-	make:    func(t table) backend.Backend { return oblivious{t} },
+	On:      onTable(func(t table) backend.Backend { return oblivious{t} }),
 }
 
 // oblivious looks for the row with FOR UPDATE and inserts it when there is none.

@@ -14,7 +14,7 @@ import (
 var healthy = Lock{
 	ID: "healthy", Title: "one conditional UPDATE for each step, by the server's clock",
 	File: "healthy.go",
-	make: func(t table) backend.Backend { return t },
+	On:   onTable(func(t table) backend.Backend { return t }),
 }
 
 // table is a correct lock table without tokens and without explicit owners, and the

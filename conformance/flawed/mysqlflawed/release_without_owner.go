@@ -8,12 +8,12 @@ import (
 
 var releasesWithoutOwner = Lock{
 	ID: "Z08", Title: "release by key, without the owner",
-	Summary: "A holder whose lease has run out frees the row of the next holder.",
-	Seen:    "Lock tables whose release is DELETE FROM locks WHERE name = ?.",
-	Instead: "The id of the acquisition in the WHERE of every statement.",
+	Summary: "A late holder frees the row of the next one.",
+	Seen:    "DELETE FROM locks WHERE name = ?.",
+	Instead: "The acquisition's id in every WHERE.",
 	File:    "release_without_owner.go",
 	Rule:    "ReleaseOwnOnly",
-	make:    func(t table) backend.Backend { return anyonesRelease{t} },
+	On:      onTable(func(t table) backend.Backend { return anyonesRelease{t} }),
 }
 
 // anyonesRelease frees the row whoever has it.

@@ -9,13 +9,12 @@ import (
 
 var rowsAffected = Lock{
 	ID: "Z38", Title: "no changed row means not held",
-	Summary: "A renewal that writes what is there already changes no row, and the holder believes that it has lost the key.",
-	Seen:    "sidorares/node-mysql2#1097 and lukas-krecan/ShedLock#1158 are about what the number means.",
-	Instead: "Ask for matched rows in a way that no setting of the connection changes, or change a column every time.",
+	Summary: "A renewal that writes what is there changes no row, and the holder believes it has lost.",
+	Seen:    "sidorares/node-mysql2#1097, lukas-krecan/ShedLock#1158.",
+	Instead: "Ask for matched rows, or change a column every time.",
 	File:    "rows_affected.go",
 	Rule:    "RenewIdempotentCount",
-	make:    func(t table) backend.Backend { return byRowsAffected{t} },
-	expires: "DATETIME(1)",
+	On:      onColumn{"DATETIME(1)", func(t table) backend.Backend { return byRowsAffected{t} }},
 }
 
 // byRowsAffected renews by the number of affected rows, which leaves out those that

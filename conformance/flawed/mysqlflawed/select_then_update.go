@@ -10,11 +10,11 @@ import (
 var selectThenUpdate = Lock{
 	ID: "Z09", Title: "SELECT, decide in the client, UPDATE",
 	Summary: "Two clients read that the key is free, and both write themselves in.",
-	Seen:    "Every object-relational mapper makes it look right: load, check, set, save.",
+	Seen:    "Object-relational mappers.",
 	Instead: "The condition belongs into the UPDATE.",
 	File:    "select_then_update.go",
 	Rule:    "Exclusive",
-	make:    func(t table) backend.Backend { return checkThenAct{t} },
+	On:      onTable(func(t table) backend.Backend { return checkThenAct{t} }),
 }
 
 // checkThenAct reads and writes in two statements.

@@ -9,12 +9,12 @@ import (
 
 var sessionTimeZones = Lock{
 	ID: "Z10", Title: "NOW() in sessions of different time zones",
-	Summary: "A client in one time zone takes what is held in another, and leaves keys that are free for hours.",
-	Seen:    "lukas-krecan/ShedLock#6 and #132 (time zones and clocks of the clients); DATETIME columns and NOW().",
-	Instead: "UTC_TIMESTAMP(6) in the statement, which has no zone.",
+	Summary: "A client takes what is held in another time zone.",
+	Seen:    "lukas-krecan/ShedLock#6 and #132.",
+	Instead: "UTC_TIMESTAMP(6).",
 	File:    "session_time_zones.go",
 	Rule:    "ServerOutlivesD",
-	make:    func(t table) backend.Backend { return bySessionTime{t} },
+	On:      onTable(func(t table) backend.Backend { return bySessionTime{t} }),
 }
 
 // bySessionTime takes the server's time as the session shows it. The sessions of each

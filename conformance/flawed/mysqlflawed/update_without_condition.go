@@ -8,12 +8,12 @@ import (
 
 var takesWithoutCondition = Lock{
 	ID: "Z08", Title: "UPDATE without a condition on the holder",
-	Summary: "Whoever comes writes itself into the row, and a holder learns of it when it renews.",
-	Seen:    "Lock tables that were made from a tutorial about upserts.",
-	Instead: "WHERE lock_key = ? AND (expires <= now OR owner = me), and believe the answer.",
+	Summary: "Whoever comes writes itself into the row; a holder learns of it when it renews.",
+	Seen:    "Tutorials about upserts.",
+	Instead: "WHERE lock_key = ? AND (expires <= now OR owner = me).",
 	File:    "update_without_condition.go",
 	Rule:    "Exclusive",
-	make:    func(t table) backend.Backend { return unconditional{t} },
+	On:      onTable(func(t table) backend.Backend { return unconditional{t} }),
 }
 
 // unconditional takes the row whoever has it.

@@ -12,12 +12,12 @@ import (
 
 var waitTimeoutIsFinal = Lock{
 	ID: "Z44", Title: "1205 ends the wait",
-	Summary: "Others are in the way for a moment, the server says so, and a caller that wanted to wait gets an error instead of the key.",
-	Seen:    "spring-projects/spring-integration#3445 and PR 3297 are about errors like these that reached the callers.",
-	Instead: "Take the step again, with jitter, as long as the caller's context lasts.",
+	Summary: "Others are in the way for a moment, and a caller that would wait gets an error.",
+	Seen:    "spring-projects/spring-integration#3445 and PR 3297.",
+	Instead: "Repeat until the caller's context ends.",
 	File:    "wait_timeout_is_final.go",
 	Rule:    "Exclusive",
-	make:    func(t table) backend.Backend { return impatient{t} },
+	On:      onTable(func(t table) backend.Backend { return impatient{t} }),
 }
 
 // impatient locks the row before it decides, does not wait for those who do the

@@ -16,42 +16,12 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
 )
 
-// Lock is one lock of the collection.
-type Lock struct {
-	// ID is the name of the mistake, such as "Z19".
-	ID string
-	// Title says in a few words what the lock does.
-	Title string
-	// Summary says in one sentence what goes wrong.
-	Summary string
-	// Seen says where locks like it were found.
-	Seen string
-	// Instead says what to do in its place.
-	Instead string
-	// File is the source file of the mistake, in this package's directory.
-	File string
-	// Nodes is how many servers it needs, the first of which stands still if Frozen
-	// is set.
-	Nodes  int
-	Frozen bool
-	// Rule is the rule of the suite that must catch it. It is empty for the healthy
-	// lock.
-	Rule string
-
-	on       func(textbook) backend.Backend
-	asLocker func(lock.Locker) lock.Locker
-}
-
-// TTL is the time to live of the leases that the suite lets expire: longer where
-// every request waits for a server that stands still.
-func (l Lock) TTL() time.Duration {
-	if l.Frozen {
-		return 3 * time.Second
-	}
-	return time.Second
-}
+// Lock is one lock of the collection. Of the servers of one that is slow, the first
+// stands still.
+type Lock = flaw.Lock
 
 // All lists the broken locks.
 func All() []Lock { return []Lock{z19, z20, z21, z21Errors, z22, z23, z23Minority} }
@@ -60,14 +30,29 @@ func All() []Lock { return []Lock{z19, z20, z21, z21Errors, z22, z23, z23Minorit
 // over three of which one stands still.
 func Healthy() []Lock { return []Lock{healthy, healthyFrozen} }
 
-// Config is the lock as the suite sees it. The clients obey the deadlines of contexts,
-// are shared by all clients of the lock, and are left open.
-func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
-	cfg := conformance.Config{Name: l.ID + " " + l.Title, TTL: l.TTL()}
-	open := func(context.Context) (backend.Backend, error) {
-		return l.on(textbook{nodes: nodes, timeout: l.nodeTimeout()}), nil
+// onNodes makes a client of the lock out of a healthy one.
+type onNodes struct {
+	// nodes is how many servers it needs. The server is a list of as many
+	// [*goredis.Client], which obey the deadlines of contexts.
+	nodes  int
+	change func(textbook) backend.Backend
+	// asLocker changes the Locker; nil, it stays as it is.
+	asLocker func(*lock.Client) lock.Locker
+}
+
+// Make implements flaw.Maker.
+func (on onNodes) Make(_ context.Context, l Lock, server any) (conformance.Config, error) {
+	nodes := server.([]*goredis.Client)
+	ttl := time.Second
+	if l.Slow {
+		ttl = 3 * time.Second // every request waits for a server that stands still
 	}
-	if l.asLocker == nil {
+	nodeTimeout := ttl / 5
+	cfg := conformance.Config{TTL: ttl}
+	open := func(context.Context) (backend.Backend, error) {
+		return on.change(textbook{nodes: nodes, timeout: nodeTimeout}), nil
+	}
+	if on.asLocker == nil {
 		cfg.OpenBackend = open
 	} else {
 		cfg.Open = func(ctx context.Context) (lock.Locker, error) {
@@ -75,17 +60,17 @@ func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
 			if err != nil {
 				return nil, err
 			}
-			inner, err := lock.New(b, &lock.Options{TTL: l.TTL()})
+			inner, err := lock.New(b, &lock.Options{TTL: ttl})
 			if err != nil {
 				return nil, err
 			}
-			return l.asLocker(inner), nil
+			return on.asLocker(inner), nil
 		}
 	}
 	cfg.Remove = func(ctx context.Context, key string) error {
 		// A majority, which is enough to end a hold.
 		for removed, i := 0, 0; removed <= len(nodes)/2 && i < len(nodes); i++ {
-			limited, cancel := context.WithTimeout(ctx, l.nodeTimeout())
+			limited, cancel := context.WithTimeout(ctx, nodeTimeout)
 			if nodes[i].Del(limited, name(key)).Err() == nil {
 				removed++
 			}
@@ -93,8 +78,5 @@ func (l Lock) Config(nodes []*goredis.Client) conformance.Config {
 		}
 		return nil
 	}
-	return cfg
+	return cfg, nil
 }
-
-// nodeTimeout is far below the TTL.
-func (l Lock) nodeTimeout() time.Duration { return l.TTL() / 5 }

@@ -15,12 +15,12 @@ import (
 
 var (
 	healthy = Lock{
-		ID: "healthy", Title: "Redlock as the Redis page describes it", File: "textbook.go", Nodes: 3,
-		on: func(t textbook) backend.Backend { return t },
+		ID: "healthy", Title: "Redlock as the Redis page describes it", File: "textbook.go",
+		On: onNodes{nodes: 3, change: func(t textbook) backend.Backend { return t }},
 	}
 	healthyFrozen = Lock{
-		ID: "healthy", Title: "the same with a server that stands still", File: "textbook.go", Nodes: 3, Frozen: true,
-		on: func(t textbook) backend.Backend { return t },
+		ID: "healthy", Title: "the same with a server that stands still", File: "textbook.go", Slow: true,
+		On: onNodes{nodes: 3, change: func(t textbook) backend.Backend { return t }},
 	}
 )
 

@@ -13,19 +13,11 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
 )
 
-// Lock is one lock of the collection. The fields mean what they mean in package
-// flawed; Also are other rules that the mistake may break.
-type Lock struct {
-	ID, Title, Summary, Seen, Instead, File, Rule string
-
-	Also []string
-
-	prepare func(ctx context.Context, db *sql.DB) error
-	open    func(db *sql.DB) backend.Backend
-	remove  func(ctx context.Context, db *sql.DB, key string) error
-}
+// Lock is one lock of the collection.
+type Lock = flaw.Lock
 
 // TTL is the time to live of the leases that the suite lets expire.
 const TTL = time.Second
@@ -37,22 +29,34 @@ func All() []Lock { return []Lock{z26, uncommittedToken, z43, z44, z45} }
 // them.
 func Healthy() []Lock { return []Lock{healthy} }
 
-// Config is the lock as the suite sees it, on a pool that the lock shares between all
-// its clients. The suite leaves the pool open. It should not bound the number of
-// connections, and keep at least 50 idle ones.
-func (l Lock) Config(ctx context.Context, db *sql.DB) (conformance.Config, error) {
-	if err := l.prepare(ctx, db); err != nil {
+// How a client of the lock is made. The server is a [*sql.DB], which all clients of the
+// lock share. It should not bound the number of connections, and keep at least 50 idle
+// ones.
+type (
+	onRows func(db *sql.DB) backend.Backend
+	// onHiddenRows is onRows where nobody can see whose connection a hold is on, so that
+	// nobody can remove it.
+	onHiddenRows func(db *sql.DB) backend.Backend
+)
+
+// Make implements flaw.Maker.
+func (on onRows) Make(ctx context.Context, l Lock, server any) (conformance.Config, error) {
+	cfg, err := onHiddenRows(on).Make(ctx, l, server)
+	cfg.Remove = func(ctx context.Context, key string) error { return removeRow(ctx, server.(*sql.DB), key) }
+	return cfg, err
+}
+
+// Make implements flaw.Maker.
+func (on onHiddenRows) Make(ctx context.Context, _ Lock, server any) (conformance.Config, error) {
+	db := server.(*sql.DB)
+	if err := prepareRows(ctx, db); err != nil {
 		return conformance.Config{}, fmt.Errorf("rowflawed: %w", err)
 	}
-	cfg := conformance.Config{
-		Name: l.ID + " " + l.Title, TTL: TTL,
-		OpenBackend: func(context.Context) (backend.Backend, error) { return l.open(db), nil },
+	return conformance.Config{
+		TTL:         TTL,
+		OpenBackend: func(context.Context) (backend.Backend, error) { return on(db), nil },
 		Pool:        func(ctx context.Context) (string, error) { return sessions(ctx, db) },
-	}
-	if l.remove != nil {
-		cfg.Remove = func(ctx context.Context, key string) error { return l.remove(ctx, db, key) }
-	}
-	return cfg, nil
+	}, nil
 }
 
 // sessions describes the connections that lie idle in the pool: how many have which

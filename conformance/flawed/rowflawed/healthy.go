@@ -16,8 +16,8 @@ import (
 
 var healthy = Lock{
 	ID: "healthy", Title: "SELECT ... FOR UPDATE on a pinned connection, the token committed on its own",
-	File: "healthy.go", prepare: prepareRows, remove: removeRow,
-	open: func(db *sql.DB) backend.Backend { return newRows(db) },
+	File: "healthy.go",
+	On:   onRows(func(db *sql.DB) backend.Backend { return newRows(db) }),
 }
 
 // rows is a correct row lock, small enough to see the mistakes of the others. It

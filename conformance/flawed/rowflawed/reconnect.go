@@ -9,15 +9,14 @@ import (
 
 var z45 = Lock{
 	ID: "Z45", Title: "after a broken connection the hold goes on on a fresh one",
-	Summary: "The row lock went with the connection; the holder's heartbeats succeed all the same, beside the next holder's.",
-	Seen:    "Heartbeats through a pool, which repeats on another connection what failed on a broken one, and clients that reconnect by themselves.",
-	Instead: "A hold lives on one connection. When that breaks, the hold is lost.",
+	Summary: "The row lock went with the connection; heartbeats succeed beside the next holder's.",
+	Seen:    "Heartbeats through a pool, or clients that reconnect by themselves.",
+	Instead: "A hold lives on one connection, and is lost with it.",
 	File:    "reconnect.go",
 	Rule:    "LostOnRemoval",
-	Also: []string{"LostWhenCutOff", "LostBeforeTakeover", "RenewNeverResurrects", "RenewNotOthers", "ReleaseOwnOnly", "LossEndsUse", "ExclusiveAcrossTakeover",
+	Also: []string{"NoLeak", "LostWhenCutOff", "LostBeforeTakeover", "RenewNeverResurrects", "RenewNotOthers", "ReleaseOwnOnly", "LossEndsUse", "ExclusiveAcrossTakeover",
 		"GuardedWriteWhileHeld", "TokenSurvivesRelease", "ReleaseReportsLoss"},
-	prepare: prepareRows, remove: removeRow,
-	open: func(db *sql.DB) backend.Backend { return reconnects{newRows(db)} },
+	On: onRows(func(db *sql.DB) backend.Backend { return reconnects{newRows(db)} }),
 }
 
 // reconnects takes a new connection from the pool when the old one does not answer.

@@ -9,13 +9,12 @@ import (
 
 var z43 = Lock{
 	ID: "Z43", Title: "session variables are left on a connection of the pool",
-	Summary: "The caller's next query on that connection finds it with a timeout of a second, or finds it closed.",
-	Seen:    "SET SESSION on a connection of database/sql; the pool gives it to the next user as it is, and resets nothing.",
-	Instead: "Connections of the lock's own, or set back what was set, or close the connection.",
+	Summary: "The caller's next query finds a timeout of a second.",
+	Seen:    "SET SESSION on a connection of database/sql, which resets nothing.",
+	Instead: "Connections of the lock's own, or set back, or close.",
 	File:    "session_variables.go",
 	Rule:    "PoolClean",
-	prepare: prepareRows, remove: removeRow,
-	open: func(db *sql.DB) backend.Backend { return variablesLeft{newRows(db)} },
+	On:      onRows(func(db *sql.DB) backend.Backend { return variablesLeft{newRows(db)} }),
 }
 
 // variablesLeft gives its connection back as it has set it.

@@ -9,14 +9,14 @@ import (
 
 var z26 = Lock{
 	ID: "Z26", Title: "the token is raised in the transaction that holds the lock",
-	Summary: "When the holder's connection ends without a commit, its token is rolled back, and the next holder gets it again.",
-	Seen:    "The obvious way to write it: lock the row, and count up a column of it in the same transaction.",
-	Instead: "Commit the token on its own, on another connection, while the row is locked.",
+	Summary: "A connection that ends without a commit rolls its token back, and the next holder gets it again.",
+	Seen:    "Counting up a column of the locked row.",
+	Instead: "Commit the token on another connection.",
 	File:    "token_in_transaction.go",
 	Rule:    "TokenSurvivesRelease",
-	Also:    []string{"TokenInTakeoverOrder", "TokenIncreases", "TokenInGrantOrder", "FencedRegister", "LossEndsUse"},
-	prepare: prepareRows, // nobody can see whose connection it is before the commit, so nobody can remove it
-	open:    func(db *sql.DB) backend.Backend { return tokenInside{newRows(db)} },
+	Also:    []string{"TokenSurvivesIdling", "TokenSurvivesLastClose", "TokenInTakeoverOrder", "TokenIncreases", "TokenInGrantOrder", "FencedRegister", "LossEndsUse"},
+	// Nobody can see it before the commit.
+	On: onHiddenRows(func(db *sql.DB) backend.Backend { return tokenInside{newRows(db)} }),
 }
 
 // tokenInside counts its tokens where they can be rolled back.

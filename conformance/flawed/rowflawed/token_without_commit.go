@@ -9,14 +9,13 @@ import (
 
 var uncommittedToken = Lock{
 	ID: "Z26", Title: "the token is raised on a connection that does not commit",
-	Summary: "The token is raised on a connection of its own, but the pool was opened with autocommit=0. When that connection closes, the token is rolled back, and the next holder gets it again.",
-	Seen:    "This library, until its own connections were set to commit; a pool with autocommit=0 in its DSN, or a server with it in init_connect.",
-	Instead: "Set what you rely on for each connection, or refuse a pool that has it otherwise.",
+	Summary: "When the token's connection closes, the token is rolled back.",
+	Seen:    "A DSN or init_connect with autocommit=0.",
+	Instead: "Set what you rely on for each connection.",
 	File:    "token_without_commit.go",
 	Rule:    "TokenIncreases",
 	Also:    []string{"tokens", "FencedRegister", "LossEndsUse"},
-	prepare: prepareRows, // nobody can see whose connection it is, so nobody can remove it
-	open:    func(db *sql.DB) backend.Backend { return tokenUncommitted{newRows(db)} },
+	On:      onHiddenRows(func(db *sql.DB) backend.Backend { return tokenUncommitted{newRows(db)} }),
 }
 
 // tokenUncommitted relies on autocommit, which is off.

@@ -12,14 +12,13 @@ import (
 
 var z44 = Lock{
 	ID: "Z44", Title: "the server's lock wait timeout ends the wait",
-	Summary: "A caller that would wait for a minute is told after a second that the lock cannot be had.",
-	Seen:    "Locks on FOR UPDATE that pass error 1205 on (after 50 s with the server's default), or take it for a broken server.",
-	Instead: "1205 means: still waiting. Roll back, and ask again until the caller's context ends.",
+	Summary: "A caller that would wait for a minute is told no after a second.",
+	Seen:    "FOR UPDATE with error 1205 passed on.",
+	Instead: "1205 means: ask again until the caller's context ends.",
 	File:    "wait_timeout_final.go",
 	Rule:    "WaitOutlastsTTL",
 	Also:    []string{"waiting", "processes", "exclusion", "backend", "close", "faults", "expiry", "reentrancy", "loss", "release", "tokens", "errors", "renewal"},
-	prepare: prepareRows, remove: removeRow,
-	open: func(db *sql.DB) backend.Backend { return timeoutFinal{newRows(db)} },
+	On:      onRows(func(db *sql.DB) backend.Backend { return timeoutFinal{newRows(db)} }),
 }
 
 // timeoutFinal waits on the server, and believes what it says about the wait.

@@ -19,6 +19,7 @@ import (
 var healthy = Lock{
 	ID: "healthy", Title: "sequential ephemeral nodes, looked for among the children, renewed by a write",
 	File: "healthy.go",
+	On:   onZooKeeper(func(r *recipe) backend.Backend { return r }),
 }
 
 // recipe is a plain lock on one ZooKeeper session, and the ground on which broken ones

@@ -12,13 +12,13 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "a node of the own session is one's own",
-	Summary: "Two users of one session, such as two goroutines of a process, both hold the key.",
-	Seen:    "projecteru2/core#698; etcd-io/etcd PR 11364, the same with leases.",
-	Instead: "Name every acquisition, and recognise one's own node by that name.",
+	Summary: "Two users of one session, such as goroutines, both hold the key.",
+	Seen:    "projecteru2/core#698; etcd-io/etcd#11364.",
+	Instead: "Name every acquisition.",
 	File:    "owner_per_session.go",
 	Rule:    "ReentrantExplicit",
 	Also:    twoHolders,
-	change:  func(r *recipe) backend.Backend { return ownerPerSession{r} },
+	On:      onZooKeeper(func(r *recipe) backend.Backend { return ownerPerSession{r} }),
 }
 
 // ownerPerSession creates one node per key, and when it is there already looks whose it
@@ -67,7 +67,7 @@ func (s ownerPerSession) Try(ctx context.Context, req backend.Request) (backend.
 
 // twoHolders are the rules that may see it when two acquisitions have a key at a time:
 // when the later one releases it, what is left of the earlier one is in the way, too.
-var twoHolders = []string{
+var twoHolders = []string{"AcquireKeepsTTL", "ContextEndsFirst", "WakesAtAnyMoment", "GaveUpWakesNext",
 	"Progress", "Exclusive", "ExclusiveAcrossTakeover", "ExclusiveWithinLocker", "IndependentKeys", "TryIsImmediate", "Progress",
 	"HeldDetails", "ReleaseFrees", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseTwice", "ReleaseDetached",
 	"ReleaseReportsLoss", "ReleaseStopsRenewal", "ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts",
@@ -81,5 +81,5 @@ var twoHolders = []string{
 	"CloseEndsWaits", "CloseTwice", "NoLeak", "LostWhenCutOff", "RenewTransient", "RenewUnknown", "OwnGrantRecognised", "LateGrant",
 	"ReleaseUnknown", "ReleaseDelayed", "HandOverUnknown", "CancelMidRequest", "UnavailableIsTold", "PermanentStops",
 	"CallsAreBounded", "ReentrantFault", "ProgressUnderFaults", "TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing",
-	"CancelledSendsNothing", "BackendErrors", "ConcurrentTries",
+	"CancelledSendsNothing", "BackendErrors", "ConcurrentTries", "Defaults", "EndedContexts", "LongestNames", "ManyLeases", "HolderIsShown",
 }

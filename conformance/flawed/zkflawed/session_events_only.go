@@ -10,9 +10,9 @@ import (
 
 var z33 = Lock{
 	ID: "Z33", Title: "lost only when the client library says that the session is",
-	Summary: "A holder whose node is gone, or whose server has lost its leader, goes on while others hold the key.",
-	Seen:    "docker/libkv PR 156; locks that watch the state of the connection and nothing else.",
-	Instead: "Renew by a write to the node, which a quorum has to confirm, and give the hold up by a local timer counted from the last one.",
+	Summary: "A holder whose node is gone, or whose server has lost its leader, goes on.",
+	Seen:    "docker/libkv#156.",
+	Instead: "Renew by a quorum's write, and end the hold by a local timer.",
 	File:    "session_events_only.go",
 	Rule:    "LostOnRemoval",
 	Also: []string{
@@ -20,7 +20,7 @@ var z33 = Lock{
 		"RenewNeverResurrects", "RenewNotOthers", "RenewByID", "RenewAfterRelease", "ReleaseBesideRenewal", "LeaseConcurrent", "LossEndsUse", "ReentrantAfterLoss",
 		"LostBeforeTakeover", "PauseIsNoticed", "GuardedWriteWhileHeld", "NoLeak",
 	},
-	change: func(r *recipe) backend.Backend { return sessionEventsOnly{r} },
+	On: onZooKeeper(func(r *recipe) backend.Backend { return sessionEventsOnly{r} }),
 }
 
 // sessionEventsOnly takes a session for a lock: as long as the library says that it

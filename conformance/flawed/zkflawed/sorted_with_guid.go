@@ -8,14 +8,14 @@ import (
 )
 
 var z34 = Lock{
-	ID: "Z34", Title: "the smallest name holds, the random id included, and nobody looks for the own node",
-	Summary: "A name begins with a random id, so a later node can be before the holder's, and both hold.",
-	Seen:    "The recipe with sort.Strings over protected nodes; the Lock of go-zookeeper counts itself in without looking for its node.",
-	Instead: "Compare the sequences only, with their wrap-around, and hold only with a node that is among the children.",
+	ID: "Z34", Title: "Names are compared with their random ids",
+	Summary: "A later node can sort before the holder's, and both hold.",
+	Seen:    "sort.Strings over protected nodes.",
+	Instead: "Compare the sequences only, with wrap-around.",
 	File:    "sorted_with_guid.go",
 	Rule:    "ExclusiveAcrossTakeover",
 	Also:    twoHolders,
-	change:  func(r *recipe) backend.Backend { return sortedWithGUID{r} },
+	On:      onZooKeeper(func(r *recipe) backend.Backend { return sortedWithGUID{r} }),
 }
 
 // sortedWithGUID sorts the children by their whole names.

@@ -9,21 +9,11 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
 )
 
 // Lock is one lock of the collection.
-type Lock struct {
-	ID      string   // the name of the mistake, such as "Z33"
-	Title   string   // what the lock does
-	Summary string   // what goes wrong
-	Seen    string   // where locks like it were found, or where they are described
-	Instead string   // what to do in its place
-	File    string   // the source file of the mistake
-	Rule    string   // the rule of the suite that must catch it; empty for a healthy lock
-	Also    []string // other rules that the same mistake breaks, or may break
-
-	change func(*recipe) backend.Backend
-}
+type Lock = flaw.Lock
 
 // TTL is the time to live of all leases, and the timeout of the sessions.
 const TTL = 2 * time.Second
@@ -31,23 +21,26 @@ const TTL = 2 * time.Second
 // All lists the broken locks.
 func All() []Lock { return []Lock{z33, z34, z35} }
 
-// Healthy is the lock that the broken ones are made of.
-func Healthy() Lock { return healthy }
+// Healthy is what the broken locks are made of.
+func Healthy() []Lock { return []Lock{healthy} }
 
-// Config is the lock as the suite sees it, on the server at addr.
-func (l Lock) Config(addr string) conformance.Config {
+// onZooKeeper makes a client of the lock out of a healthy one. The server is an address.
+type onZooKeeper func(*recipe) backend.Backend
+
+// Make implements flaw.Maker.
+func (on onZooKeeper) Make(_ context.Context, _ Lock, server any) (conformance.Config, error) {
+	addr := server.(string)
 	return conformance.Config{
-		Name: l.ID + " " + l.Title,
-		TTL:  TTL,
+		TTL: TTL,
 		OpenBackend: func(context.Context) (backend.Backend, error) {
 			r, err := connect(addr, TTL)
-			if err != nil || l.change == nil {
-				return r, err
+			if err != nil {
+				return nil, err
 			}
-			return l.change(r), nil
+			return on(r), nil
 		},
 		Remove: func(_ context.Context, key string) error { return remove(addr, key) },
-	}
+	}, nil
 }
 
 // remove deletes every node of the key, as an operator would.

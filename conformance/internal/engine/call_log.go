@@ -17,16 +17,19 @@ type CallLog struct {
 	Base time.Time
 	keys string // begins every key of the case; it is left out where it would be repeated
 
-	mu      sync.Mutex
-	events  []*Event          // the last maxEvents, in the order of their ends
-	last    map[string]*Event // the last of each key
-	pending map[*Event]struct{}
-	unheard map[asker]time.Duration // when a client last lost the answer to a request for a key
-	dropped int
-	longest time.Duration // that a request took, without the faults that were put in
-	waited  time.Duration // that an undisturbed call took that had no answer
-	pace    *pace         // nil: nobody wants to know
-	used    *usedKeys     // nil: nobody wants to know
+	mu        sync.Mutex
+	events    []*Event          // the last maxEvents, in the order of their ends
+	last      map[string]*Event // the last of each key
+	pending   map[*Event]struct{}
+	unheard   map[asker]time.Duration // when a client last lost the answer to a request for a key
+	dropped   int
+	moved     time.Duration // when a call returned last
+	done      time.Duration // the same, without refusals
+	longest   time.Duration // that a request took, without the faults that were put in
+	waited    time.Duration // that an undisturbed call took that had no answer
+	unrenewed time.Duration // that a renewal took that failed, without the faults that were put in
+	pace      *pace         // nil: nobody wants to know
+	used      *usedKeys     // nil: nobody wants to know
 }
 
 const (
@@ -81,8 +84,17 @@ func (h *CallLog) finish(ev *Event, result string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ev.to, ev.result, ev.err, ev.refused = now, result, err, errors.Is(err, lock.ErrHeld)
-	delete(h.pending, ev)
+	h.returned(ev)
 	h.add(ev)
+}
+
+// returned takes note of the end of a call. The mutex is held.
+func (h *CallLog) returned(ev *Event) {
+	delete(h.pending, ev)
+	h.moved = max(h.moved, ev.to)
+	if !ev.refused {
+		h.done = max(h.done, ev.to)
+	}
 }
 
 func (h *CallLog) tookOrFailed(ev *Event, err error) {
@@ -123,10 +135,22 @@ func (h *CallLog) took(ev *Event) {
 func (h *CallLog) answered(op faultlock.Op, _ string, d time.Duration, err error) {
 	switch op {
 	case faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease:
-		if err == nil {
+		switch {
+		case err == nil:
 			h.served(d)
+		case op == faultlock.OpRenew && !errors.Is(err, lock.ErrNotHeld):
+			h.mu.Lock()
+			h.unrenewed = max(h.unrenewed, d)
+			h.mu.Unlock()
 		}
 	}
+}
+
+// renewalFailed is the longest that a renewal took which was not answered well.
+func (h *CallLog) renewalFailed() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unrenewed
 }
 
 func (h *CallLog) served(d time.Duration) {
@@ -180,6 +204,14 @@ func (h *CallLog) lostAnswer(who, key string, since time.Duration) bool {
 	defer h.mu.Unlock()
 	at, lost := h.unheard[asker{who, key}]
 	return lost && at >= since
+}
+
+// quiet is for how long no call has returned, and for how long nothing but refusals.
+func (h *CallLog) quiet() (any, refusals time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.Now()
+	return now - h.moved, now - h.done
 }
 
 func (h *CallLog) add(ev *Event) {

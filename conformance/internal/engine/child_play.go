@@ -141,7 +141,9 @@ func (p *player) obey(c Command) {
 		a.To = p.clock.now()
 		a.Deadline = p.deadline(lease)
 	case opRelease:
-		a.fail(p.lease(c).Release(ctx))
+		lease := p.lease(c)
+		a.Ended = lease.Context().Err() != nil
+		a.fail(lease.Release(ctx))
 		a.To = p.clock.now()
 	case opSee:
 		lease := p.lease(c)
@@ -168,7 +170,7 @@ func (p *player) open(ctx context.Context, c Command) error {
 	if s.Open == nil && s.OpenBackend == nil {
 		return fmt.Errorf("the function given to conformance.Child returns a Config without Open and OpenBackend for %q", c.Child)
 	}
-	l, err := s.OpenLocker(ctx)
+	l, err := opened(ctx, s.OpenLocker)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend"
 	filelock "github.com/mortiselock/lock/backend/file"
 )
 
@@ -52,22 +51,20 @@ func farConfig(child string) Config {
 				fmt.Println(`{"id":1,"err":"a lock that prints is nothing special"}`)
 			}
 			l, err := filelock.New(ctx, dir, nil)
-			if err == nil && how == "panics" {
-				l = panicking{l}
+			switch {
+			case err != nil:
+				return nil, err
+			case how == "panics":
+				return panicking{l}, nil
 			}
-			return l, err
+			return l, nil
 		},
 		TTL: time.Second, Budget: 5 * time.Second,
 	}
 }
 
 // panicking is a lock whose tries panic.
-type panicking struct{ lock.Locker }
-
-func (p panicking) Guarantees() backend.Guarantees {
-	g, _ := lock.GuaranteesOf(p.Locker)
-	return g
-}
+type panicking struct{ *lock.Client }
 
 func (panicking) TryAcquire(context.Context, string, ...lock.Option) (lock.Lease, error) {
 	panic("the lock broke")

@@ -20,7 +20,7 @@ type Client struct {
 	Locker lock.Locker
 	Who    string
 	killed atomic.Bool
-	harmed atomic.Bool // a fault was put into a request of it
+	harmed atomic.Bool // a fault was put into a request of it, or it is behind a Network: what its calls take excuses nothing
 	mu     sync.Mutex
 	closed time.Duration // when Close was called, or -1
 }
@@ -223,7 +223,7 @@ func (h *Hold) MustRelease() {
 func (h *Hold) Release(ctx context.Context) error {
 	h.see()
 	from := h.Client.Env.Log.Now()
-	err := h.EndedBy(h.Client.Env, func() error {
+	err := h.endedBy(h.Client.Env, h.Lost(), func() error {
 		return h.Client.call("Release", h.Key, func() error { return h.Lease.Release(ctx) })
 	})
 	if !h.Client.harmed.Load() {

@@ -20,11 +20,13 @@ type Config struct {
 	OpenBackend func(ctx context.Context) (backend.Backend, error)
 	Wrap        func(b backend.Backend, ttl time.Duration) (lock.Locker, error)
 	Guarantees  *backend.Guarantees
+	Deviations  map[string]string
 	TTL         time.Duration
 	Budget      time.Duration
 	Parallel    int
 	Remove      func(ctx context.Context, key string) error
 	Kill        func(l lock.Locker)
+	Proxy       *Proxy
 	Judge       func(h History) error
 	Guarded     *GuardedWrite
 	EndSession  func(ctx context.Context, key string) error
@@ -38,6 +40,12 @@ type Config struct {
 	Logf        func(format string, args ...any)
 	Progress    func(Result)
 	Repeat      func(Result) bool
+}
+
+// Proxy is what the suite needs to stand between Lockers and their server.
+type Proxy struct {
+	Server string
+	Open   func(ctx context.Context, addr string) (lock.Locker, error)
 }
 
 // GuardedWrite is a value in the lock's own store for each key.
@@ -104,6 +112,7 @@ const (
 	Unclaimed    Verdict = "works, not claimed"
 	Inconclusive Verdict = "inconclusive"
 	Skipped      Verdict = "skipped"
+	Deviation    Verdict = "deviation"
 )
 
 // Result is what became of one rule.
@@ -114,4 +123,5 @@ type Result struct {
 	Verdict   Verdict
 	Evidence  string
 	Seconds   float64
+	overlap   bool // two leases of a key were valid at the same time
 }

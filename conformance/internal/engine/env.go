@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -30,12 +31,14 @@ type Env struct {
 	notes    []string
 	clients  []*Client
 	seams    []*BackendClient
+	networks []*Network
 	records  []*Record
 	grants   map[backend.ID]*Grant // at the seam, by acquisition
 	removed  map[string][]time.Duration
 	secrets  map[string]string // explicit owner -> the name it has in the evidence
 	rng      *rand.Rand
 	sealed   bool // what follows is no evidence
+	overlaps bool // two leases of a key were valid at the same time
 }
 
 func newEnv(caller context.Context, s *Settings, r *Rule, attempt int, ttl time.Duration) *Env {
@@ -119,9 +122,19 @@ func (e *Env) Rounds(d time.Duration, least, most int) int {
 	return min(max(int(e.Budget/5/max(d, 1)), least), most)
 }
 
+// Work is how long requests take on this server that take d on a swift one.
+func (e *Env) Work(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * max(1, float64(e.pace.of(0.5))/float64(swift)))
+}
+
 // Window is how long a case that makes contention goes on.
 func (e *Env) Window() time.Duration {
 	return min(max(e.Budget/15, 300*time.Millisecond), 20*time.Second)
+}
+
+// OpenLocker opens a new client of the store, whose TTL is that of the attempt.
+func (e *Env) OpenLocker(ctx context.Context) (lock.Locker, error) {
+	return e.openLockerFor(ctx, e.TTL)
 }
 
 // Locker opens a new client of the store.
@@ -145,13 +158,40 @@ func (e *Env) LockerFrom(open func(context.Context) (lock.Locker, error)) *Clien
 	return c
 }
 
-func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, error) {
+// awayFor is how long a server may be away when a client is opened, as one is that elects
+// a leader.
+const awayFor = 10 * time.Second
+
+// opened opens a client, and tries again while the server is away.
+func opened[T any](ctx context.Context, open func(context.Context) (T, error)) (T, error) {
+	for last := time.Now().Add(awayFor); ; {
+		l, err := open(ctx)
+		if !errors.Is(err, lock.ErrUnavailable) || time.Now().After(last) {
+			return l, err
+		}
+		select {
+		case <-time.After(awayFor / 100):
+		case <-ctx.Done():
+			return l, err
+		}
+	}
+}
+
+// openedBy is opened, with an event for each attempt.
+func openedBy[T any](e *Env, what string, open func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(e.Ctx, OpenLimit)
 	defer cancel()
-	ev := e.Log.Begin("suite", "Open", "")
-	l, err := open(ctx)
-	e.Log.End(ev, Outcome(err))
-	e.Log.failed(ev, err)
+	return opened(ctx, func(ctx context.Context) (T, error) {
+		ev := e.Log.Begin("suite", what, "")
+		c, err := open(ctx)
+		e.Log.End(ev, Outcome(err))
+		e.Log.failed(ev, err)
+		return c, err
+	})
+}
+
+func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, error) {
+	l, err := openedBy(e, "Open", open)
 	if err != nil {
 		return nil, err
 	}
@@ -164,12 +204,7 @@ func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, er
 
 // Backend opens a new client of the store at the seam.
 func (e *Env) Backend() *BackendClient {
-	ctx, cancel := context.WithTimeout(e.Ctx, OpenLimit)
-	defer cancel()
-	ev := e.Log.Begin("suite", "OpenBackend", "")
-	b, err := e.openBackend(ctx)
-	e.Log.End(ev, Outcome(err))
-	e.Log.failed(ev, err)
+	b, err := openedBy(e, "OpenBackend", e.openBackend)
 	if err != nil {
 		e.UnexpectedFatal("", err, "a backend could not be opened: %v", err)
 	}
@@ -204,8 +239,14 @@ func (e *Env) RemoveByForce(key string) {
 // closeAll closes every client, without waiting for ever.
 func (e *Env) closeAll() {
 	e.mu.Lock()
-	clients, seams := e.clients, e.seams
+	clients, seams, networks := e.clients, e.seams, e.networks
 	e.mu.Unlock()
+	for _, n := range networks {
+		for _, p := range n.proxies {
+			heal(p)
+		}
+		defer n.close()
+	}
 	var wg sync.WaitGroup
 	for _, c := range clients {
 		if !c.killed.Load() {

@@ -71,7 +71,7 @@ func (e *Env) Unexpected(key string, err error, format string, args ...any) {
 	e.Fail(e.excuseFor(err), key, format, args...)
 }
 
-// UnexpectedFatal is unexpected, and ends the case.
+// UnexpectedFatal is Unexpected, and ends the case.
 func (e *Env) UnexpectedFatal(key string, err error, format string, args ...any) {
 	e.Fail(e.excuseFor(err), key, format, args...)
 	panic(Abort{})

@@ -16,9 +16,9 @@ type FaultSite struct {
 }
 
 var (
-	// primitives: the optional interfaces are left out, so that every request is a
+	// Primitives: the optional interfaces are left out, so that every request is a
 	// try, a renewal or a release. The lock package does without them.
-	primitives = FaultSite{"primitives", (*faultlock.Faults).Primitives}
+	Primitives = FaultSite{"primitives", (*faultlock.Faults).Primitives}
 	// whole: queues, batches of renewals, watches and hand-overs are disturbed too.
 	whole = FaultSite{"all it has", (*faultlock.Faults).Backend}
 )
@@ -54,7 +54,7 @@ func AtFaultSites(run func(e *Env, via FaultSite)) func(*Env) {
 
 // EachFaultSite runs the case once for each way to put faults in, at the same time.
 func (e *Env) EachFaultSite(f func(via FaultSite)) {
-	kinds := []FaultSite{primitives}
+	kinds := []FaultSite{Primitives}
 	if e.able {
 		kinds = append(kinds, whole)
 	}
@@ -63,10 +63,11 @@ func (e *Env) EachFaultSite(f func(via FaultSite)) {
 
 // Faulty opens a Locker whose requests can be disturbed between it and the server,
 // at the primitives.
-func (e *Env) Faulty() (*Client, *faultlock.Faults) { return e.FaultyAt(primitives, nil) }
+func (e *Env) Faulty() (*Client, *faultlock.Faults) { return e.FaultyAt(Primitives, nil) }
 
-// Disturbed is faulty with the optional interfaces of the backend.
-func (e *Env) Disturbed() (*Client, *faultlock.Faults) { return e.FaultyAt(whole, nil) }
+// FaultyWhole is Faulty with the optional interfaces of the backend, whose requests can be
+// disturbed too.
+func (e *Env) FaultyWhole() (*Client, *faultlock.Faults) { return e.FaultyAt(whole, nil) }
 
 // FaultyAt is Faulty with the given place for faults and options.
 func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultlock.Faults) {
@@ -86,6 +87,9 @@ func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultl
 			what += ", applied now"
 		}
 		e.Log.disturb(who, i.Key, i.Op, what)
+		if opts != nil && opts.Observe != nil {
+			opts.Observe(i)
+		}
 	}
 	told.Answered = e.Log.answered
 	c := e.LockerFrom(func(ctx context.Context) (lock.Locker, error) {
@@ -98,6 +102,16 @@ func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultl
 	})
 	cl.Store(c)
 	return c, f
+}
+
+// Watched is Locker, and where the suite makes its Lockers of backends, what the Locker asks
+// by itself is seen: how long its renewals take.
+func (e *Env) Watched() *Client {
+	if e.Open != nil {
+		return e.Locker()
+	}
+	c, _ := e.FaultyWhole()
+	return c
 }
 
 // Requests is how many requests of the operations were sent for the key.

@@ -33,7 +33,8 @@ func (e *Env) TooSlowf(key, format string, args ...any) {
 }
 
 const (
-	attempts = 4
+	mostAttempts = 4
+	fewAttempts  = 2 // once a rule has failed for sure: the lock has to be mended first
 	// A TTL is chosen so that a usual request takes no more than a tenth of it, and after
 	// an attempt that could not be judged, what held it up no more than a thirtieth.
 	requestsPerTTL = 10
@@ -44,7 +45,7 @@ const (
 // leastTimeout is how long a call takes at least that gives up for want of an answer. One
 // that says so sooner has not waited for any. It does not grow with the TTL, since the
 // time limits of a client need not.
-const leastTimeout = 50 * time.Millisecond
+const leastTimeout = 15 * time.Millisecond
 
 // usualTimeout is how long a client may wait for the answer to one request, before it says
 // that the server does not answer. Such limits do not grow with the TTL.
@@ -86,13 +87,26 @@ func (e *Env) heldUp(by HoldUp) time.Duration {
 	stood := e.stalls.since(e.Log.Base)
 	switch by {
 	case AnyRequest:
-		return max(stood, e.Log.slowest(), e.bystander.since(e.Log.Base))
+		worst := max(stood, e.Log.slowest(), e.bystander.since(e.Log.Base))
+		if e.TTL < longestRepeat { // a renewal that hangs however much time it is given is the lock's fault
+			worst = max(worst, e.Log.renewalFailed())
+		}
+		return worst
 	case anyAnswer:
 		return max(stood, e.Log.slowest(), e.Log.neverAnswered(), e.bystander.since(e.Log.Base))
 	case allRequests:
 		return max(stood, e.pace.of(0.5))
 	}
 	return stood
+}
+
+// attempts is how often a case is tried that stays inconclusive. What is not claimed is
+// tried once.
+func (s *Settings) attempts() int {
+	if s.red.Load() {
+		return fewAttempts
+	}
+	return mostAttempts
 }
 
 // nextTTL is the TTL of an attempt after one with the TTL prev that was held up for so
@@ -106,11 +120,17 @@ func (s *Settings) nextTTL(prev, heldUp time.Duration) time.Duration {
 	return s.Fit((max(ttl, 1) + s.TTL - 1) / s.TTL * s.TTL)
 }
 
-// limit is when a case is given up as hanging. Slow requests make it longer.
-func (s *Settings) limit(r *Rule, ttl time.Duration) time.Duration {
-	const swift = 50 * time.Millisecond
+// swift is how long a request takes, at most, for which the limits and rounds of the rules
+// are meant.
+const swift = 5 * time.Millisecond
+
+// limits are when a case is given up as hanging: after the first if nothing moves, and
+// after the second in any case. Both follow from what requests take.
+func (s *Settings) limits(r *Rule, ttl time.Duration) (still, most time.Duration) {
 	limit := r.limit(ttl)
-	return limit + min(limit*(s.pace.usual()/time.Millisecond)/(swift/time.Millisecond), 3*limit)
+	usual := s.pace.usual()
+	still = limit + min(limit*(usual/time.Millisecond)/50, 3*limit)
+	return still, max(still, limit*(usual/time.Millisecond)/(swift/time.Millisecond))
 }
 
 // pace is how long requests take on this server now.
@@ -130,13 +150,16 @@ func (p *pace) add(d time.Duration) {
 // usual is what nine of ten requests have not exceeded.
 func (p *pace) usual() time.Duration { return p.of(0.9) }
 
+// fewest is how many requests tell how long they take.
+const fewest = 6
+
 // of is what the given part of the last requests has not exceeded, and zero while few are
 // known.
 func (p *pace) of(part float64) time.Duration {
 	p.mu.Lock()
 	known := slices.Clone(p.last[:min(p.n, len(p.last))])
 	p.mu.Unlock()
-	if len(known) < 10 {
+	if len(known) < fewest {
 		return 0
 	}
 	slices.Sort(known)
@@ -188,7 +211,7 @@ func (r *Record) ranOut(e *Env) (when time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// A release that failed may have come too late.
-	if r.released >= 0 && !r.unsure || r.lapsing || r.maxHold > 0 {
+	if r.released >= 0 && r.answer != releaseLate || r.lapsing || r.maxHold > 0 {
 		return 0, false
 	}
 	ttl := r.ttl

@@ -8,7 +8,9 @@ import (
 
 // Prompt is how long a thing may take that needs a round trip or two. It does not grow
 // with the TTL of repeats.
-func (e *Env) Prompt() time.Duration { return 250*time.Millisecond + e.Settings.TTL/10 }
+func (e *Env) Prompt() time.Duration {
+	return 250*time.Millisecond + e.Settings.TTL/10 + 3*e.pace.of(0.5)
+}
 
 // Lateness collects by how much the same thing came late, several times. The machine
 // may delay any of them and a late lock delays all, so that the least one counts,
@@ -40,6 +42,12 @@ func (l *Lateness) Hopeless(most time.Duration) bool {
 	return l.n >= many && l.least > most
 }
 
+// Late is the excuse of what took so long, and was to take no longer than most: what held
+// it up must be a good part of what is too much.
+func (e *Env) Late(took, most time.Duration, by HoldUp) Excuse {
+	return Excuse{max(min(most, e.Prompt())/2, (took-most)/3), by}
+}
+
 // Judge reports a lock that was later than most each time.
 func (l *Lateness) Judge(e *Env, key string, most time.Duration, format string, args ...any) {
 	l.mu.Lock()
@@ -49,7 +57,7 @@ func (l *Lateness) Judge(e *Env, key string, most time.Duration, format string, 
 		if by == allRequests && l.n < many {
 			by = AnyRequest
 		}
-		late := Excuse{max(most/2, (l.least-most)/3), by}
+		late := e.Late(l.least, most, by)
 		if e.heldUp(by) < late.From {
 			late = Excuse{} // what is slow from now on has delayed none of them
 		}

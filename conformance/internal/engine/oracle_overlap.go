@@ -34,6 +34,7 @@ type Record struct {
 	maxHold         time.Duration // zero for none
 	closed          func() time.Duration
 	Deadline        func() (time.Duration, bool)
+	stood           func() time.Duration // when its process was first stopped for long, or -1; nil: never
 
 	mu       sync.Mutex
 	released time.Duration // when Release was first called, or -1
@@ -42,8 +43,17 @@ type Record struct {
 	last     time.Duration // when the last call was made that has confirmed it, or zero
 	lapsing  bool          // nothing rests on it any more
 	open     bool          // Release had no answer
-	unsure   bool          // Release has failed, so that it may have ended before
+	answer   releaseAnswer // of the first Release
 }
+
+// releaseAnswer is what became of a call of Release.
+type releaseAnswer int
+
+const (
+	releaseOpen  releaseAnswer = iota
+	releaseFreed               // the hold was there to its end
+	releaseLate                // the hold may have ended before
+)
 
 // see reads the deadline.
 func (r *Record) see() {
@@ -80,21 +90,30 @@ func (r *Record) Releasing(now time.Duration) {
 	}
 }
 
-// releasedWith takes note of what Release has returned. A hold that had ended by then
-// is known to have lasted no longer than it was confirmed.
-func (r *Record) releasedWith(err error) {
+// releasedWith takes note of what the first Release has returned, of a lease that had
+// ended before the call or had not. A hold that had ended by then is known to have lasted
+// no longer than it was confirmed.
+func (r *Record) releasedWith(over bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unsure = r.unsure || err != nil
+	switch {
+	case r.answer != releaseOpen:
+	case over || err != nil:
+		r.answer = releaseLate
+	default:
+		r.answer = releaseFreed
+	}
 }
 
 // EndedBy makes a call that is to end the hold.
-func (r *Record) EndedBy(e *Env, call func() error) error {
+func (r *Record) EndedBy(e *Env, call func() error) error { return r.endedBy(e, false, call) }
+
+func (r *Record) endedBy(e *Env, over bool, call func() error) error {
 	first := !r.IsReleased()
 	r.Releasing(e.Log.Now())
 	err := call()
 	if first {
-		r.releasedWith(err)
+		r.releasedWith(over, err)
 	}
 	return err
 }
@@ -112,7 +131,8 @@ func (r *Record) Gone(e *Env) time.Duration {
 // End is until when the holder may believe that it holds the key, and why then:
 // the earliest of the call of Release or Close, the deadline, the maximum hold
 // and the removal by force. It is never later than the truth, so that the
-// oracle raises no false alarm.
+// oracle raises no false alarm: a hold that is renewed and tells no deadline was there
+// until its release only if the release says so, and its process did not stand still.
 func (r *Record) End(e *Env, removals []time.Duration) (time.Duration, string) {
 	r.see()
 	r.mu.Lock()
@@ -121,7 +141,7 @@ func (r *Record) End(e *Env, removals []time.Duration) (time.Duration, string) {
 	switch {
 	case r.known:
 		end, why = r.seen, "its deadline"
-	case r.released >= 0 && r.renews && !r.unsure:
+	case r.released >= 0 && r.renews && r.answer == releaseFreed:
 		end, why = r.released, "its release"
 	case !r.renews:
 		ttl := r.ttl
@@ -137,6 +157,11 @@ func (r *Record) End(e *Env, removals []time.Duration) (time.Duration, string) {
 	}
 	if r.released >= 0 {
 		sooner(r.released, "its release")
+	}
+	if r.stood != nil && !r.known && r.renews {
+		if t := r.stood(); t >= 0 {
+			sooner(t, "the stop of its process")
+		}
 	}
 	if r.closed != nil {
 		if t := r.closed(); t >= 0 {
@@ -166,16 +191,26 @@ func (e *Env) checkOverlap() {
 	removed := e.removed
 	e.mu.Unlock()
 	for key, records := range byKey {
-		if text, when := e.overlap(records, removed[key]); text != "" {
+		text, when, sure := e.overlap(records, removed[key])
+		switch {
+		case text == "":
+			continue
+		case sure:
+			e.mu.Lock()
+			e.overlaps = true
+			e.mu.Unlock()
 			e.ProofAt(when, key, "two leases of one key were valid at the same time: %s", text)
-			return
+		default:
+			e.Fail(Excuse{e.TTL / 4, AnyRequest}, key, "two leases of one key were valid at the same time: %s", text)
 		}
+		return
 	}
 }
 
 // overlap describes the last two holds that overlap, and says when the later one
-// was granted.
-func (e *Env) overlap(records []*Record, removals []time.Duration) (text string, when time.Duration) {
+// was granted. It is not sure where the earlier one was renewed and tells no deadline: a
+// renewal may have been held up, and the release may not have noticed.
+func (e *Env) overlap(records []*Record, removals []time.Duration) (text string, when time.Duration, sure bool) {
 	slices.SortFunc(records, func(a, b *Record) int { return int(a.Granted - b.Granted) })
 	type span struct {
 		*Record
@@ -188,6 +223,7 @@ func (e *Env) overlap(records []*Record, removals []time.Duration) (text string,
 		end, why := r.End(e, removals)
 		for _, s := range active {
 			if s.Owner == "" || s.Owner != r.Owner {
+				sure = s.known || !s.renews
 				text = fmt.Sprintf("%s was granted it at %s and held it until %s at %s; %s was granted it at %s",
 					s.Who, Seconds(s.Granted), s.why, Seconds(s.end), r.Who, Seconds(r.Granted))
 				when = r.Granted
@@ -197,5 +233,5 @@ func (e *Env) overlap(records []*Record, removals []time.Duration) (text string,
 			active = append(active, span{r, end, why})
 		}
 	}
-	return text, when
+	return text, when, sure
 }

@@ -31,9 +31,17 @@ func TestOverlapOracle(t *testing.T) {
 	unknown := made("a", "", 10*ms, -1, 0)
 	unknown.known, unknown.renews, unknown.Deadline = false, true, func() (time.Duration, bool) { return 0, false }
 	unsure := made("a", "", 10*ms, 50*ms, 0) // its release said that it had been lost
-	unsure.known, unsure.renews, unsure.unsure, unsure.Deadline = false, true, true, unknown.Deadline
+	unsure.known, unsure.renews, unsure.answer, unsure.Deadline = false, true, releaseLate, unknown.Deadline
 	sure := made("a", "", 10*ms, 50*ms, 0)
-	sure.known, sure.renews, sure.Deadline = false, true, unknown.Deadline
+	sure.known, sure.renews, sure.answer, sure.Deadline = false, true, releaseFreed, unknown.Deadline
+	asked := made("a", "", 10*ms, 50*ms, 0) // its release has not returned
+	asked.known, asked.renews, asked.Deadline = false, true, unknown.Deadline
+	stood := func(at time.Duration) *Record {
+		r := made("a", "", 10*ms, 50*ms, 0)
+		r.known, r.renews, r.answer, r.Deadline = false, true, releaseFreed, unknown.Deadline
+		r.stood = func() time.Duration { return at }
+		return r
+	}
 	timed := made("a", "", 10*ms, -1, 0)
 	timed.known, timed.ttl, timed.Deadline = false, 100*ms, unknown.Deadline
 	late := made("a", "", 10*ms, 60*ms, 40*ms) // released after it had run out
@@ -58,12 +66,31 @@ func TestOverlapOracle(t *testing.T) {
 		"maximum hold":              {[]*Record{limited, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
 		"deadline unknown, renewed": {[]*Record{unknown, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
 		"lost by its release":       {[]*Record{unsure, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
+		"its release is under way":  {[]*Record{asked, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
+		"stood still since":         {[]*Record{stood(20 * ms), made("b", "", 30*ms, 40*ms, 90*ms)}, nil, false},
+		"stood still later":         {[]*Record{stood(40 * ms), made("b", "", 30*ms, 40*ms, 90*ms)}, nil, true},
 		"held to its release":       {[]*Record{sure, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, true},
 		"deadline unknown, not":     {[]*Record{timed, made("b", "", 30*ms, 40*ms, 90*ms)}, nil, true},
 	} {
-		text, _ := e.overlap(c.records, c.removals)
+		text, _, _ := e.overlap(c.records, c.removals)
 		assert.Equal(t, c.overlap, text != "", "%s: %s", name, text)
 	}
+}
+
+// Where nothing but the release tells how long a renewed lease was held, a request or a
+// process that was held up makes the overlap no proof.
+func TestOverlapIsAsSureAsItsEnd(t *testing.T) {
+	t.Parallel()
+	e := &Env{Settings: &Settings{TTL: time.Second}}
+	next := made("b", "", 30*ms, 40*ms, 90*ms)
+	_, _, sure := e.overlap([]*Record{made("a", "", 10*ms, 50*ms, 90*ms), next}, nil)
+	assert.True(t, sure, "both tell their deadlines")
+	told := made("a", "", 10*ms, 50*ms, 0)
+	told.known, told.renews, told.answer = false, true, releaseFreed
+	told.Deadline = func() (time.Duration, bool) { return 0, false }
+	text, _, sure := e.overlap([]*Record{told, next}, nil)
+	assert.NotEmpty(t, text)
+	assert.False(t, sure, "the earlier tells none")
 }
 
 func TestTokenOracle(t *testing.T) {

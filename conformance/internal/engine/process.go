@@ -299,6 +299,20 @@ func (p *Process) Continue(key string) time.Duration {
 	return stood
 }
 
+// stopped is when the process was first stopped after the given time, in the time of the
+// case, for at least so long; or -1.
+func (p *Process) stopped(after, least time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, x := range p.paused {
+		from := p.Processes.At(x.From)
+		if to := p.Processes.At(x.To); from >= after && (x.To == 0 || to-from >= least) {
+			return from
+		}
+	}
+	return -1
+}
+
 // Kill ends the process with SIGKILL and returns when it is gone and everything
 // that it said has been heard.
 func (p *Process) Kill() {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func (p *Process) granted(c Command, ttl time.Duration, a Answer) *FarHold {
 	h.Record = &Record{
 		Who: p.Who, Key: c.Key, Token: a.Token, ttl: ttl, renews: !c.Unrenewed,
 		Invoked: p.Processes.At(a.From), Granted: p.Processes.At(a.To), released: -1, Deadline: h.told,
-		closed: p.connectionEnds,
+		closed: p.connectionEnds, stood: func() time.Duration { return p.stopped(h.Granted, cmp.Or(ttl, p.Env.TTL)/4) },
 	}
 	if d, ok := h.told(); ok && d < h.Granted {
 		h.Sure = false
@@ -126,7 +127,7 @@ func (h *CallLog) recall(ev *Event, from, to time.Duration, result string, count
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ev.From, ev.to, ev.result, ev.refused = from, to, result, refused
-	delete(h.pending, ev)
+	h.returned(ev)
 	if counts {
 		h.longest = max(h.longest, to-from)
 	}
@@ -163,12 +164,15 @@ func (h *FarHold) call(what, op string) (Answer, bool) {
 
 // Release releases the lease.
 func (h *FarHold) Release(context.Context) error {
-	h.Record.Releasing(h.p.Env.Log.Now())
+	first := !h.IsReleased()
+	h.Releasing(h.p.Env.Log.Now())
 	a, ok := h.call("Release", opRelease)
 	if !ok {
 		return ErrKilled
 	}
-	h.releasedWith(a.Error())
+	if first {
+		h.releasedWith(a.Ended, a.Error())
+	}
 	return a.Error()
 }
 
@@ -277,6 +281,9 @@ func (p *Process) Cycling(c Command) (wait func() (Answer, bool)) {
 	q := p.Ask(c, func(a Answer) {
 		switch a.Event {
 		case eventGranted:
+			if held != nil {
+				held.releasedWith(false, nil)
+			}
 			held = p.granted(c, ttl, a)
 			e.Log.recall(&Event{who: p.Who, op: "acquires", key: c.Key}, p.Processes.At(a.From), p.Processes.At(a.To), p.describe(a, c, ttl), false, false)
 		case eventReleasing:
@@ -285,8 +292,8 @@ func (p *Process) Cycling(c Command) (wait func() (Answer, bool)) {
 	})
 	return func() (Answer, bool) {
 		a, ok := p.Wait(q)
-		if held != nil && a.Error() != nil {
-			held.releasedWith(a.Error())
+		if held != nil && ok && held.IsReleased() {
+			held.releasedWith(false, a.Error())
 		}
 		return a, ok
 	}

@@ -15,6 +15,7 @@ type Rule struct {
 	Statement string        // in one sentence
 	Claims    []Claim       // that switch it on; none: every lock must keep it
 	Seam      bool          // needs Config.OpenBackend
+	Alone     bool          // runs when all others have ended, so that all clients of the store are its own
 	Limit     time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
 	LimitTTLs int
 	Run       func(*Env)

@@ -18,10 +18,16 @@ type Runner struct {
 	waiting []chan struct{}
 	firsts  int           // first attempts that have not ended
 	calm    chan struct{} // closed while there are none
+	others  int           // cases that have not ended, and have not begun to wait to run alone
+	over    chan struct{} // closed while there are none
 	repeats chan struct{} // as many tokens as repeats at a time
+	alone   chan struct{} // the place of the case that runs alone; a mutex would stop virtual time
 
 	progress sync.Mutex
 }
+
+// repeatsAtOnce is how many cases are repeated at a time.
+const repeatsAtOnce = 2
 
 // NewRunner makes a runner of the settings.
 func NewRunner(s *Settings) *Runner {
@@ -32,8 +38,9 @@ func NewRunner(s *Settings) *Runner {
 	if s.Tidy && s.OpenBackend != nil {
 		s.used = new(usedKeys)
 	}
-	r := &Runner{s: s, free: s.Parallel, calm: make(chan struct{}), repeats: make(chan struct{}, 2)}
+	r := &Runner{s: s, free: s.Parallel, calm: make(chan struct{}), over: make(chan struct{}), repeats: make(chan struct{}, repeatsAtOnce), alone: make(chan struct{}, 1)}
 	close(r.calm)
+	close(r.over)
 	return r
 }
 
@@ -53,6 +60,10 @@ func (r *Runner) Queue() <-chan struct{} {
 		r.calm = make(chan struct{})
 	}
 	r.firsts++
+	if r.others == 0 {
+		r.over = make(chan struct{})
+	}
+	r.others++
 	if r.free > 0 {
 		r.free--
 		close(turn)
@@ -82,6 +93,13 @@ func (r *Runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Resu
 	<-turn
 	leave := sync.OnceFunc(r.leave)
 	defer leave()
+	if rule.Alone {
+		leave()
+		r.end()
+		defer r.aloneWith(ctx)()
+	} else {
+		defer r.end()
+	}
 	begun := time.Now()
 	res := r.verdict(ctx, rule, leave)
 	res.Rule, res.Subject, res.Statement = rule.Name, rule.Subject, rule.Statement
@@ -102,29 +120,36 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	case rule.Seam && r.s.OpenBackend == nil:
 		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
 	}
+	reason, deviates := r.s.deviation(rule)
 	var res Result
 	ttl := r.s.nextTTL(0, 0)
 	for n := 1; ; n++ {
 		var heldUp time.Duration
 		res, heldUp = r.attempt(ctx, rule, n, ttl, missing != nil)
-		if res.Verdict != Inconclusive || n == attempts || ctx.Err() != nil || !r.wanted(rule, res) {
+		if res.Verdict == Fail && missing == nil && !deviates {
+			r.s.red.Store(true)
+		}
+		if res.Verdict != Inconclusive || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
 		next := r.s.nextTTL(ttl, heldUp)
 		why, _, _ := strings.Cut(res.Evidence, "\n")
 		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s when it is calmer: %s", rule.Name, ttl, next, why)
 		ttl = next
-		if n == 1 {
+		if n == 1 && !rule.Alone {
 			leave()
 			r.calmly(ctx)
 			defer func() { <-r.repeats }()
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || n >= r.s.attempts() { // another rule may have failed meanwhile
 			break
 		}
 	}
 	if res.Verdict == Inconclusive && ctx.Err() != nil {
 		res = interrupted(ctx, notToEnd) // what a calmer machine would have shown stays unknown
+	}
+	if deviates && res.Verdict != Skipped && !res.overlap {
+		return deviating(reason, res)
 	}
 	if missing != nil {
 		switch res.Verdict {
@@ -143,6 +168,18 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	return res
 }
 
+// deviating is the result of a rule that the lock is not meant to keep.
+func deviating(reason string, res Result) Result {
+	seen := "it was kept when it was tried"
+	switch res.Verdict {
+	case Fail:
+		seen = "seen when it was tried: " + res.Evidence
+	case Inconclusive:
+		seen = "inconclusive when it was tried: " + res.Evidence
+	}
+	return Result{Verdict: Deviation, Evidence: reason + "\n" + seen}
+}
+
 // wanted asks the Config whether a case is to be repeated.
 func (r *Runner) wanted(rule *Rule, res Result) bool {
 	if r.s.Repeat == nil {
@@ -152,6 +189,15 @@ func (r *Runner) wanted(rule *Rule, res Result) bool {
 	r.progress.Lock()
 	defer r.progress.Unlock()
 	return r.s.Repeat(res)
+}
+
+// end notes that a case has ended, or waits to run alone.
+func (r *Runner) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.others--; r.others == 0 {
+		close(r.over)
+	}
 }
 
 // calmly waits until the first attempts of all cases have ended, which made some
@@ -167,13 +213,35 @@ func (r *Runner) calmly(ctx context.Context) {
 	r.repeats <- struct{}{}
 }
 
+// aloneWith waits until no other case runs, and has the bystander closed. The function
+// that it returns lets others go on.
+func (r *Runner) aloneWith(ctx context.Context) (resume func()) {
+	r.alone <- struct{}{}
+	for quiet := false; !quiet; {
+		r.mu.Lock()
+		over := r.over
+		r.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
+		quiet = r.others == 0 || ctx.Err() != nil
+		r.mu.Unlock()
+	}
+	watched := r.s.bystander != nil
+	r.s.bystander.close()
+	return func() {
+		if watched {
+			r.s.bystander = r.s.newBystander()
+		}
+		<-r.alone
+	}
+}
+
 // attempt runs the case once, and says for how long something was held up meanwhile.
 func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Duration, probe bool) (Result, time.Duration) {
 	e := newEnv(ctx, r.s, rule, n, ttl)
-	limit := r.s.limit(rule, ttl)
-	if probe {
-		limit = min(limit, 10*time.Second+10*e.TTL)
-	}
 	ended := make(chan any, 1)
 	go func() {
 		end := e.Guard(func() { rule.Run(e) })
@@ -184,7 +252,7 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 		}
 		ended <- end
 	}()
-	end, inTime := await(ended, limit)
+	end, limit, inTime := e.await(ended, probe)
 	if !inTime {
 		hanging, late := e.Log.hanging(), e.Timely()
 		if idle := e.Log.idle(); idle >= limit/2 && idle > delaysPerTTL*e.heldUp(AnyRequest) {
@@ -211,15 +279,39 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 	return e.judge(end, over, heldUp), heldUp
 }
 
-// await waits for the end of the case until its limit.
-func await(ended <-chan any, limit time.Duration) (end any, inTime bool) {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case end = <-ended:
-		return end, true
-	case <-timer.C:
-		return nil, false
+// stuckWhenRed and five TTLs are for how long nothing but refusals may come back in a case,
+// once a rule has failed for sure, before the case is given up. No case waits for longer.
+const stuckWhenRed = 10 * time.Second
+
+// await waits for the end of the case until its limit. What requests take may become
+// known only meanwhile.
+func (e *Env) await(ended <-chan any, probe bool) (end any, limit time.Duration, inTime bool) {
+	for {
+		still, most := e.limits(e.rule, e.TTL)
+		if probe {
+			still = min(still, e.Work(10*time.Second+10*e.TTL))
+			most = still
+		}
+		now := e.Log.Now()
+		quiet, refusals := e.Log.quiet()
+		if e.red.Load() && now < still { // another look at a lock that is broken is not worth a long wait
+			if stuck := stuckWhenRed + 5*e.TTL + 2*e.Claimed.TakeoverLag; refusals >= stuck {
+				return nil, stuck, false
+			}
+		}
+		wait := min(still-now, time.Second)
+		if wait <= 0 { // it goes on as long as calls return
+			if wait = min(still/4-quiet, most-now); wait <= 0 {
+				return nil, max(still, now.Truncate(time.Second)), false
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case end = <-ended:
+			timer.Stop()
+			return end, 0, true
+		case <-timer.C:
+		}
 	}
 }
 
@@ -244,7 +336,7 @@ func (e *Env) judge(end any, cut bool, heldUp time.Duration) Result {
 		if heldUp >= stallNoted {
 			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))
 		}
-		return Result{Verdict: Fail, Evidence: evidence}
+		return Result{Verdict: Fail, Evidence: evidence, overlap: e.overlaps}
 	}
 	if cut {
 		return interrupted(e.caller, notToEnd)

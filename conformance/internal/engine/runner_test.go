@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +73,75 @@ func one(t *testing.T, cfg Config, r *Rule) Result {
 	return judged(t, cfg, r)[0]
 }
 
+// TestAloneRunsWhenAllOthersHaveEnded also where others are repeated.
+func TestAloneRunsWhenAllOthersHaveEnded(t *testing.T) {
+	t.Parallel()
+	virtually(t, func(t *testing.T) {
+		var running, ran atomic.Int64
+		other := func(e *Env) {
+			running.Add(1)
+			defer running.Add(-1)
+			nth := ran.Add(1)
+			e.Pause(time.Second)
+			if nth <= 2 {
+				e.TooSlowf("", "once more")
+			}
+		}
+		var seen []int64
+		alone := func(e *Env) { seen = append(seen, running.Load(), ran.Load()) }
+		rules := []*Rule{{Name: "First", Run: other}, {Name: "Alone", Alone: true, Run: alone}, {Name: "Last", Run: other}, {Name: "AloneToo", Alone: true, Run: alone}}
+		for _, r := range rules {
+			r.Subject, r.Statement, r.Limit = "made", "A made-up rule.", 30*time.Second
+		}
+		s, err := Prepare(t.Context(), memory(), rules)
+		require.NoError(t, err)
+		r := NewRunner(s)
+		defer r.Close()
+		var all sync.WaitGroup
+		for _, x := range rules {
+			turn := r.Queue()
+			all.Go(func() { assert.Equal(t, Pass, r.Run(t.Context(), x, turn).Verdict, x.Name) })
+		}
+		all.Wait()
+		assert.Equal(t, []int64{0, 4, 0, 4}, seen, "running and begun when those ran that are alone")
+	})
+}
+
+// TestServerIsAwayForAMoment: a client is opened again, and what lasts is a failure.
+func TestServerIsAwayForAMoment(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err     error
+		away    time.Duration
+		verdict Verdict
+	}{
+		"a moment":        {backend.ErrUnavailable, 3 * time.Second, Pass},
+		"for good":        {backend.ErrUnavailable, time.Hour, Fail},
+		"not unavailable": {backend.ErrPermanent, 3 * time.Second, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtually(t, func(t *testing.T) {
+				var until atomic.Pointer[time.Time]
+				cfg := memory()
+				open := cfg.OpenBackend
+				cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+					if at := until.Load(); at != nil && time.Now().Before(*at) {
+						return nil, c.err
+					}
+					return open(ctx)
+				}
+				res := one(t, cfg, &Rule{Run: func(e *Env) {
+					back := time.Now().Add(c.away)
+					until.Store(&back)
+					e.Locker()
+				}})
+				assert.Equal(t, c.verdict, res.Verdict, res.Evidence)
+			})
+		})
+	}
+}
+
 func TestEvidenceShowsTheHistory(t *testing.T) {
 	t.Parallel()
 	res := one(t, memory(), &Rule{Run: func(e *Env) {
@@ -114,6 +185,80 @@ func hangingCaseIsGivenUp(t *testing.T) {
 	assert.Equal(t, Fail, results[1].Verdict)
 	assert.NotContains(t, results[1].Evidence, "only the end of the context")
 	assert.Equal(t, Pass, results[2].Verdict, "the run goes on")
+}
+
+// A declared deviation hides no two holders at a time.
+func TestDeviationHidesNoOverlap(t *testing.T) {
+	t.Parallel()
+	for overlap, want := range map[bool]Verdict{false: Deviation, true: Fail} {
+		cfg := memory()
+		cfg.Deviations = map[string]string{"Made": "it is made up"}
+		res := one(t, cfg, &Rule{Run: func(e *Env) {
+			key := e.Key("a")
+			h := e.Locker().MustTry(key)
+			if overlap {
+				e.addRecord(&Record{Who: "nobody", Key: key, Granted: h.Granted, released: -1, Deadline: h.Deadline})
+			}
+			e.Failf(key, "it was broken")
+		}})
+		assert.Equal(t, want, res.Verdict, res.Evidence)
+		assert.Contains(t, res.Evidence, "it was broken")
+	}
+}
+
+// What a declared deviation does is not said to have been seen on a machine that was too
+// slow for it.
+func TestDeviationOnASlowMachine(t *testing.T) {
+	t.Parallel()
+	cfg := memory()
+	cfg.Deviations = map[string]string{"Made": "it is made up"}
+	res := one(t, cfg, &Rule{Run: func(e *Env) { e.TooSlowf("", "it was slow") }})
+	assert.Equal(t, Deviation, res.Verdict)
+	assert.Contains(t, res.Evidence, "it is made up\ninconclusive when it was tried: ")
+	assert.Contains(t, res.Evidence, "it was slow")
+}
+
+// Once a rule has failed for sure, the rest is not worth long waits: what hangs is given up
+// sooner, and what is inconclusive has one more try only.
+func TestRedRunIsShort(t *testing.T) {
+	t.Parallel()
+	virtually(t, redRunIsShort)
+}
+
+func redRunIsShort(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	hangs := func(e *Env) {
+		c := e.Locker()
+		c.Locker = stuck{c.Locker, release}
+		_, _ = c.Try(e.Key("stuck"))
+	}
+	runs := 0
+	undecided := func(e *Env) {
+		runs++
+		e.Pause(ms)
+		e.standStill(time.Minute)
+		e.Latef("", "too late")
+	}
+	cfg := memory()
+	results := judged(t, cfg,
+		&Rule{Limit: time.Minute, Run: hangs},
+		&Rule{Limit: time.Minute, Run: hangs},
+		&Rule{Run: undecided},
+		&Rule{Limit: time.Minute, Run: func(e *Env) {
+			key := e.Key("a")
+			for range 30 { // it goes on
+				e.Locker().MustTry(key).MustRelease()
+				e.Pause(time.Second)
+			}
+		}})
+	assert.Equal(t, Fail, results[0].Verdict)
+	assert.InDelta(t, 60, results[0].Seconds, 5, "it may be slow")
+	assert.Equal(t, Fail, results[1].Verdict)
+	assert.InDelta(t, (stuckWhenRed + 5*cfg.TTL).Seconds(), results[1].Seconds, 5, "it hangs, and the lock is broken")
+	assert.Equal(t, Inconclusive, results[2].Verdict)
+	assert.Equal(t, fewAttempts, runs)
+	assert.Equal(t, Pass, results[3].Verdict, "what goes on is not given up: %s", results[3].Evidence)
 }
 
 type stuck struct {

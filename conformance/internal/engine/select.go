@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -22,10 +23,53 @@ func selectRules(all []*Rule, only []string) ([]*Rule, error) {
 	}
 	for _, name := range only {
 		if !used[name] {
-			return nil, fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(all, name), strings.Join(subjects(all), ", "))
+			return nil, unknownRule(all, name)
 		}
 	}
 	return out, nil
+}
+
+func unknownRule(all []*Rule, name string) error {
+	return fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(all, name), strings.Join(subjects(all), ", "))
+}
+
+// Nothing can deviate from what makes it a lock: the subject exclusion as a whole, and its
+// rules with such names.
+const (
+	exclusion     = "exclusion"
+	exclusiveRule = "Exclusive"
+)
+
+// checkDeviations checks that the declared deviations are of rules that there are, and
+// have reasons.
+func checkDeviations(all []*Rule, declared map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(declared)) {
+		known := false
+		for _, r := range all {
+			if r.Name != name && r.Subject != name {
+				continue
+			}
+			known = true
+			if name == exclusion || strings.HasPrefix(name, exclusiveRule) {
+				return fmt.Errorf("conformance: Config.Deviations: %q cannot be declared: what lets two hold a key at a time is no lock", name)
+			}
+		}
+		switch {
+		case !known:
+			return fmt.Errorf("Config.Deviations: %w", unknownRule(all, name))
+		case strings.TrimSpace(declared[name]) == "":
+			return fmt.Errorf("conformance: Config.Deviations: %q has no reason; say in a few words what the lock does instead", name)
+		}
+	}
+	return nil
+}
+
+// deviation is the reason for which the lock is not meant to keep the rule.
+func (s *Settings) deviation(r *Rule) (reason string, declared bool) {
+	if reason, declared = s.Deviations[r.Name]; !declared {
+		reason, declared = s.Deviations[r.Subject]
+	}
+	return reason, declared
 }
 
 // subjects lists the subjects in the order of the rules.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -45,6 +46,7 @@ type Settings struct {
 	pace       pace
 	PoolBefore string // what Pool said at the beginning
 	used       *usedKeys
+	red        atomic.Bool // a rule has failed for sure
 }
 
 // Prepare checks the Config and opens one client to see that it can be opened.
@@ -53,8 +55,10 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 	switch {
 	case os.Getenv(childVar) != "":
 		return nil, errInChild
+	case cfg.Proxy != nil && (cfg.Proxy.Server == "" || cfg.Proxy.Open == nil):
+		return nil, errors.New("conformance: Config.Proxy needs Server, the address of the lock's server, and Open, which opens a Locker at another one")
 	case cfg.Open == nil && cfg.OpenBackend == nil:
-		return nil, errors.New("conformance: Config needs Open or OpenBackend")
+		return nil, errors.New("conformance: Config needs Open, OpenBackend or Proxy")
 	case cfg.Wrap != nil && cfg.OpenBackend == nil:
 		return nil, errors.New("conformance: Config.Wrap needs OpenBackend, for backends to wrap")
 	case cfg.TTL < 0 || cfg.Budget < 0 || cfg.Parallel < 0:
@@ -87,6 +91,9 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 	if s.Rules, err = selectRules(all, cfg.Only); err != nil {
 		return nil, err
 	}
+	if err := checkDeviations(all, s.Deviations); err != nil {
+		return nil, err
+	}
 	if s.Pool != nil {
 		if s.PoolBefore, err = cfg.Pool(ctx); err != nil {
 			return nil, fmt.Errorf("conformance: Config.Pool: %w", err)
@@ -104,7 +111,49 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 	if s.Name == "" {
 		s.Name = s.Claimed.Name
 	}
+	s.measure(ctx)
 	return s, nil
+}
+
+// measureLimit is how long it may take to learn what requests take.
+const measureLimit = 3 * time.Second
+
+// measure learns what a few requests take, so that the first cases have the TTL and the
+// limits that fit the server. What goes wrong in it is for the rules to find.
+func (s *Settings) measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, measureLimit)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }()
+		l, err := s.OpenLocker(ctx)
+		if err != nil {
+			return
+		}
+		defer func() { go func() { _ = l.Close() }() }()
+		var opts []lock.Option
+		if !s.Fixed {
+			opts = append(opts, lock.WithTTL(s.Long))
+		}
+		for n := 0; n < fewest && ctx.Err() == nil; n += 2 {
+			begun := time.Now()
+			lease, err := l.TryAcquire(ctx, s.KeySpace+"measure", opts...)
+			if err != nil || lease == nil {
+				return
+			}
+			s.pace.add(time.Since(begun))
+			begun = time.Now()
+			if lease.Release(ctx) != nil {
+				return
+			}
+			s.pace.add(time.Since(begun))
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // probe opens a client once, and learns the guarantees and which hooks exist.
@@ -150,8 +199,8 @@ func (s *Settings) probe(ctx context.Context) error {
 				if l == nil {
 					return errors.New("conformance: Config.Open returned neither a Locker nor an error")
 				}
-				if own, ok := lock.GuaranteesOf(l); ok && !says {
-					g, says = own, true
+				if own, ok := l.(interface{ Guarantees() backend.Guarantees }); ok && !says {
+					g, says = own.Guarantees(), true
 				}
 				go func() { _ = l.Close() }()
 			}
@@ -235,18 +284,27 @@ func (s *Settings) forceRelease(ctx context.Context, key string) error {
 
 // OpenLocker opens a new client of the store.
 func (s *Settings) OpenLocker(ctx context.Context) (lock.Locker, error) {
+	return s.openLockerFor(ctx, s.TTL)
+}
+
+// openLockerFor is OpenLocker with another TTL for the calls that ask for none, which a
+// Locker of Config.Open has from its own settings.
+func (s *Settings) openLockerFor(ctx context.Context, ttl time.Duration) (lock.Locker, error) {
 	if s.Open != nil {
 		l, err := s.Open(ctx)
-		if err == nil && l == nil {
-			err = errors.New("neither a Locker nor an error")
+		if err != nil {
+			return nil, err // l may be a nil pointer of its type
 		}
-		return l, err
+		if l == nil {
+			return nil, errors.New("neither a Locker nor an error")
+		}
+		return l, nil
 	}
 	b, err := s.openBackend(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.MakeLocker(b, s.TTL)
+	return s.MakeLocker(b, ttl)
 }
 
 func (s *Settings) openBackend(ctx context.Context) (backend.Backend, error) {

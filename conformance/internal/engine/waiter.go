@@ -21,14 +21,19 @@ type Acquiring struct {
 	invoked time.Duration
 }
 
-// Acquiring begins to wait for the key.
+// Acquiring begins to wait for the key, with a TTL that outlasts the case.
 func (c *Client) Acquiring(key string, more ...lock.Option) *Acquiring {
+	return c.AcquiringFor(key, c.Env.Long, more...)
+}
+
+// AcquiringFor is Acquiring with the given TTL.
+func (c *Client) AcquiringFor(key string, ttl time.Duration, more ...lock.Option) *Acquiring {
 	ctx, cancel := context.WithCancel(c.Env.Ctx)
 	a := &Acquiring{Done: make(chan struct{}), Begun: make(chan struct{}), Cancel: cancel}
 	a.Wait = c.Env.Start(func() {
 		a.invoked = c.Env.Log.Now()
 		close(a.Begun)
-		a.Hold, a.Err = c.Acquire(ctx, key, more...)
+		a.Hold, a.Err = c.AcquireFor(ctx, key, ttl, more...)
 		close(a.Done)
 	})
 	return a

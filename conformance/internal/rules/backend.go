@@ -21,63 +21,76 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:      "TryIdempotent",
-		Statement: "A request that arrives twice is granted once: the same token, the same hold count, and one release frees the key.",
+		Statement: "A request that arrives twice is granted once, with the same token and count; one release frees it.",
 		Seam:      true,
 		Run:       tryIdempotent,
 	},
 	{
 		Name:      "ReleaseByID",
-		Statement: "Release ends the hold of the given acquisition id only; an id that holds nothing gets ErrNotHeld.",
+		Statement: "Release ends the hold of the given id only; an id without a hold gets ErrNotHeld.",
 		Seam:      true,
 		Run:       releaseByID,
 	},
 	{
 		Name:      "RenewByID",
-		Statement: "Renew extends the hold of the given acquisition id only; an id that holds nothing gets ErrNotHeld, and creates nothing.",
+		Statement: "Renew extends the hold of the given id only; an id without a hold gets ErrNotHeld and creates nothing.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Seam:      true,
 		Run:       renewByID,
 	},
 	{
 		Name:      "RefusalLeavesNothing",
-		Statement: "A refused request leaves nothing behind: its id holds nothing, and the holder's record is unchanged.",
+		Statement: "A refused request leaves nothing behind, and the holder's record unchanged.",
 		Seam:      true,
 		Run:       refusalLeavesNothing,
 	},
 	{
 		Name:      "HoldCount",
-		Statement: "A grant says how many unexpired holds the owner has, and repeats of a request don't count.",
+		Statement: "A grant says how many unexpired holds the owner has; repeats don't count.",
 		Claims:    []engine.Claim{engine.ClaimServerHolds},
 		Seam:      true,
 		Run:       holdCount,
 	},
 	{
 		Name:      "ValidityHonest",
-		Statement: "Validity is dated between the start and the end of the call, and lasts no longer than the TTL less the drift allowance.",
+		Statement: "Validity begins within the call, and lasts for at most the TTL less the drift allowance.",
 		Seam:      true,
 		Run:       validityHonest,
 	},
 	{
 		Name:      "CancelledSendsNothing",
-		Statement: "With a context that has already ended, no method takes effect.",
+		Statement: "With an ended context no method takes effect, those of optional interfaces included.",
 		Seam:      true,
 		Run:       cancelledSendsNothing,
 	},
 	{
 		Name:      "BackendErrors",
-		Statement: "What a backend refuses matches the errors of package backend, and no error or refusal contains an id or an owner.",
+		Statement: "Refusals match the errors of package backend, and none contains an id or an owner.",
 		Seam:      true,
 		Run:       backendErrors,
 	},
 	{
+		Name:      "NoSecretsShown",
+		Statement: "No error of a method, and nothing shown of a hold, contains an acquisition id or an owner.",
+		Seam:      true,
+		Run:       noSecretsShown,
+	},
+	{
+		Name:      "HolderIsShown",
+		Statement: "What is shown of a key is its holder now, with the label, process and beginning of the outermost hold.",
+		Claims:    []engine.Claim{engine.ClaimDetails},
+		Seam:      true,
+		Run:       holderIsShown,
+	},
+	{
 		Name:      "ConcurrentTries",
-		Statement: "Of many simultaneous requests for a free key exactly one is granted, through one client and through several.",
+		Statement: "Of many simultaneous requests for a free key exactly one is granted, of one client or several.",
 		Seam:      true,
 		Run:       concurrentTries,
 	},
 	{
 		Name:      "WatchBeforeReturn",
-		Statement: "A release that happens after Watch has returned is signalled, or found by asking again when the watch breaks.",
+		Statement: "A release after Watch has returned is signalled, or found by asking when the watch breaks.",
 		Seam:      true,
 		Run:       watchBeforeReturn,
 	},
@@ -89,20 +102,20 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseTells",
-		Statement: "A release tells how many other clients watch the key: none while it is still held, and not the one that releases.",
+		Statement: "A release tells how many other clients watch the key: none while it is still held.",
 		Seam:      true,
 		Run:       releaseTells,
 	},
 	{
 		Name:      "QueueOrder",
-		Statement: "Places in the server's queue are granted in the order in which they were taken, across clients.",
+		Statement: "Places in the server's queue are granted in the order in which they were taken.",
 		Claims:    []engine.Claim{engine.ClaimFair},
 		Seam:      true,
 		Run:       queueOrder,
 	},
 	{
 		Name:      "QueueWithdraw",
-		Statement: "A place that was withdrawn, before or after its grant, stands in nobody's way; withdrawing twice is harmless.",
+		Statement: "A withdrawn place, granted or not, stands in nobody's way; withdrawing twice is harmless.",
 		Claims:    []engine.Claim{engine.ClaimFair},
 		Seam:      true,
 		Run:       queueWithdraw,
@@ -116,63 +129,69 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:      "WaiterSessionCheck",
-		Statement: "A waiter whose session ended while it waited is never granted the key, and stands in nobody's way.",
+		Statement: "A waiter whose session ended is never granted the key, and stands in nobody's way.",
 		Seam:      true,
 		Run:       waiterSessionCheck,
 	},
 	{
 		Name:      "BatchRenewMixed",
-		Statement: "A batch renews each hold as Renew does: good, unknown and expired ones get their own answers, in order.",
+		Statement: "A batch renews good, unknown and expired holds as Renew does, with answers in order.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Seam:      true,
 		Run:       batchRenewMixed,
 	},
 	{
 		Name:      "BatchRenewBesideGuardedWrite",
-		Statement: "While a guarded write of another client is under way, a batch renews all holds on other keys, without waiting for it.",
+		Statement: "A batch does not wait for another client's guarded write, and renews all holds on other keys.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimGuardedWrite},
 		Seam:      true,
 		Run:       batchRenewBesideGuardedWrite,
 	},
 	{
 		Name:      "HandOverIsOneStep",
-		Statement: "Handing over, when nobody else waits, ends one hold and grants the next with a larger token; a hold that is gone hands over nothing.",
+		Statement: "Handing over ends one hold and grants the next as it was asked for, with a larger token; a hold that is gone hands over nothing.",
 		Seam:      true,
 		Run:       handOver,
 	},
 	{
 		Name:      "InspectShows",
-		Statement: "Inspect shows token, hold count, holder, beginning and remaining time of a held key, changes nothing, and gets ErrNotHeld on a free one.",
+		Statement: "Inspect shows token, count, holder, beginning and remaining time of a held key, else ErrNotHeld, and changes nothing.",
 		Seam:      true,
 		Run:       inspectShows,
 	},
 	{
 		Name:      "ForceReleaseByToken",
-		Statement: "A forced release removes the record only if its token is the one that was seen, so that a newer holder is never hit.",
+		Statement: "A forced release removes the record only if its token is the one that was seen.",
 		Seam:      true,
 		Run:       forceReleaseByToken,
 	},
 	{
 		Name:      "RevokeByToken",
-		Statement: "A revoked hold is not renewed, ends at its expiry, and lets nobody in before. A revocation with another token changes nothing.",
+		Statement: "A revoked hold is not renewed, and excludes others until its expiry. Another token changes nothing.",
 		Seam:      true,
 		Run:       revokeByToken,
 	},
 	{
 		Name:      "ListShowsHeldKeys",
-		Statement: "List shows each held key with the prefix once, with its token and holder, no other key, and stops when it is told to.",
+		Statement: "List shows exactly the held keys with the prefix, once each, with token and holder, and stops when told to.",
 		Seam:      true,
 		Run:       listShowsHeldKeys,
 	},
 	{
 		Name:      "ForgetLeavesOthers",
-		Statement: "Forgetting the keys with a prefix takes nothing from those that are held, or that have another prefix. A forgotten key is taken as if it were new.",
+		Statement: "Forgetting keys takes nothing from held ones or other prefixes; a forgotten key is as new.",
 		Seam:      true,
 		Run:       forgetLeavesOthers,
 	},
 	{
+		Name:      "RaisedFloorCounts",
+		Statement: "After RaiseFloor every client, opened before or after, is granted larger tokens only; holds keep theirs.",
+		Seam:      true,
+		Run:       raisedFloorCounts,
+	},
+	{
 		Name:      "LookingChangesNothing",
-		Statement: "Looking at a key (Inspect, List, Watch) keeps nobody from it, and leaves nothing behind, also where nobody has locked anything yet.",
+		Statement: "Inspect, List and Watch keep nobody from a key, and leave nothing behind, also on a new store.",
 		Seam:      true,
 		Run:       lookingChangesNothing,
 	},
@@ -329,6 +348,16 @@ func holdCount(e *engine.Env) {
 		}
 		holds = append(holds, h)
 	}
+	more := make([]*engine.Grant, backend.MaxHolds-len(holds))
+	e.Each(len(more), func(i int) { more[i] = a.MustTry(e.Request(key, owner, e.Long)) })
+	holds = append(holds, more...)
+	last := e.Request(key, owner, e.Long)
+	last.ID = holds[len(holds)-1].Hold.ID
+	if again, err := a.Try(last); err != nil {
+		e.Unexpected(key, err, "a repeat of the request for the last of %d holds returned %s; expected its grant", backend.MaxHolds, engine.Outcome(err))
+	} else if again.Answer.Holds != backend.MaxHolds {
+		e.Failf(key, "a repeat of the request for the last of %d holds says %d holds", backend.MaxHolds, again.Answer.Holds)
+	}
 	for i, h := range holds {
 		a.MustRefuse(key, "holds of its owner are left")
 		if err := h.Release(e.Ctx); err != nil {
@@ -369,7 +398,7 @@ func validityHonest(e *engine.Env) {
 		h := a.MustTry(e.Request(key, "", e.TTL))
 		check(key, "Try", h.Answer.Validity, before, a.Clock.Now(), e.TTL)
 		if h.Answer.For < e.TTL/2 {
-			e.Failf(key, "a grant with a TTL of %s is valid for %s; expected most of the TTL", e.TTL, h.Answer.For)
+			e.Latef(key, "a grant with a TTL of %s is valid for %s; expected most of the TTL", e.TTL, h.Answer.For)
 		}
 		if !e.Claimed.ManualRenewal {
 			continue
@@ -382,26 +411,82 @@ func validityHonest(e *engine.Env) {
 			check(key, "Renew", v, before, a.Clock.Now(), e.TTL)
 		}
 	}
+	long := e.Fit(time.Hour)
+	key := e.Key("long")
+	before := a.Clock.Now()
+	h := a.MustTry(e.Request(key, "", long))
+	check(key, "Try", h.Answer.Validity, before, a.Clock.Now(), long)
+	if e.Claimed.ManualRenewal {
+		if v, err := a.Renew(h.Hold); err == nil && v.For > 0 && v.For < h.Answer.For-e.TTL/4 {
+			e.Failf(key, "Renew of a hold with a TTL of %s is valid for %s; expected no less than its grant, which was for %s", long, v.For, h.Answer.For)
+		}
+	}
+	e.MustGiveBack(h, key, "")
 }
 
+// cancelledSendsNothing calls every method with a context that has ended. What returns no
+// error was sent and confirmed all the same, which is harmless.
 func cancelledSendsNothing(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
-	key := e.Key("a")
+	key := e.Key("free")
 	if _, err := a.TryCtx(ended, e.Request(key, "", e.Long)); err == nil {
 		e.Failf(key, "Try with a cancelled context was granted")
 	}
-	h, err := b.Try(e.Request(key, "", e.Long))
-	if err != nil {
-		e.UnexpectedFatal(key, err, "a try returned %s after one with a cancelled context; expected a grant", engine.Outcome(err))
+	b.MustTry(e.Request(key, "", e.Long))
+	if q, ok := backend.As[backend.Queuer](a.Backend); ok {
+		key := e.Key("queue")
+		if t, err := q.Enqueue(ended, e.Request(key, "", e.Long)); err == nil {
+			_ = t.Withdraw(e.Ctx)
+		}
+		b.MustTry(e.Request(key, "", e.Long))
 	}
-	if err := a.Release(ended, h.Hold); err == nil {
-		// It was sent and confirmed all the same: harmless, and the hold has ended.
-		h.Releasing(e.Log.Now())
-		return
+	calls := map[string]func(h *engine.Grant) error{
+		"Release": func(h *engine.Grant) error { return a.Release(ended, h.Hold) },
+		"Renew":   func(h *engine.Grant) error { _, err := a.Backend.Renew(ended, h.Hold); return err },
 	}
-	a.MustRefuse(key, "only a Release with a cancelled context was called")
+	if r, ok := backend.As[backend.ReleaseTeller](a.Backend); ok {
+		calls["ReleaseTelling"] = func(h *engine.Grant) error { _, err := r.ReleaseTelling(ended, h.Hold); return err }
+	}
+	if r, ok := backend.As[backend.BatchRenewer](a.Backend); ok {
+		calls["RenewBatch"] = func(h *engine.Grant) error { _ = r.RenewBatch(ended, []backend.Hold{h.Hold}); return nil }
+	}
+	if ho, ok := backend.As[backend.HandOverer](a.Backend); ok {
+		calls["HandOver"] = func(h *engine.Grant) error {
+			_, err := ho.HandOver(ended, h.Hold, e.Request(h.Key, "", e.Long))
+			return err
+		}
+	}
+	if f, ok := backend.As[backend.ForceReleaser](a.Backend); ok {
+		calls["ForceRelease"] = func(h *engine.Grant) error { return f.ForceRelease(ended, h.Key, h.Token) }
+	}
+	if r, ok := backend.As[backend.Revoker](a.Backend); ok {
+		calls["Revoke"] = func(h *engine.Grant) error { return r.Revoke(ended, h.Key, h.Token) }
+	}
+	if f, ok := backend.As[backend.Forgetter](a.Backend); ok {
+		calls["Forget"] = func(h *engine.Grant) error { _ = f.Forget(ended, h.Key); return nil }
+	}
+	for name, call := range calls {
+		key := e.Key("%s", name)
+		h := b.MustTry(e.Request(key, "", e.Long))
+		ev := e.Log.Begin(a.Who, name, key)
+		err := call(h)
+		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
+		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" {
+			h.Releasing(e.Log.Now())
+			continue
+		}
+		a.MustRefuse(key, "only "+name+" with a cancelled context was called")
+		if e.Claimed.ManualRenewal {
+			if err := h.Renew(); err != nil {
+				e.Unexpected(key, err, "Renew of a hold returned %s after %s with a cancelled context, which had returned an error; expected no error", engine.Outcome(err), name)
+			}
+		}
+		if err := h.Release(e.Ctx); err != nil {
+			e.Unexpected(key, err, "Release of a hold returned %s after %s with a cancelled context; expected no error", engine.Outcome(err), name)
+		}
+	}
 }
 
 func backendErrors(e *engine.Env) {
@@ -443,7 +528,7 @@ func backendErrors(e *engine.Env) {
 
 func concurrentTries(e *engine.Env) {
 	seams := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
-	n := e.Rounds(50*time.Millisecond, 10, 200)
+	n := e.Rounds(e.Work(50*time.Millisecond), 10, 200)
 	for round := range n {
 		key := e.Key("%d", round)
 		holds := make([]*engine.Grant, 12)

@@ -42,6 +42,15 @@ func listShowsHeldKeys(e *engine.Env) {
 		held = append(held, a.MustTry(req))
 	}
 	a.MustTry(e.Request(e.Key("abcd"), "", e.Long)) // a pattern would match it
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := e.Key("twice"), e.Owner("A")
+		for range 2 {
+			a.MustTry(e.Request(key, owner, e.Long))
+		}
+		if rec := list(key, all)[key]; rec.Holds != 2 {
+			e.Failf(key, "List shows %d holds of a key that its owner holds twice", rec.Holds)
+		}
+	}
 	gone := a.MustTry(e.Request(prefix+"gone", "", e.Long))
 	_ = gone.Release(e.Ctx)
 	// A listing that took longer than the shortest of these holds tells nothing.
@@ -59,6 +68,10 @@ func listShowsHeldKeys(e *engine.Env) {
 		switch {
 		case !ok:
 			missing(h.Key, "List does not show a key that is held")
+		case rec.Remaining <= 0 || rec.Remaining > e.Long+max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)+time.Millisecond:
+			e.Failf(h.Key, "List shows %s remaining; expected more than nothing and at most the TTL of %s", rec.Remaining, e.Long)
+		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-e.Long/20:
+			e.Failf(h.Key, "List shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, time.Until(h.Until()))
 		case rec.Token != h.Token || rec.Holds != 1 || rec.Holder.Label != "a label":
 			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, a label", rec.Token, rec.Holds, rec.Holder, h.Token)
 		}
@@ -70,8 +83,35 @@ func listShowsHeldKeys(e *engine.Env) {
 	if n := len(list(prefix+"/", all)); n != 2 {
 		missing(prefix, "List shows %d keys with the prefix %q; expected 2", n, prefix+"/")
 	}
+	listShowsMany(e, a, list, missing)
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
+	}
+}
+
+// listShowsMany lists more keys than a page of many a store has, beside keys whose prefix
+// differs only in what a pattern or a collation overlooks.
+func listShowsMany(e *engine.Env, a *engine.BackendClient, list func(prefix string, most int) map[string]backend.Record, missing func(key, format string, args ...any)) {
+	if e.Claimed.Expiry == backend.ClockConnection {
+		return // each would take a connection
+	}
+	const many = 110
+	prefix := e.Key("many_k") + "/"
+	for _, other := range []string{"manyXk/0", "MANY_K/0", "many_k"} {
+		a.MustTry(e.Request(e.Key("%s", other), "", e.Long))
+	}
+	e.Each(many, func(i int) { a.MustTry(e.Request(fmt.Sprintf("%s%d", prefix, i), "", e.Long)) })
+	found := list(prefix, 10*many)
+	for i := range many {
+		key := fmt.Sprintf("%s%d", prefix, i)
+		if _, ok := found[key]; !ok {
+			missing(key, "List does not show one of %d keys that are held", many)
+			return
+		}
+		delete(found, key)
+	}
+	for key := range found {
+		e.Failf(key, "List of the prefix %q shows the key, which has another prefix", prefix)
 	}
 }
 

@@ -29,7 +29,7 @@ func looks(e *engine.Env, b *engine.BackendClient, key string) {
 func lookingChangesNothing(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	optional[backend.Inspector](b, "Inspector")
-	for round := range e.Rounds(50*time.Millisecond, 5, 50) {
+	for round := range e.Rounds(e.Work(50*time.Millisecond), 5, 50) {
 		triesBesideLooks(e, a, b, e.Key("%d", round))
 	}
 	if e.Untouched == nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ type operated interface {
 	backend.ForceReleaser
 	backend.Revoker
 	backend.Lister
+	backend.FloorRaiser
 }
 
 // operateMutant breaks what operators use.
@@ -34,6 +37,14 @@ type operateMutant struct {
 	release func(ctx context.Context, hold backend.Hold) error
 	inspect func(ctx context.Context, key string) (backend.Record, error)
 	forget  func(ctx context.Context, prefix string) error
+	raise   func(ctx context.Context, above uint64) error
+}
+
+func (m operateMutant) RaiseFloor(ctx context.Context, above uint64) error {
+	if m.raise != nil {
+		return m.raise(ctx, above)
+	}
+	return m.operated.RaiseFloor(ctx, above)
 }
 
 // Forget implements backend.Forgetter. A store in memory keeps nothing of unused keys
@@ -158,6 +169,37 @@ func TestMutantsOfOperating(t *testing.T) {
 				return rec, err
 			}
 		}},
+		"a second revocation frees the key": {"RevokeByToken", func(m *operateMutant) {
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				if rec, err := m.Inspect(ctx, key); err == nil && rec.Revoked && rec.Token == token {
+					return m.ForceRelease(ctx, key, token)
+				}
+				return m.operated.Revoke(ctx, key, token)
+			}
+		}},
+		"list does not say of a hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Revoked = false; return visit(r) })
+			}
+		}},
+		"list shows the same time for all": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Remaining = time.Second; return visit(r) })
+			}
+		}},
+		"list shows a page": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				n := 0
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { n++; return n <= 100 && visit(r) })
+			}
+		}},
+		"list compares without regard to case": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, "", func(r backend.Record) bool {
+					return len(r.Key) < len(prefix) || !strings.EqualFold(r.Key[:len(prefix)], prefix) || visit(r)
+				})
+			}
+		}},
 		"inspect takes the key for a moment": {"LookingChangesNothing", func(m *operateMutant) {
 			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
 				req := backend.Request{Key: key, ID: backend.NewID(), TTL: time.Minute}
@@ -187,6 +229,66 @@ func TestMutantsOfOperating(t *testing.T) {
 		"list does not stop": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { visit(r); return true })
+			}
+		}},
+		"a raised floor is known to its own client only": {"RaisedFloorCounts", func(m *operateMutant) {
+			var own atomic.Uint64
+			m.raise = func(_ context.Context, above uint64) error { own.Store(above); return nil }
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if err == nil {
+					g.Token += own.Load()
+				}
+				return g, err
+			}
+		}},
+		"a raised floor counts from the next opening on": {"RaisedFloorCounts", func(m *operateMutant) {
+			raised, known := m.waited.Load("floor")
+			m.raise = func(_ context.Context, above uint64) error { m.waited.Store("floor", above); return nil }
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if err == nil && known {
+					g.Token += raised.(uint64)
+				}
+				return g, err
+			}
+		}},
+		"a floor that is raised to less is lowered": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				m.waited.Store("lowered", above)
+				return m.operated.RaiseFloor(ctx, above)
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if above, ok := m.waited.Load("lowered"); ok && err == nil {
+					g.Token = above.(uint64) + 1
+				}
+				return g, err
+			}
+		}},
+		"a raised floor ends what is held": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				var held []backend.Record
+				err := m.operated.List(ctx, "", func(r backend.Record) bool { held = append(held, r); return true })
+				for _, r := range held {
+					err = errors.Join(err, m.ForceRelease(ctx, r.Key, r.Token))
+				}
+				return errors.Join(err, m.operated.RaiseFloor(ctx, above))
+			}
+		}},
+		"an old token is granted while the floor moves": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				m.waited.Store("moving", true)
+				time.Sleep(2 * time.Millisecond)
+				defer m.waited.Delete("moving")
+				return m.operated.RaiseFloor(ctx, above)
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if _, moving := m.waited.Load("moving"); moving {
+					g.Token = 1
+				}
+				return g, err
 			}
 		}},
 		"forget ends the holds on the keys": {"ForgetLeavesOthers", func(m *operateMutant) {
@@ -245,7 +347,7 @@ func TestMutantsOfOperating(t *testing.T) {
 				mustFail(t, cfg, c.rule)
 				return
 			}
-			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers"}
+			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers", "RaisedFloorCounts"}
 			rep, err := conformance.Check(t.Context(), cfg)
 			if err != nil || rep.Counts().Pass != len(cfg.Only) {
 				t.Fatalf("%v\n%s", err, rep)

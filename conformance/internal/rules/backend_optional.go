@@ -21,7 +21,7 @@ func optional[T any](s *engine.BackendClient, name string) T {
 func watchBeforeReturn(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	w := optional[backend.Watcher](b, "Watcher")
-	n := e.Rounds(100*time.Millisecond, 10, 200)
+	n := e.Rounds(e.Work(100*time.Millisecond), 10, 200)
 	missed := 0
 	for round := range n {
 		key := e.Key("%d", round)
@@ -139,6 +139,110 @@ func batchRenewMixed(e *engine.Env) {
 	if n := len(batch.RenewBatch(e.Ctx, nil)); n != 0 {
 		e.Failf("", "RenewBatch of nothing returned %d answers", n)
 	}
+	batchRenewMany(e, a, b, batch)
+}
+
+// batchRenewMany renews more holds than fit in one request of many a client, of several
+// TTLs, and two of one key where the server counts them. Each answer is its own hold's.
+func batchRenewMany(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+	const many = 130
+	holds, grants := make([]backend.Hold, many), make([]*engine.Grant, many)
+	twice := e.Owner("A")
+	e.Each(many, func(i int) {
+		ttl, owner := e.Long, ""
+		key := e.Key("many-%d", i)
+		if i%2 == 1 {
+			ttl = e.Fit(e.Long / 2)
+		}
+		if i%10 >= 8 && engine.ClaimServerHolds.Made(e.Settings) { // with the one before or after it
+			owner, key = twice, e.Key("many-%d", i/10)+"-twice"
+		}
+		grants[i] = a.MustTry(e.Request(key, owner, ttl))
+		holds[i] = grants[i].Hold
+	})
+	gone := many - 1
+	if err := grants[gone].Release(e.Ctx); err != nil {
+		e.Unexpected(holds[gone].Key, err, "Release returned %s; expected no error", engine.Outcome(err))
+	}
+	answers := batch.RenewBatch(e.Ctx, holds)
+	if len(answers) != many {
+		e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), many)
+	}
+	for i, x := range answers {
+		switch h := holds[i]; {
+		case i == gone:
+			e.Is(h.Key, x.Err, fmt.Sprintf("the answer of RenewBatch for the last of %d holds, which was released,", many), backend.ErrNotHeld)
+		case x.Err != nil:
+			e.Unexpected(h.Key, x.Err, "hold %d of %d in a batch, which is held, got %s; expected a validity", i+1, many, engine.Outcome(x.Err))
+		case x.Validity.For > backend.ValidFor(h.TTL):
+			e.Failf(h.Key, "hold %d of %d in a batch is valid for %s; expected at most %s, the TTL of %s less the drift allowance", i+1, many, x.Validity.For, backend.ValidFor(h.TTL), h.TTL)
+		case x.Validity.For > 0 && x.Validity.For < h.TTL/2:
+			e.Failf(h.Key, "hold %d of %d in a batch is valid for %s; expected most of its TTL of %s", i+1, many, x.Validity.For, h.TTL)
+		}
+	}
+	e.Each(many, func(i int) {
+		if i != gone {
+			e.MustGiveBack(grants[i], holds[i].Key, "")
+		}
+	})
+}
+
+// handOverAsAsked hands a key over to requests that differ from the hold before.
+func handOverAsAsked(e *engine.Env, a, b *engine.BackendClient, ho backend.HandOverer) {
+	give := func(key string, ttl time.Duration, to backend.Request) *backend.Grant {
+		from := a.MustTry(e.Request(key, "", ttl))
+		ev := e.Log.Begin(a.Who, "HandOver", key)
+		var g backend.Grant
+		err := from.EndedBy(e, func() (err error) { g, err = ho.HandOver(e.Ctx, from.Hold, to); return err })
+		e.Log.End(ev, engine.Outcome(err))
+		if err != nil {
+			e.Unexpected(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			return nil
+		}
+		if most := backend.ValidFor(to.TTL); g.For > most {
+			e.Failf(key, "HandOver is valid for %s; expected at most %s, the TTL of %s less the drift allowance", g.For, most, to.TTL)
+		}
+		return &g
+	}
+	release := func(to backend.Request) {
+		if err := a.Release(e.Ctx, backend.HoldOf(to)); err != nil {
+			e.Unexpected(to.Key, err, "Release after HandOver returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	e.Together(
+		func() { // a hold of a long TTL follows one of a short TTL
+			key := e.Key("longer")
+			to := e.Request(key, "", e.Long)
+			if e.Long < 3*e.TTL || give(key, e.TTL, to) == nil {
+				return
+			}
+			e.Pause(e.TTL + e.Claimed.TakeoverLag + e.TTL/4)
+			b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
+			release(to)
+		},
+		func() { // an owner follows nobody in particular
+			if !engine.ClaimServerHolds.Made(e.Settings) {
+				return
+			}
+			key, owner := e.Key("owner"), e.Owner("A")
+			to := e.Request(key, owner, e.Long)
+			g := give(key, e.Long, to)
+			if g == nil {
+				return
+			}
+			again, err := b.Try(e.Request(key, owner, e.Long))
+			switch {
+			case err != nil:
+				e.Unexpected(key, err, "the owner that a key was handed over to tried it once more, and Try returned %s; expected a second hold", engine.Outcome(err))
+			case again.Answer.Holds != 2 || engine.ClaimTokens.Made(e.Settings) && again.Token != g.Token:
+				e.Failf(key, "the second hold after HandOver says %d holds, token %d; expected 2 holds, token %d", again.Answer.Holds, again.Token, g.Token)
+			}
+			if err == nil {
+				e.MustGiveBack(again, key, "")
+			}
+			release(to)
+		},
+	)
 }
 
 func handOver(e *engine.Env) {
@@ -173,6 +277,7 @@ func handOver(e *engine.Env) {
 	_, err = ho.HandOver(e.Ctx, held, e.Request(key, "", e.Long))
 	e.Is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
 	b.MustTry(e.Request(key, "", e.Long))
+	handOverAsAsked(e, a, b, ho)
 }
 
 // clocksApart is how far the clock of a server may be from that of this machine. It is
@@ -233,6 +338,42 @@ func inspectShows(e *engine.Env) {
 	_, err = inspect()
 	e.Is(key, err, "Inspect of a released key", backend.ErrNotHeld)
 	a.MustTry(e.Request(key, "", e.Long))
+	inspectKeepsNothing(e, a, in)
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := e.Key("owner"), e.Owner("A")
+		for n := 1; n <= 3; n++ {
+			a.MustTry(e.Request(key, owner, e.Long))
+			if rec, err := in.Inspect(e.Ctx, key); err != nil || rec.Holds != n {
+				e.Unexpected(key, err, "Inspect of a key that its owner holds %d times shows %d holds: %s", n, rec.Holds, engine.Outcome(err))
+			}
+		}
+	}
+}
+
+// inspectKeepsNothing looks at a hold that is not renewed until it has run out, which
+// looking must neither put off nor overlook.
+func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Inspector) {
+	if e.Claimed.EndsWithSession {
+		return // its session keeps the hold
+	}
+	key := e.Key("looked at")
+	h := a.MustTry(e.Request(key, "", e.TTL))
+	h.Lapses()
+	last := h.Until().Add(e.Claimed.TakeoverLag + e.TTL/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
+	for {
+		begun := time.Now()
+		_, err := in.Inspect(e.Ctx, key)
+		if errors.Is(err, backend.ErrNotHeld) {
+			return
+		}
+		if err != nil {
+			e.UnexpectedFatal(key, err, "Inspect of a hold that is not renewed returned %s; expected its record or ErrNotHeld", engine.Outcome(err))
+		}
+		if begun.After(last) {
+			e.LateFatalf(key, "Inspect shows a hold %s after its deadline, which nobody has renewed; its TTL is %s", time.Since(h.Until()).Round(time.Millisecond), e.TTL)
+		}
+		e.Pause(e.TTL / 20)
+	}
 }
 
 func forceReleaseByToken(e *engine.Env) {
@@ -250,7 +391,7 @@ func forceReleaseByToken(e *engine.Env) {
 	}
 	e.Is(key, force(1), "ForceRelease of a free key", backend.ErrNotHeld)
 	h := a.MustTry(e.Request(key, "", e.Long))
-	for _, other := range []uint64{h.Token - 1, h.Token + 1} {
+	for _, other := range []uint64{0, h.Token - 1, h.Token + 1} {
 		e.Is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
 		b.MustRefuse(key, "it was released by force with another token only")
 	}
@@ -258,6 +399,9 @@ func forceReleaseByToken(e *engine.Env) {
 		e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
 	}
 	next := b.MustTry(e.Request(key, "", e.Long))
+	if next.Token <= h.Token {
+		e.Failf(key, "the token after a hold was removed by force is %d; expected more than %d", next.Token, h.Token)
+	}
 	if e.Claimed.ManualRenewal {
 		if _, err := a.Renew(h.Hold); err == nil || !errors.Is(err, backend.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew of a hold that was removed by force returned %s; expected ErrNotHeld", engine.Outcome(err))
@@ -268,5 +412,35 @@ func forceReleaseByToken(e *engine.Env) {
 	a.MustRefuse(key, "its holder was not released")
 	if err := next.Release(e.Ctx); err != nil {
 		e.Unexpected(key, err, "Release by the next holder returned %s; expected no error", engine.Outcome(err))
+	}
+	forceEndsAll(e, a, b, f)
+}
+
+// forceEndsAll removes records that are more than one hold, and one that was revoked.
+func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceReleaser) {
+	end := func(key, what string, holds ...*engine.Grant) {
+		for _, h := range holds {
+			h.Releasing(e.Log.Now())
+		}
+		if err := f.ForceRelease(e.Ctx, key, holds[0].Token); err != nil {
+			e.Unexpected(key, err, "ForceRelease of %s returned %s; expected no error", what, engine.Outcome(err))
+			return
+		}
+		if next, err := b.Try(e.Request(key, "", e.Long)); err != nil {
+			e.Unexpected(key, err, "%s was removed by force, and a try returned %s; expected a grant", what, engine.Outcome(err))
+		} else {
+			e.MustGiveBack(next, key, "")
+		}
+	}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := e.Key("owner"), e.Owner("A")
+		end(key, "a key that its owner holds twice", a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long)))
+	}
+	if r, ok := backend.As[backend.Revoker](b.Backend); ok && e.Claimed.Expiry != backend.ClockConnection {
+		key := e.Key("revoked")
+		h := a.MustTry(e.Request(key, "", e.Long))
+		if err := r.Revoke(e.Ctx, key, h.Token); err == nil {
+			end(key, "a hold that was revoked", h)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"testing"
@@ -83,8 +84,43 @@ func TestMutantOptions(t *testing.T) {
 		"inspection shows the time of the look": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Now(); return r }
 		}},
+		"inspection shows when the owner entered last": {"HolderIsShown", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record {
+				m.shared.mu.Lock()
+				defer m.shared.mu.Unlock()
+				r.Holder.Since = m.shared.since[r.Key]
+				return r
+			}
+		}},
+		"inspection shows the id where there is no label": {"NoSecretsShown HolderIsShown", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record {
+				r.Holder.Label = cmp.Or(r.Holder.Label, m.shared.lastOf(r.Key).ID.Hex())
+				return r
+			}
+		}},
 		"force without looking": {"ForceReleaseByToken", func(m *optionalMutant) {
 			m.force = func(ctx context.Context, key string, _ uint64) error { return m.mutant.force(ctx, key) }
+		}},
+		"inspection counts one hold of its owner": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Holds = min(r.Holds, 1); return r }
+		}},
+		"force needs no token": {"ForceReleaseByToken", func(m *optionalMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				if token == 0 {
+					return m.mutant.force(ctx, key)
+				}
+				return m.ForceReleaser.ForceRelease(ctx, key, token)
+			}
+		}},
+		"a batch has the TTL of its first hold": {"BatchRenewMixed", func(m *optionalMutant) {
+			m.batch = func(r []backend.Renewal) []backend.Renewal {
+				for i := range r {
+					if r[i].Err == nil {
+						r[i].Validity.For = r[0].Validity.For
+					}
+				}
+				return r
+			}
 		}},
 		"batch in another order": {"BatchRenewMixed", func(m *optionalMutant) {
 			m.batch = func(r []backend.Renewal) []backend.Renewal {

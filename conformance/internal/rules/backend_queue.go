@@ -75,9 +75,9 @@ func (p *place) mustWait(e *engine.Env, why string) {
 
 func queueOrder(e *engine.Env) {
 	seams := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
-	for round := range e.Rounds(200*time.Millisecond, 3, 30) {
+	for round := range e.Rounds(e.Work(200*time.Millisecond), 3, 30) {
 		key := e.Key("%d", round)
-		places := make([]*place, 6)
+		places := make([]*place, moreThanADigit)
 		for i := range places {
 			places[i] = enqueue(e, seams[i%3], key, e.Long)
 		}
@@ -162,7 +162,7 @@ func waiterSessionCheck(e *engine.Env) {
 		e.Skipf("needs Config.EndSession")
 	}
 	holder := e.Backend()
-	for round := range e.Rounds(300*time.Millisecond, 3, 20) {
+	for round := range e.Rounds(e.Work(300*time.Millisecond), 3, 20) {
 		a, b := e.Backend(), e.Backend()
 		key := e.Key("%d", round)
 		h := holder.MustTry(e.Request(key, "", e.Long))

@@ -77,6 +77,14 @@ func (c *revocation) shows(key string, h engine.Grip, revoked bool) {
 	case !rec.Revoked && revoked:
 		c.e.Failf(key, "Inspect does not say of a hold that it was revoked, so that an operator is told that it may be renewed")
 	}
+	if l, ok := backend.As[backend.Lister](c.b.Backend); ok && revoked && rec.Revoked {
+		_ = l.List(c.e.Ctx, key, func(shown backend.Record) bool {
+			if shown.Key == key && shown.Token == rec.Token && !shown.Revoked {
+				c.e.Failf(key, "List does not say of a hold that it was revoked, and Inspect does")
+			}
+			return true
+		})
+	}
 }
 
 // tell has the holder learn of the revocation, and clean up as the lock package does.
@@ -134,6 +142,12 @@ func (c *revocation) alive(renewed bool) {
 	}
 	c.mustRevoke(key, h)
 	b.MustRefuse(key, "it was revoked, and has not expired")
+	if c.keeps {
+		if err := c.revoke(key, h.Token); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "a second Revoke with the same token returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
+		}
+		b.MustRefuse(key, "it was revoked twice, and has not expired")
+	}
 	until := c.tell(h)
 	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/25, "its hold was revoked")
 	c.notBefore(key, until, "another client")
@@ -191,10 +205,12 @@ func (c *revocation) locker() {
 	h := holder.MustTryFor(key, e.TTL)
 	w := other.Acquiring(key)
 	e.Settle()
+	if !c.keeps {
+		h.Releasing(e.Log.Now()) // it ends as soon as the holder has learned of the revocation
+	}
 	c.mustRevoke(key, h)
 	until := h.Until()
 	if !c.keeps {
-		h.Releasing(e.Log.Now())
 		until = time.Time{}
 	}
 	if e.Claimed.LossSignal {
@@ -219,7 +235,12 @@ func (c *revocation) gone() {
 	}
 	key := e.Key("gone")
 	h := c.a.MustTry(c.request(key, "", false))
+	e.Pause(e.TTL / 4)
+	before := c.left(key)
 	c.mustRevoke(key, h)
+	if after := c.left(key); before > 0 && after > before {
+		e.Failf(key, "a hold that would have lasted for another %s lasts for another %s since it was revoked; Revoke must leave its expiry as it is", before, after)
+	}
 	deadline := h.Until()
 	e.Pause(time.Until(deadline) - e.TTL/16)
 	next := e.TakeOver(c.b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its hold was revoked and not renewed")
@@ -237,9 +258,34 @@ func (c *revocation) owner() {
 	}
 	key, owner := e.Key("owner"), e.Owner("o")
 	h := c.a.MustTry(c.request(key, owner, false))
+	longer := e.Request(key, owner, e.Fit(5*e.TTL/2))
+	last := c.a.MustTry(longer)
 	c.mustRevoke(key, h)
-	if again, err := c.a.Try(c.request(key, owner, false)); err == nil && again.Token == h.Token {
+	if again, err := c.a.Try(c.request(key, owner, false)); err == nil && (again.Token == h.Token || c.keeps && time.Now().Before(last.Until())) {
 		e.Failf(key, "the owner entered its revoked hold again")
+		return
+	}
+	if c.keeps && !e.Claimed.EndsWithSession && longer.TTL >= 2*e.TTL {
+		h.Lapses()
+		e.Pause(time.Until(h.Until()) + e.TTL/4)
+		_, err := c.b.Try(c.request(key, "", false))
+		if left := time.Until(last.Until()); err == nil && left > 0 {
+			e.Failf(key, "a key whose owner had two holds was granted %s before the longer of them would have expired; it was revoked, and nobody released it", left.Round(time.Millisecond))
+		}
 	}
 	h.Releasing(e.Log.Now())
+	last.Releasing(e.Log.Now())
+}
+
+// left is for how long others are told that the key is held, and zero if that is not told.
+func (c *revocation) left(key string) time.Duration {
+	in, ok := backend.As[backend.Inspector](c.b.Backend)
+	if !ok {
+		return 0
+	}
+	rec, err := in.Inspect(c.e.Ctx, key)
+	if err != nil {
+		return 0
+	}
+	return rec.Remaining
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -177,28 +176,6 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Renew(ctx, h)
 			}
 		}},
-		"grants everything": {"Exclusive ExclusiveWithinLocker TryIsImmediate ConcurrentTries ErrorsAreTyped ReentrantExplicit ReentrantModel ManyWaiters", func(m *mutant) {
-			m.try = func(_ context.Context, req backend.Request) (backend.Grant, error) {
-				return backend.Grant{Token: uint64(m.shared.next()), Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: req.TTL}}, nil
-			}
-		}},
-		"grants nothing": {"HandsOut ReleaseFrees TokenIncreases CrashFrees RenewKeeps", func(m *mutant) {
-			m.try = func(_ context.Context, req backend.Request) (backend.Grant, error) {
-				return backend.Grant{}, &backend.HeldError{Key: req.Key}
-			}
-		}},
-		"takes over in two steps": {"ExclusiveAcrossTakeover", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				g, err := m.Backend.Try(ctx, req)
-				var held *backend.HeldError
-				if errors.As(err, &held) && held.Remaining > 0 && held.Remaining < 8*time.Millisecond {
-					time.Sleep(10 * time.Millisecond)
-					_ = m.force(ctx, req.Key)
-					return m.Backend.Try(ctx, req)
-				}
-				return g, err
-			}
-		}},
 		"folds keys": {"IndependentKeys", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				req.Key = strings.ToLower(req.Key)
@@ -218,11 +195,6 @@ func TestMutantBackends(t *testing.T) {
 					err = backend.ErrNotHeld
 				}
 				return g.Validity, err
-			}
-		}},
-		"renewal extends whoever holds": {"RenewNotOthers RenewByID BatchRenewMixed LostOnRemoval", func(m *mutant) {
-			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
-				return m.Backend.Renew(ctx, m.shared.lastOf(h.Key))
 			}
 		}},
 		"renewals add up": {"RenewBounded", func(m *mutant) {
@@ -258,15 +230,6 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Renew(ctx, h)
 			}
 		}},
-		"renewal fails at times": {"RenewIdempotentCount", func(m *mutant) {
-			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
-				if m.shared.next()%30 == 0 {
-					return backend.Validity{}, backend.ErrNotHeld // nothing was changed, says the count of rows
-				}
-				return m.Backend.Renew(ctx, h)
-			}
-		}},
-		"never expires":                        {"CrashFrees RenewNeverResurrects RenewBounded HoldersTTLCounts ExclusiveAcrossTakeover", grantsFor(func(time.Duration) time.Duration { return time.Hour })},
 		"expires early":                        {"ServerOutlivesD LostBeforeTakeover", grantsFor(func(ttl time.Duration) time.Duration { return ttl * 9 / 10 })},
 		"cuts the TTL to whole steps":          {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return ttl.Truncate(300 * time.Millisecond) })},
 		"cuts a long TTL":                      {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return min(ttl, 2*time.Second) })},
@@ -326,26 +289,11 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
-		"token before the grant": {"TokenInGrantOrder", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				token := uint64(m.shared.next()) // with a request of its own
-				time.Sleep(rand.N(time.Millisecond))
-				g, err := m.Backend.Try(ctx, req)
-				g.Token = token
-				return g, err
-			}
-		}},
 		"huge token": {"TokenFits", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)
 				g.Token |= 1 << 63
 				return g, err
-			}
-		}},
-		"a fresh id for every request": {"TryIdempotent", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				req.ID = backend.NewID()
-				return m.Backend.Try(ctx, req)
 			}
 		}},
 		"counts to one": {"HoldCount", func(m *mutant) {
@@ -359,14 +307,6 @@ func TestMutantBackends(t *testing.T) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				if req.Owner != "" {
 					req.Owner = "x"
-				}
-				return m.Backend.Try(ctx, req)
-			}
-		}},
-		"no owner is an owner": {"ExclusiveWithinLocker Exclusive ExclusiveAcrossTakeover", func(m *mutant) {
-			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-				if req.Owner == "" {
-					req.Owner = "this process"
 				}
 				return m.Backend.Try(ctx, req)
 			}

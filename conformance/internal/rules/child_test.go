@@ -36,6 +36,19 @@ func TestProcessesOfAHealthyLock(t *testing.T) {
 	}
 }
 
+func TestProcessesOfALockWithoutDeadlines(t *testing.T) {
+	t.Parallel()
+	cfg := farConfig("no-deadline " + t.TempDir())
+	cfg.Only = []string{"processes"}
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	assert.NotEmpty(t, rep.Results)
+	for _, r := range rep.Results {
+		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.NotClaimed}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		t.Log(r.Rule, r.Verdict, r.Evidence)
+	}
+}
+
 func TestForgottenChildIsANamedSkip(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(forgetVar) == "" {

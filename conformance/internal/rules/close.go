@@ -8,33 +8,45 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
 var closeRules = []*engine.Rule{
 	{
 		Name:      "CloseEndsHolds",
-		Statement: "Close ends every lease of the Locker with the cause ErrClosed and frees its keys, those of other Lockers excepted.",
+		Statement: "Close ends every lease of the Locker, and no other, with ErrClosed and frees its keys.",
 		Run:       closeEndsHolds,
 	},
 	{
 		Name:      "CloseEndsWaits",
-		Statement: "Close ends every wait of the Locker with ErrClosed, and what comes later is refused with ErrClosed.",
+		Statement: "Close ends every wait of the Locker, and refuses what comes later, with ErrClosed.",
 		Run:       closeEndsWaits,
 	},
 	{
 		Name:      "CloseTwice",
-		Statement: "A second Close does nothing; simultaneous ones are safe, also beside calls under way.",
+		Statement: "A second Close waits for the first and does nothing; simultaneous ones are safe, also beside calls under way.",
 		Run:       closeTwice,
 	},
 	{
+		Name:      "IdleLockerWorks",
+		Statement: "A Locker that was idle for a while works as before, and has kept what it holds.",
+		LimitTTLs: 30,
+		Run:       idleLockerWorks,
+	},
+	{
 		Name:      "NoLeak",
-		Statement: "After Close no goroutine is left of what the Locker did, and no held key where the backend can list them.",
+		Statement: "After Close no goroutine of the Locker is left, also of losses, and no held key.",
 		Run:       noLeak,
 	},
 	{
+		Name:      "NothingKept",
+		Statement: "An open Locker keeps nothing of ended holds, refusals and waits: no memory, no goroutine, no watched context.",
+		Run:       nothingKept,
+	},
+	{
 		Name:      "PoolClean",
-		Statement: "The client that the lock was given is as it was before the run: no setting, transaction or watch is left on its connections.",
+		Statement: "No setting, transaction or watch is left on the client that the lock was given.",
 		Run:       poolClean,
 	},
 }
@@ -47,7 +59,11 @@ func closeEndsHolds(e *engine.Env) {
 		if i%2 == 0 {
 			ttl = e.TTL
 		}
-		holds = append(holds, a.MustTryFor(e.Key("%d", i), ttl))
+		var more []lock.Option
+		if i == 5 && e.Claimed.WithoutRenewal {
+			more = append(more, lock.WithoutRenewal())
+		}
+		holds = append(holds, a.MustTryFor(e.Key("%d", i), ttl, more...))
 	}
 	other := b.MustTry(e.Key("other"))
 	done := make(chan struct{})
@@ -88,6 +104,9 @@ func closeEndsWaits(e *engine.Env) {
 	for range 5 {
 		waiters = append(waiters, a.Acquiring(key))
 	}
+	if engine.ClaimReentrancy.Made(e.Settings) {
+		waiters = append(waiters, a.Acquiring(key, lock.WithOwner(e.Owner("A"))))
+	}
 	e.Settle()
 	h.MustLive("nobody has released it")
 	_ = a.Close()
@@ -115,6 +134,9 @@ func closeTwice(e *engine.Env) {
 	_ = a.Close()
 	if err := a.Close(); err != nil {
 		e.Unexpected("", err, "the second Close returned %s; expected no error", engine.Outcome(err))
+	}
+	if e.OpenBackend != nil {
+		secondCloseWaits(e)
 	}
 	b := e.Locker()
 	for round := range 3 {
@@ -148,21 +170,113 @@ func closeTwice(e *engine.Env) {
 	}
 }
 
+// secondCloseWaits closes a Locker twice, the second time while the server has not yet
+// answered to the release that the first Close has sent.
+func secondCloseWaits(e *engine.Env) {
+	c, server := e.FaultyWhole()
+	defer server.Heal()
+	key := e.Key("under way")
+	c.MustTry(key)
+	server.All(faultlock.HangBefore(), faultlock.OpRelease)
+	first, second := make(chan struct{}), make(chan struct{})
+	wait := e.Start(func() { _ = c.Close(); close(first) })
+	for limit := time.Now().Add(e.Slack()); server.Calls(faultlock.OpRelease, key) == 0 && time.Now().Before(limit); {
+		e.Pause(time.Millisecond)
+	}
+	waitToo := e.Start(func() { _ = c.Locker.Close(); close(second) })
+	if e.Within(200*time.Millisecond, second) {
+		select {
+		case <-first:
+		default:
+			e.Failf(key, "a second Close returned while the first one waited for the answer to a release; it must wait for the first")
+		}
+	}
+	server.Heal()
+	wait()
+	waitToo()
+}
+
 // noLeak repeats a cycle of everything that a Locker does. What a cycle leaves
 // behind adds up; what a client library keeps for its caller's pool does not.
 func noLeak(e *engine.Env) {
-	cycles := e.Rounds(400*time.Millisecond, 8, 40)
+	cycles := e.Rounds(e.Work(400*time.Millisecond), 8, 40)
 	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
 	noLeakCycle(e, 0) // what the process starts once is started here
-	e.Labelled(label, func() {
-		for i := range cycles {
-			noLeakCycle(e, i+1)
+	losses := e.Start(func() { noLeakOfLosses(e, label+"-lost") })
+	series := func(name string) (n int, stacks string) {
+		e.Labelled(label+name, func() {
+			for i := range cycles {
+				noLeakCycle(e, i+1)
+			}
+		})
+		return e.Settles(label+name, cycles-1, e.Slack()+e.TTL)
+	}
+	n, _ := series("")
+	losses()
+	if n >= cycles { // or a pool of the caller's has grown by as many connections
+		if n, stacks := series("-again"); n >= cycles {
+			e.Failf("", "%d goroutines are left after %d Lockers were closed, at least one of each; for example\n%s", n, cycles, stacks)
 		}
-	})
-	if n, stacks := e.Settles(label, cycles-1, e.Slack()+e.TTL); n >= cycles {
-		e.Failf("", "%d goroutines are left after %d Lockers were closed, at least one of each; for example\n%s", n, cycles, stacks)
 	}
 	noKeyLeft(e)
+}
+
+// noLeakOfLosses has many leases of one Locker lost, in each way that can be had, and
+// closes it.
+func noLeakOfLosses(e *engine.Env, label string) {
+	const (
+		each   = 12
+		rounds = 3 // the later ones find the connections that the first has left in a pool
+		all    = each * rounds
+	)
+	ways := map[string]func(c *engine.Client, key string) *engine.Hold{
+		"by their maximum hold": func(c *engine.Client, key string) *engine.Hold {
+			h, err := c.Try(key, lock.WithMaxHold(e.TTL/10))
+			if err != nil && !errors.Is(err, lock.ErrUnsupported) {
+				e.UnexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", engine.Outcome(err))
+			}
+			return h
+		},
+	}
+	if e.Claimed.WithoutRenewal && e.Claimed.LossSignal {
+		ways["by their expiry"] = func(c *engine.Client, key string) *engine.Hold {
+			return c.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		}
+	}
+	if e.Remove != nil && e.Claimed.LossSignal {
+		ways["by the removal of their records"] = func(c *engine.Client, key string) *engine.Hold {
+			h := c.MustTryFor(key, e.TTL)
+			e.RemoveByForce(key)
+			return h
+		}
+	}
+	for way, lose := range ways {
+		of := label + "-" + way
+		lost := 0
+		e.Labelled(of, func() {
+			c := e.Locker()
+			for round := range rounds {
+				var holds []*engine.Hold
+				for i := range each {
+					if h := lose(c, e.Key("lost %s-%d-%d", way, round, i)); h != nil {
+						h.Lapses()
+						holds = append(holds, h)
+					}
+				}
+				for _, h := range holds {
+					if !e.Within(e.TTL+e.Slack(), h.Lease.Context().Done()) {
+						e.OverdueFatalf(h.Key, "the context of a lease that was lost had not ended %s later", e.TTL+e.Slack())
+					}
+					lost++
+				}
+				e.Pause(e.TTL / 4) // what was lost is given back
+			}
+			_ = c.Close()
+		})
+		if n, stacks := e.Settles(of, all/2, e.Slack()+e.TTL); lost == all && n > all/2 {
+			e.Failf("", "%d goroutines are left of a Locker that was closed, of which %d leases had been lost %s; for example\n%s", n, lost, way, stacks)
+		}
+	}
 }
 
 // noKeyLeft lists what is held of the keys of the case.

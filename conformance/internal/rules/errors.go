@@ -3,6 +3,7 @@ package rules
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,24 +15,26 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
 var errorRules = []*engine.Rule{
 	{
 		Name:      "ErrorsAreTyped",
-		Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is, and none of them matches another.",
+		Statement: "Held, not held, invalid, context and closed errors are told apart with errors.Is.",
 		Run:       errorsAreTyped,
 	},
 	{
 		Name:      "NoSecretsInErrors",
-		Statement: "No error contains an owner, which is a secret: whoever knows it walks in.",
+		Statement: "No error of any call contains an owner, which is a secret.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       noSecretsInErrors,
 	},
 	{
 		Name:      "NoSecretsInLeases",
-		Statement: "A lease that is printed or logged, renewed meanwhile or not, shows no owner.",
+		Statement: "A lease that is printed or logged shows no owner.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       noSecretsInLeases,
 	},
@@ -104,43 +107,112 @@ func errorsAreTyped(e *engine.Env) {
 	only(e, key, "TryAcquire on a closed Locker", err, lock.ErrClosed)
 }
 
+// noSecretsInErrors has every call of a Locker and of a lease fail in the ways that it can.
 func noSecretsInErrors(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	secret := "p4ssw0rd-" + e.Owner("A")
 	owner := lock.WithOwner(secret)
 	key := e.Key("a")
 	check := func(what string, err error) {
+		if err == nil {
+			return
+		}
 		// All ways in which an error may be printed.
-		if err != nil && strings.Contains(fmt.Sprintf("%v %+v %#v %q", err, err, err, err), secret) {
+		text := fmt.Sprintf("%v %+v %#v %q", err, err, err, err)
+		if strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%x", secret)) || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(secret))) {
 			e.Failf(key, "the error of %s contains the owner", what)
 		}
 	}
-	h := a.MustTry(key, owner)
-	_, err := b.Try(key)
-	check("TryAcquire on a key that the owner holds", err)
-	_, err = b.Try(key, lock.WithOwner("another owner"))
-	check("TryAcquire by another owner", err)
-	ctx, cancel := context.WithTimeout(e.Ctx, 30*time.Millisecond)
-	_, err = b.Acquire(ctx, key)
+	failsToGet := func(c *engine.Client, key, when string, more ...lock.Option) {
+		got, err := c.Try(key, more...)
+		check("TryAcquire "+when, err)
+		if err == nil {
+			_ = got.Release(e.Ctx)
+		}
+		ctx, cancel := context.WithTimeout(e.Ctx, 30*time.Millisecond)
+		defer cancel()
+		got, err = c.Acquire(ctx, key, more...)
+		check("Acquire "+when, err)
+		if err == nil {
+			_ = got.Release(e.Ctx)
+		}
+	}
+	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
-	check("Acquire whose context ran out", err)
-	_, err = a.Try(key, owner, lock.WithTTL(-1))
+
+	h := a.MustTry(key, owner)
+	failsToGet(b, key, "on a key that the owner holds")
+	failsToGet(b, key, "by another owner", lock.WithOwner("another owner"))
+	_, err := a.Try(key, owner, lock.WithTTL(-1))
 	check("TryAcquire with a bad TTL", err)
+	_, err = a.Try(key, owner, lock.WithMaxHold(-1))
+	check("TryAcquire with a bad maximum", err)
+	_, err = a.Try(key, owner, lock.WithLabel("\x00"))
+	check("TryAcquire with a bad label", err)
+	_, err = a.Try("", owner)
+	check("TryAcquire of a bad key", err)
+	_, err = a.TryFor(ended, key, e.Long, owner)
+	check("TryAcquire with a context that has ended", err)
+	check("Renew with a context that has ended", h.Lease.Renew(ended))
+	noSecretsOfTheLimit(e, a, owner, failsToGet)
 	h.MustRelease()
 	check("Release of a released lease", h.Release(e.Ctx))
+	check("Release of a released lease, with a context that has ended", h.Lease.Release(ended))
 	check("Renew of a released lease", h.Renew())
 	check("context.Cause", h.Cause())
+
 	other := b.Soon(key, "its owner has released it")
-	_, err = a.Try(key, owner)
-	check("TryAcquire by the owner on a held key", err)
-	ctx, cancel = context.WithTimeout(e.Ctx, 30*time.Millisecond)
-	_, err = a.Acquire(ctx, key, owner)
-	cancel()
-	check("Acquire by the owner whose context ran out", err)
+	failsToGet(a, key, "by the owner on a held key", owner)
 	other.MustRelease()
-	_ = a.Close()
-	_, err = a.Try(key, owner)
-	check("TryAcquire on a closed Locker", err)
+	noSecretsOfTheLost(e, a, owner, check)
+	noSecretsOfTheCutOff(e, owner, check)
+
+	h = a.Soon(e.Key("closed"), "nobody has held it")
+	check("Close", a.Close())
+	failsToGet(a, key, "on a closed Locker", owner)
+	check("Release after Close", h.Release(e.Ctx))
+	check("Renew after Close", h.Renew())
+	check("context.Cause after Close", h.Cause())
+}
+
+// noSecretsOfTheLimit asks for one hold more than an owner may have.
+func noSecretsOfTheLimit(e *engine.Env, a *engine.Client, owner lock.Option, failsToGet func(c *engine.Client, key, when string, more ...lock.Option)) {
+	key := e.Key("limit")
+	holds := make([]*engine.Hold, backend.MaxHolds)
+	e.Each(len(holds), func(i int) { holds[i] = a.MustTry(key, owner) })
+	failsToGet(a, key, "of an owner with the largest number of holds", owner)
+	e.Each(len(holds), func(i int) { holds[i].MustRelease() })
+}
+
+// noSecretsOfTheLost looks at the errors of a lease that has run out.
+func noSecretsOfTheLost(e *engine.Env, a *engine.Client, owner lock.Option, check func(string, error)) {
+	if !e.Claimed.WithoutRenewal {
+		return
+	}
+	h := a.MustTryFor(e.Key("lost"), e.TTL, owner, lock.WithoutRenewal())
+	awaitLapse(e, h)
+	check("Renew of a lost lease", h.Renew())
+	check("Release of a lost lease", h.Release(e.Ctx))
+	check("context.Cause of a lost lease", h.Cause())
+}
+
+// noSecretsOfTheCutOff looks at the errors of a Locker that does not reach its server.
+func noSecretsOfTheCutOff(e *engine.Env, owner lock.Option, check func(string, error)) {
+	if e.OpenBackend == nil {
+		return
+	}
+	c, f := e.FaultyWhole()
+	h := c.MustTry(e.Key("cut-off"), owner)
+	f.All(faultlock.FailBefore())
+	_, err := c.Try(e.Key("unreachable"), owner)
+	check("TryAcquire without a server", err)
+	ctx, cancel := context.WithTimeout(e.Ctx, 30*time.Millisecond)
+	defer cancel()
+	_, err = c.Acquire(ctx, e.Key("unreachable"), owner)
+	check("Acquire without a server", err)
+	check("Renew without a server", h.Renew())
+	check("Release without a server", h.Release(e.Ctx))
+	f.Heal()
 }
 
 // noSecretsInLeases prints a lease in every way, also while it is renewed if it says how
@@ -193,7 +265,7 @@ func noSecretsInLeases(e *engine.Env) {
 
 func leaseConcurrent(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
-	for round := range e.Rounds(200*time.Millisecond, 3, 30) {
+	for round := range e.Rounds(e.Work(200*time.Millisecond), 3, 30) {
 		key := e.Key("%d", round)
 		h := a.MustTry(key)
 		if e.Claimed.ManualRenewal {

@@ -12,8 +12,14 @@ import (
 
 var faultRules = []*engine.Rule{
 	{
+		Name:      "CallsAreBounded",
+		Statement: "When the server hangs, every call returns soon after its context; Release and Close by themselves.",
+		Seam:      true,
+		Run:       engine.AtFaultSites(callsAreBounded),
+	},
+	{
 		Name:      "LostWhenCutOff",
-		Statement: "A holder that no longer reaches the server, whether its renewals hang or fail, is told before anybody else is granted the key.",
+		Statement: "A holder whose renewals hang or fail is told before the next grant.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal},
 		Seam:      true,
 		LimitTTLs: 40,
@@ -21,89 +27,83 @@ var faultRules = []*engine.Rule{
 	},
 	{
 		Name:      "RenewTransient",
-		Statement: "Renewals that fail for a while and recover before the deadline are no loss.",
+		Statement: "Renewals that fail and recover before the deadline are no loss.",
 		Seam:      true,
 		LimitTTLs: 30,
 		Run:       engine.AtFaultSites(renewTransient),
 	},
 	{
 		Name:      "RenewUnknown",
-		Statement: "A renewal whose answer was lost is no loss and moves no deadline; the next one that is answered does.",
+		Statement: "A renewal whose answer was lost is no loss and moves no deadline.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimWithoutRenewal, engine.ClaimDeadline},
 		Seam:      true,
 		Run:       engine.AtFaultSites(renewUnknown),
 	},
 	{
 		Name:      "OwnGrantRecognised",
-		Statement: "An acquisition whose reply was lost finds its own grant when it asks again, or gives it back; it is never refused because of itself.",
+		Statement: "An acquisition whose reply was lost finds its grant or gives it back, and is never refused because of it.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(ownGrantRecognised),
 	},
 	{
 		Name:      "GrantWithinValidity",
-		Statement: "A grant whose answer comes too late to be of use is given back and not returned.",
+		Statement: "A grant whose answer comes too late is given back and not returned.",
 		Seam:      true,
 		LimitTTLs: 30,
 		Run:       engine.AtFaultSites(grantWithinValidity),
 	},
 	{
 		Name:      "LateGrant",
-		Statement: "A request that reaches the server after its caller was told an error keeps the key for one TTL at most, though the client lives on.",
+		Statement: "A request that arrives after its caller got an error keeps the key for at most one TTL.",
 		Seam:      true,
 		LimitTTLs: 30,
 		Run:       engine.AtFaultSites(lateGrant),
 	},
 	{
 		Name:      "ReleaseUnknown",
-		Statement: "A release whose reply was lost is reported as of unknown outcome, is repeated, and never harms the next holder.",
+		Statement: "A release whose reply was lost is reported as unknown, is repeated, and harms no next holder.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(releaseUnknown),
 	},
 	{
 		Name:      "ReleaseDelayed",
-		Statement: "A release that reaches the server after the same client has acquired the key again does not end the new hold.",
+		Statement: "A release that arrives after the same client has acquired again does not end the new hold.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(releaseDelayed),
 	},
 	{
 		Name:      "HandOverUnknown",
-		Statement: "When the answer to a release is lost or late, a waiter of the same client is granted the key all the same, and it is free after that.",
+		Statement: "When the answer to a release is lost or late, a waiter of the same client still gets the key.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(handOverUnknown),
 	},
 	{
 		Name:      "CancelMidRequest",
-		Statement: "An acquisition that is cancelled while its request is under way returns soon, and leaves nothing in the way of others.",
+		Statement: "An acquisition cancelled while its request is under way returns soon, and leaves nothing in the way.",
 		Seam:      true,
 		Run:       cancelMidRequest,
 	},
 	{
 		Name:      "UnavailableIsTold",
-		Statement: "While the server cannot be reached, a try fails at once with ErrUnavailable and the server's words. Acquire goes on, and gets the key when the server is back.",
+		Statement: "Without a server a try fails at once with ErrUnavailable and its words; Acquire goes on until it is back.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(unavailableIsTold),
 	},
 	{
 		Name:      "SilenceIsNotHeld",
-		Statement: "A server that has not answered has refused nobody: who gives up then is told of an unknown outcome or an unavailable server, not of another holder.",
+		Statement: "Who gives up on a silent server is told unknown or unavailable, not held.",
 		Seam:      true,
 		Run:       engine.AtFaultSites(silenceIsNotHeld),
 	},
 	{
 		Name:      "PermanentStops",
-		Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and what the server said.",
+		Statement: "A refusal that waiting does not cure ends an acquisition at once, with ErrPermanent and the server's words.",
 		Seam:      true,
 		Run:       permanentStops,
 	},
 	{
-		Name:      "CallsAreBounded",
-		Statement: "When the server hangs, every call returns soon after its context, and Release and Close return by themselves.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(callsAreBounded),
-	},
-	{
 		Name:      "ReentrantFault",
-		Statement: "However many requests and answers are lost, an owner holds the key until the last of its leases has ended, and no longer.",
+		Statement: "However many requests and answers are lost, an owner holds the key until its last lease has ended.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Seam:      true,
 		Run:       reentrantFault,
@@ -116,14 +116,14 @@ var faultRules = []*engine.Rule{
 	},
 	{
 		Name:      "HungKeyHoldsUpNoOther",
-		Statement: "Requests for some keys that hang hold up no try, wait, renewal or release of another key of the same client.",
+		Statement: "Requests for some keys that hang hold up nothing for other keys of the same client.",
 		Seam:      true,
 		LimitTTLs: 30,
 		Run:       engine.AtFaultSites(hungKeyHoldsUpNoOther),
 	},
 	{
 		Name:      "LinearizableUnderFaults",
-		Statement: "Such an order exists also while requests and answers are lost and delayed: an outcome that callers were not told is one of those that are possible.",
+		Statement: "Such an order exists while requests and answers are lost and delayed; unknown outcomes may be either.",
 		Seam:      true,
 		LimitTTLs: 40,
 		Run:       engine.AtFaultSites(linearizableUnderFaults),
@@ -282,6 +282,15 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 				e.Is(e.Key("%s-%s", via.Name, op), err, op+" whose context ran out, with the server hanging,", context.DeadlineExceeded)
 			} else {
 				e.Failf(key, "%s was granted a key, with the server hanging", op)
+			}
+		})
+	}
+	if e.Claimed.ManualRenewal {
+		bounded("Renew", 100*time.Millisecond, func() {
+			ctx, cancel := short()
+			defer cancel()
+			if err := h.Lease.Renew(ctx); err == nil {
+				e.Failf(key, "Renew returned no error, with the server hanging")
 			}
 		})
 	}

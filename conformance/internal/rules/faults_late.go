@@ -124,7 +124,7 @@ func handOverUnknown(e *engine.Env, via engine.FaultSite) {
 }
 
 func cancelMidRequest(e *engine.Env) {
-	n := e.Rounds(30*time.Millisecond, 20, 150)
+	n := e.Rounds(e.Work(30*time.Millisecond), 20, 150)
 	e.EachFaultSite(func(via engine.FaultSite) {
 		a, c := e.FaultyAt(via, &faultlock.Options{Random: &faultlock.Random{
 			Seed: uint64(e.Random(1<<62)) + 1, Active: 1, Chance: 0.5, MaxDelay: 3 * time.Millisecond,

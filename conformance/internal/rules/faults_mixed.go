@@ -14,7 +14,7 @@ import (
 )
 
 func reentrantFault(e *engine.Env) {
-	runs := e.Rounds(300*time.Millisecond, 3, 30)
+	runs := e.Rounds(e.Work(300*time.Millisecond), 3, 30)
 	e.EachFaultSite(func(via engine.FaultSite) {
 		a, c := e.FaultyAt(via, &faultlock.Options{Random: &faultlock.Random{
 			Seed: uint64(e.Random(1<<62)) + 1, Active: 1, Chance: 0.1,
@@ -70,7 +70,7 @@ func reenter(e *engine.Env, a, b *engine.Client, key string, owner lock.Option) 
 
 func progressUnderFaults(e *engine.Env) {
 	const contenders, lockers = 6, 3
-	each := e.Rounds(200*time.Millisecond, 10, 30)
+	each := e.Rounds(e.Work(200*time.Millisecond), 10, 30)
 	e.EachFaultSite(func(via engine.FaultSite) {
 		key := e.Key("%s", via.Name)
 		clients := make([]*engine.Client, lockers)
@@ -80,6 +80,7 @@ func progressUnderFaults(e *engine.Env) {
 				Seed: uint64(e.Random(1<<62)) + 1, Active: 1, Chance: 0.03,
 				Faults: []faultlock.Fault{faultlock.FailBefore(), faultlock.Drop(), faultlock.FailAfter()},
 			}})
+			faults[i].Next(1, faultlock.FailAfter(), faultlock.OpTry) // chance alone may spare every grant
 		}
 		begun := time.Now()
 		patience := contenders * e.WaitBound()
@@ -129,7 +130,7 @@ func noHerd(e *engine.Env) {
 	clients := make([]*engine.Client, lockers)
 	faults := make([]*faultlock.Faults, lockers)
 	for i := range clients {
-		clients[i], faults[i] = e.Disturbed()
+		clients[i], faults[i] = e.FaultyWhole()
 	}
 	sent := func() (n int) {
 		for _, op := range append(slices.Concat(engine.OpsToGet, engine.OpsToEnd), faultlock.OpWatch) {

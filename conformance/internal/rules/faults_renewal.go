@@ -107,6 +107,13 @@ func renewUnknown(e *engine.Env, via engine.FaultSite) {
 			e.Is(key, err, "Renew whose answer was lost", lock.ErrOutcomeUnknown)
 		}
 		h.MustLive("the answer to one renewal was lost")
+		c.All(f, engine.OpsToKeep...)
+		e.Each(3, func(int) {
+			if err := h.Renew(); err == nil {
+				e.Failf(key, "one of several renewals at a time returned no error, although the server answered none of them")
+			}
+		})
+		c.Heal()
 		// The deadline is read as a time of day, which is exact to a little.
 		moved := func() time.Duration { return h.Until().Sub(granted) }
 		if m := moved(); m > e.TTL/10 || m < -e.TTL/10 {

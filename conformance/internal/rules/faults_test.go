@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,13 +107,33 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 				}
 			}
 		}},
+		"a renewal beside another is left to it": {"RenewUnknown", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var busy atomic.Bool
+				l.renew = func(ctx context.Context) error {
+					if busy.Swap(true) {
+						return nil
+					}
+					defer busy.Store(false)
+					time.Sleep(5 * time.Millisecond)
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
 		"an unanswered renewal counts": {"RenewUnknown", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
+				var later atomic.Pointer[time.Time]
+				l.deadline = func() (time.Time, bool) {
+					if d := later.Load(); d != nil {
+						return *d, true
+					}
+					return l.Lease.Deadline()
+				}
 				l.renew = func(ctx context.Context) error {
 					err := l.Lease.Renew(ctx)
 					if errors.Is(err, lock.ErrOutcomeUnknown) {
 						d := time.Now().Add(l.set.TTL)
-						l.deadline = func() (time.Time, bool) { return d, true }
+						later.Store(&d)
 					}
 					return err
 				}
@@ -131,7 +152,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 		}},
 		"a grant that came late is told as a refusal": {"GrantWithinValidity", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if err != nil {
 					err = &lock.HeldError{Key: key}
 				}
@@ -178,7 +199,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 		"waits for what will not come": {"PermanentStops", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for {
-					l, err := m.Locker.Acquire(ctx, key, opts...)
+					l, err := m.Client.Acquire(ctx, key, opts...)
 					if err == nil || ctx.Err() != nil {
 						return l, err
 					}
@@ -188,7 +209,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 		}},
 		"what the server said is hidden": {"UnavailableIsTold PermanentStops", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				for _, kind := range []error{lock.ErrUnavailable, lock.ErrPermanent} {
 					if errors.Is(err, kind) {
 						return nil, kind
@@ -200,7 +221,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 		"each waiter asks for itself": {"NoHerd", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if !errors.Is(err, lock.ErrHeld) {
 						return l, err
 					}
@@ -216,7 +237,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+				m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
 				c.change(m)
 				return m, nil
 			}

@@ -13,20 +13,20 @@ import (
 var guardRules = []*engine.Rule{
 	{
 		Name:      "GuardedWriteWhileHeld",
-		Statement: "A guarded write takes effect while its lease is held; after its release, loss or removal it changes nothing and returns ErrNotHeld.",
+		Statement: "A guarded write takes effect while its lease is held; later it changes nothing and returns ErrNotHeld.",
 		Claims:    []engine.Claim{engine.ClaimGuardedWrite},
 		Run:       guardedWhileHeld,
 	},
 	{
 		Name:      "GuardedWriteNeverLate",
-		Statement: "However a holder hurries while its lease runs out, none of its guarded writes comes after the next holder's first.",
+		Statement: "No guarded write of a holder comes after the next holder's first.",
 		Claims:    []engine.Claim{engine.ClaimGuardedWrite},
 		LimitTTLs: 60,
 		Run:       guardedNeverLate,
 	},
 	{
 		Name:      "GuardedWriteHoldsUpNobody",
-		Statement: "While guarded writes of a client are under way, its other leases are renewed and kept, other keys can be taken and freed, and nobody else gets those that are written. A write of up to half its TTL costs not even another hold of its owner on the same key.",
+		Statement: "A guarded write holds up no other key and lets nobody in; up to half a TTL it costs its owner no hold.",
 		Claims:    []engine.Claim{engine.ClaimGuardedWrite},
 		Run:       guardedHoldsUpNobody,
 	},

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"math/bits"
 	"strings"
 
 	"github.com/mortiselock/lock"
@@ -12,7 +13,7 @@ import (
 var keyRules = []*engine.Rule{
 	{
 		Name:      "KeysAccepted",
-		Statement: "Every key of 1 to 512 bytes of valid UTF-8 without control characters is accepted, and the lease names it unchanged.",
+		Statement: "Every key of 1 to 512 bytes of UTF-8 without control characters is accepted, by Acquire too, and unchanged.",
 		Run:       keysAccepted,
 	},
 	{
@@ -21,13 +22,18 @@ var keyRules = []*engine.Rule{
 		Run:       keysRefused,
 	},
 	{
+		Name:      "LongestNames",
+		Statement: "A key of 512 bytes, an owner and a label of 256 are kept whole: owners that differ in the last byte exclude each other.",
+		Run:       longestNames,
+	},
+	{
 		Name:      "OwnerRefused",
-		Statement: "An owner that is empty, longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid, and not shown in the error.",
+		Statement: "An owner that is empty, over 256 bytes, not UTF-8, or has control characters gets ErrInvalid, and is not shown.",
 		Run:       ownerRefused,
 	},
 	{
 		Name:      "LabelRefused",
-		Statement: "A label that is longer than 256 bytes, not valid UTF-8, or has control characters is refused with ErrInvalid.",
+		Statement: "A label over 256 bytes, not UTF-8, or with control characters gets ErrInvalid.",
 		Run:       labelRefused,
 	},
 }
@@ -36,7 +42,7 @@ var keyRules = []*engine.Rule{
 // Accents are written both composed and decomposed.
 var nastyKeys = []string{
 	"a", "A", "a ", "a  ", " a", "a/b", "a/", "a//b", "a.b", "a:b", "a\\b", "aa", "ab", "a%", "a_", "a%25", "a*", "a?",
-	"a[b]", "{a}", "{a}b", "{b}a", "a{}", "a'b", "a\"b", "a;b", "a--", "a#b", "a&b=c", "a+b", "a,b", "a$b", "..", ".",
+	"a[b]", "{a}", "{a}b", "{b}a", "a{}", "a'b", "a\"b", "a;b", "a--", "a#b", "a&b=c", "a+b", "a b", "a%2Fb", "a/./b", "a\u200b", "a,b", "a$b", "..", ".",
 	"a/..", "a/../b", "../a", "~a", "-a", "a\u00a0", "\u00e4", "a\u0308", "\u00c4", "ss", "\u00df", "\u0131", "i", "I", "\u0130",
 	"\U0001f512", "\U0001f511", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
 }
@@ -54,13 +60,10 @@ func independentKeys(e *engine.Env) {
 	full := e.Key("")
 	full += strings.Repeat("x", backend.MaxKey-len(full)-1)
 	keys = append(keys, full+"a", full+"b", full)
+	holders := e.Lockers((len(keys) + keysPerClient - 1) / keysPerClient)
 	holds := make([]*engine.Hold, len(keys))
-	var a *engine.Client
 	for i, key := range keys {
-		if i%keysPerClient == 0 {
-			a = e.Locker()
-		}
-		h, err := a.Try(key)
+		h, err := holders[i/keysPerClient].Try(key)
 		switch {
 		case errors.Is(err, lock.ErrHeld):
 			e.Failf("", "the key %s was refused as held (%v), although only other keys are held; the last of them was %s", engine.QuoteKey(key), err, engine.QuoteKey(keys[max(i-1, 0)]))
@@ -74,25 +77,61 @@ func independentKeys(e *engine.Env) {
 	for _, key := range keys {
 		b.MustRefuse(key, "another client holds it")
 	}
-	for i := 0; i < len(holds); i += 2 {
-		holds[i].MustRelease()
-	}
-	for i, key := range keys {
-		if i%2 == 1 {
-			b.MustRefuse(key, "only other keys were released")
-			continue
-		}
-		h, err := b.Try(key)
-		if err != nil {
-			e.Unexpected(key, err, "the key %s was released, but a try returned %s", engine.QuoteKey(key), engine.Outcome(err))
-			continue
-		}
+	for _, h := range holds {
 		h.MustRelease()
 	}
-	for i := 1; i < len(holds); i += 2 {
-		holds[i].MustRelease()
+	// For any two keys there is a round in which one is held while the other is tried.
+	for bit := range bits.Len(uint(len(keys) - 1)) {
+		for held := range 2 {
+			if halfHeld(e, holders, b, keys, bit, held); e.Failed() {
+				return
+			}
+		}
 	}
 	e.Notef("%d keys", len(keys))
+}
+
+// halfHeld has the holders hold the keys whose number has the bit, and b try the rest, whose
+// own holders have let them go.
+func halfHeld(e *engine.Env, holders []*engine.Client, b *engine.Client, keys []string, bit, held int) {
+	holds := make([]*engine.Hold, len(keys))
+	var tried []int
+	for i := range keys {
+		if i>>bit&1 != held {
+			tried = append(tried, i)
+		}
+	}
+	e.Each(len(holders), func(n int) {
+		for i := n * keysPerClient; i < min((n+1)*keysPerClient, len(keys)); i++ {
+			if i>>bit&1 == held {
+				holds[i] = holders[n].MustTry(keys[i])
+			}
+		}
+	})
+	const atOnce = 4
+	e.Each(atOnce, func(n int) {
+		for j := n; j < len(tried); j += atOnce {
+			key := keys[tried[j]]
+			h, err := b.Try(key)
+			if err != nil {
+				e.Unexpected(key, err, "the key %s is free, but a try by another client than the one that holds other keys returned %s", engine.QuoteKey(key), engine.Outcome(err))
+				return
+			}
+			h.MustRelease()
+		}
+	})
+	if bit == 0 {
+		for i, h := range holds {
+			if h != nil {
+				b.MustRefuse(keys[i], "only other keys were released")
+			}
+		}
+	}
+	for _, h := range holds {
+		if h != nil {
+			h.MustRelease()
+		}
+	}
 }
 
 func keysAccepted(e *engine.Env) {
@@ -102,8 +141,8 @@ func keysAccepted(e *engine.Env) {
 	for _, k := range nastyKeys {
 		keys = append(keys, e.Key("%s", k))
 	}
-	for _, key := range keys {
-		h, err := c.Try(key)
+	for i, key := range keys {
+		h, err := ways[i%2].get(c, key, e.Long)
 		if err != nil {
 			e.Unexpected(key, err, "the key %s (%d bytes) was refused: %s", engine.QuoteKey(key), len(key), engine.Outcome(err))
 			continue
@@ -155,45 +194,35 @@ func keysRefused(e *engine.Env) {
 }
 
 func ownerRefused(e *engine.Env) {
-	c := e.Locker()
-	key := e.Key("a")
+	or := []error{lock.ErrInvalid}
+	if !engine.ClaimReentrancy.Made(e.Settings) {
+		or = append(or, lock.ErrUnsupported)
+	}
 	for what, owner := range map[string]string{
-		"that is empty":                "",
-		"of 257 bytes":                 strings.Repeat("secret!", 37)[:backend.MaxOwner+1],
-		"that is not valid UTF-8":      "secret\xff",
-		"that has a control character": "secret\x00",
-		"that has a line feed":         "secret\nsecret",
+		"an owner that is empty":                "",
+		"an owner of 257 bytes":                 strings.Repeat("secret!", 37)[:backend.MaxOwner+1],
+		"an owner that is not valid UTF-8":      "secret\xff",
+		"an owner that has a control character": "secret\x00",
+		"an owner that has a line feed":         "secret\nsecret",
 	} {
-		h, err := c.Try(key, lock.WithOwner(owner))
-		if err == nil {
-			_ = h.Release(e.Ctx)
-			e.Failf(key, "an owner %s was accepted; expected ErrInvalid", what)
-			continue
-		}
-		if !errors.Is(err, lock.ErrUnsupported) || engine.ClaimReentrancy.Made(e.Settings) {
-			e.Is(key, err, "TryAcquire with an owner "+what, lock.ErrInvalid)
-		}
-		if strings.Contains(err.Error(), "secret") {
-			e.Failf(key, "the error shows the owner, which is a secret: %q", err)
+		for op, err := range refuseOption(e, what, lock.WithOwner(owner), or...) {
+			if strings.Contains(err.Error(), "secret") {
+				e.Failf(e.Key("%s-%s", what, op), "the error shows the owner, which is a secret: %q", err)
+			}
 		}
 	}
 }
 
 func labelRefused(e *engine.Env) {
-	c := e.Locker()
-	key := e.Key("a")
 	for what, label := range map[string]string{
-		"of 257 bytes":                 strings.Repeat("x", backend.MaxOwner+1),
-		"that is not valid UTF-8":      "x\xff",
-		"that has a control character": "x\x1b[31m",
+		"a label of 257 bytes":                 strings.Repeat("x", backend.MaxOwner+1),
+		"a label that is not valid UTF-8":      "x\xff",
+		"a label that has a control character": "x\x1b[31m",
 	} {
-		h, err := c.Try(key, lock.WithLabel(label))
-		if err == nil {
-			_ = h.Release(e.Ctx)
-			e.Failf(key, "a label %s was accepted; expected ErrInvalid", what)
-			continue
-		}
-		e.Is(key, err, "TryAcquire with a label "+what, lock.ErrInvalid)
+		refuseOption(e, what, lock.WithLabel(label), lock.ErrInvalid)
 	}
-	c.MustTry(key, lock.WithLabel("a label with every right to be here \U0001f600")).MustRelease()
+	c := e.Locker()
+	for _, w := range ways[:2] {
+		w.mustGet(c, e.Key("%s", w.name), e.Long, lock.WithLabel("a label with every right to be here \U0001f600")).MustRelease()
+	}
 }

@@ -48,7 +48,7 @@ func makeHistories(e *engine.Env, keys int, via *engine.FaultSite) {
 	if engine.ClaimReentrancy.Made(e.Settings) {
 		owners = append(owners, e.Owner("A"), e.Owner("B"))
 	}
-	rounds := e.Rounds(400*time.Millisecond, 2, 20)
+	rounds := e.Rounds(e.Work(400*time.Millisecond), 2, 20)
 	enough := time.Now().Add(e.Window() * 3)
 	var operations, histories, undecided atomic.Int64
 	e.Each(keys+1, func(n int) {

@@ -18,7 +18,7 @@ import (
 
 // lockerMutant is a healthy Locker with methods replaced.
 type lockerMutant struct {
-	lock.Locker
+	*lock.Client
 	try, acquire engine.Getter
 	close        func() error
 	lease        func(ctx context.Context, m *leaseMutant)
@@ -45,7 +45,7 @@ func (l *leaseMutant) Format(s fmt.State, verb rune) {
 }
 
 func (m *lockerMutant) Guarantees() backend.Guarantees {
-	g, _ := lock.GuaranteesOf(m.Locker)
+	g := m.Client.Guarantees()
 	if m.says != nil {
 		g = m.says(g)
 	}
@@ -84,7 +84,7 @@ func (l *leaseMutant) Deadline() (time.Time, bool) { return l.deadline() }
 
 // both replaces TryAcquire and Acquire alike.
 func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
-	m.try, m.acquire = f(m.Locker.TryAcquire), f(m.Locker.Acquire)
+	m.try, m.acquire = f(m.Client.TryAcquire), f(m.Client.Acquire)
 }
 
 // rewritten gives options that amount to the settings.
@@ -97,7 +97,7 @@ func asksAgain(pause time.Duration, factor int) func(*lockerMutant) {
 	return func(m *lockerMutant) {
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 			for wait := pause; ; wait *= time.Duration(factor) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if !errors.Is(err, lock.ErrHeld) {
 					return l, err
 				}
@@ -124,7 +124,7 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a refusal without limits": {"TTLGrain", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if errors.Is(err, lock.ErrInvalid) {
 					err = fmt.Errorf("%w: bad TTL", lock.ErrInvalid)
 				}
@@ -142,7 +142,7 @@ func TestMutantLockers(t *testing.T) {
 		"a try that tries for a while": {"TryIsImmediate", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for n := 0; ; n++ {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if err == nil || ctx.Err() != nil || n == 3 {
 						return l, err
 					}
@@ -175,7 +175,7 @@ func TestMutantLockers(t *testing.T) {
 		"a waiter asks a few times only": {"TryBesideWaiters ManyWaiters", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for n := 0; ; n++ {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if err == nil || ctx.Err() != nil || n == 3 {
 						return l, err
 					}
@@ -187,7 +187,7 @@ func TestMutantLockers(t *testing.T) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				limited, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 				defer cancel()
-				return m.Locker.Acquire(limited, key, opts...)
+				return m.Client.Acquire(limited, key, opts...)
 			}
 		}},
 		"a lease that is busy": {"LeaseConcurrent", func(m *lockerMutant) {
@@ -203,36 +203,8 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
-		"the hold ends with the acquire context": {"HoldOutlivesAcquireCtx", func(m *lockerMutant) {
-			m.lease = func(ctx context.Context, l *leaseMutant) {
-				context.AfterFunc(ctx, func() { _ = l.Lease.Release(context.Background()) })
-			}
-		}},
-		"release obeys its context": {"ReleaseDetached", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				l.release = func(ctx context.Context) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					return l.Lease.Release(ctx)
-				}
-			}
-		}},
-		"release hides its errors": {"ReleaseReportsLoss ReleaseTwice ReleaseOwnOnly LossEndsUse ErrorsAreTyped LostOnRemoval", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				l.release = func(ctx context.Context) error { _ = l.Lease.Release(ctx); return nil }
-			}
-		}},
 		"the context never ends": {"LostByDeadline LostBeforeTakeover LostOnRemoval ReleaseIsNoLoss LossEndsUse CauseIsStable CloseEndsHolds MaxHoldEnds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) { l.ctx = context.Background() }
-		}},
-		"release looks like loss": {"ReleaseIsNoLoss CauseIsStable", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				ctx, cancel := context.WithCancelCause(context.Background())
-				l.ctx = ctx
-				context.AfterFunc(l.Lease.Context(), func() { cancel(lock.ErrLost) })
-				l.release = func(ctx context.Context) error { cancel(lock.ErrLost); return l.Lease.Release(ctx) }
-			}
 		}},
 		"the lease's context carries values": {"CauseIsStable", func(m *lockerMutant) {
 			m.lease = func(ctx context.Context, l *leaseMutant) { l.ctx = valued{l.ctx, ctx} }
@@ -253,6 +225,89 @@ func TestMutantLockers(t *testing.T) {
 					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.MaxHold = 0 })...)
 				}
 			})
+		}},
+		"a maximum hold of whole seconds": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+						s.MaxHold = (s.MaxHold + time.Second - 1).Truncate(time.Second)
+					})...)
+				}
+			})
+		}},
+		"a loss at the server is no loss to its release": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrTakenOver) {
+						return lock.ErrNotHeld
+					}
+					return err
+				}
+			}
+		}},
+		"the error of the deadline for a cancellation": {"WaiterGivesUp", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if _, timed := ctx.Deadline(); timed && errors.Is(err, lock.ErrHeld) {
+					err = errors.Join(context.DeadlineExceeded, lock.ErrHeld)
+				}
+				return l, err
+			}
+		}},
+		"who has waited is not told of whom": {"HeldDetails", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if ctx.Err() != nil && errors.Is(err, lock.ErrHeld) {
+					err = errors.Join(ctx.Err(), lock.ErrHeld)
+				}
+				return l, err
+			}
+		}},
+		"owners at their limit are told": {"NoSecretsInErrors", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(ctx, key, opts...)
+					if set, _ := lock.ResolveOptions(opts...); errors.Is(err, lock.ErrTooManyHolds) {
+						err = fmt.Errorf("%w: %x", err, set.Owner)
+					}
+					return l, err
+				}
+			})
+		}},
+		"an owner's wait that close cancels": {"CloseEndsWaits", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if set, _ := lock.ResolveOptions(opts...); set.Owner != "" && errors.Is(err, lock.ErrClosed) {
+					err = context.Canceled
+				}
+				return l, err
+			}
+		}},
+		"a maximum hold that frees first": {"ContextEndsFirst", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				inner := l.Lease.Context()
+				l.ctx = ctx
+				context.AfterFunc(inner, func() {
+					if errors.Is(context.Cause(inner), lock.ErrMaxHold) {
+						time.Sleep(20 * time.Millisecond)
+					}
+					cancel(context.Cause(inner))
+				})
+				l.release = func(ctx context.Context) error { cancel(lock.ErrReleased); return l.Lease.Release(ctx) }
+			}
+		}},
+		"the last cause counts": {"LossEndsUse", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					again, end := context.WithCancelCause(context.Background())
+					end(errors.Join(lock.ErrNotHeld, err))
+					l.ctx = again
+					return err
+				}
+			}
 		}},
 		"always renews": {"WithoutRenewalEnds ReleaseReportsLoss ExpiryIsPerHold ReentrantAfterLoss", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
@@ -288,7 +343,7 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a wait's error says too little": {"WaiterGivesUp ErrorsAreTyped", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.Acquire(ctx, key, opts...)
+				l, err := m.Client.Acquire(ctx, key, opts...)
 				if ctx.Err() != nil && err != nil {
 					err = ctx.Err()
 				}
@@ -297,9 +352,9 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a cancelled wait goes on": {"CancelDuring WaiterGivesUp", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.Acquire(ctx, key, opts...)
+				l, err := m.Client.Acquire(ctx, key, opts...)
 				if err != nil && ctx.Err() != nil {
-					go func() { _, _ = m.Locker.Acquire(context.Background(), key, opts...) }()
+					go func() { _, _ = m.Client.Acquire(context.Background(), key, opts...) }()
 				}
 				return l, err
 			}
@@ -309,18 +364,18 @@ func TestMutantLockers(t *testing.T) {
 				later, cancel := context.WithCancel(context.Background())
 				stop := context.AfterFunc(ctx, func() { time.AfterFunc(4*time.Second, cancel) })
 				defer stop()
-				return m.Locker.Acquire(later, key, opts...)
+				return m.Client.Acquire(later, key, opts...)
 			}
 		}},
 		"ended contexts are not looked at": {"CancelBeforeSend", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				return m.Locker.TryAcquire(context.WithoutCancel(ctx), key, opts...)
+				return m.Client.TryAcquire(context.WithoutCancel(ctx), key, opts...)
 			}
 		}},
 		"waits in no order": {"WaiterOrderLocal", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if !errors.Is(err, lock.ErrHeld) {
 						return l, err
 					}
@@ -332,7 +387,7 @@ func TestMutantLockers(t *testing.T) {
 		"polls every two seconds":    {"WaiterWakes", asksAgain(2*time.Second, 1)},
 		"a cancelled wait ends a second later": {"WaiterGivesUp CancelDuring", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.Acquire(ctx, key, opts...)
+				l, err := m.Client.Acquire(ctx, key, opts...)
 				if err != nil && ctx.Err() != nil {
 					time.Sleep(time.Second)
 				}
@@ -343,7 +398,7 @@ func TestMutantLockers(t *testing.T) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
 				defer cancel()
-				return m.Locker.Acquire(ctx, key, opts...)
+				return m.Client.Acquire(ctx, key, opts...)
 			}
 		}},
 		"asks less and less often": {"WaitOutlastsTTL", asksAgain(50*time.Millisecond, 2)},
@@ -352,36 +407,13 @@ func TestMutantLockers(t *testing.T) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				waiting.Add(1)
 				defer waiting.Add(-1)
-				return m.Locker.Acquire(ctx, key, opts...)
+				return m.Client.Acquire(ctx, key, opts...)
 			}
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				if waiting.Load() > 0 {
 					time.Sleep(time.Second)
 				}
-				return m.Locker.TryAcquire(ctx, key, opts...)
-			}
-		}},
-		"tries of one key end together": {"CancelHarmsNobody", func(m *lockerMutant) {
-			var mu sync.Mutex
-			first := map[string]context.Context{}
-			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				mu.Lock()
-				of, joined := first[key]
-				if !joined {
-					of = ctx
-					first[key] = ctx
-				}
-				mu.Unlock()
-				time.Sleep(time.Millisecond) // the way to the server
-				if !joined {
-					mu.Lock()
-					delete(first, key)
-					mu.Unlock()
-				}
-				if err := of.Err(); err != nil {
-					return nil, err
-				}
-				return m.Locker.TryAcquire(ctx, key, opts...)
+				return m.Client.TryAcquire(ctx, key, opts...)
 			}
 		}},
 		"the loss is told late": {"LostByDeadline", func(m *lockerMutant) {
@@ -399,7 +431,7 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a try waits": {"TryIsImmediate", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if err != nil {
 					time.Sleep(3 * time.Second)
 				}
@@ -419,7 +451,7 @@ func TestMutantLockers(t *testing.T) {
 					return get(ctx, key, opts...)
 				}
 			}
-			m.acquire, m.try = inTurn(m.Locker.Acquire), inTurn(m.Locker.TryAcquire)
+			m.acquire, m.try = inTurn(m.Client.Acquire), inTurn(m.Client.TryAcquire)
 		}},
 		"anything is a key": {"KeysRefused", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
@@ -442,7 +474,7 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"a lease beside an error": {"TryIsImmediate", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if err != nil {
 					l = &leaseMutant{}
 				}
@@ -452,7 +484,7 @@ func TestMutantLockers(t *testing.T) {
 		"neither lease nor error": {"TryIsImmediate Progress", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-					if l, err := m.Locker.TryAcquire(ctx, key, opts...); err == nil {
+					if l, err := m.Client.TryAcquire(ctx, key, opts...); err == nil {
 						return l, nil
 					}
 					return nil, nil
@@ -461,7 +493,7 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"close does nothing": {"CloseEndsHolds CloseEndsWaits ErrorsAreTyped", func(m *lockerMutant) {
 			m.close = func() error {
-				time.AfterFunc(time.Minute, func() { _ = m.Locker.Close() }) // so that its bubble ends
+				time.AfterFunc(time.Minute, func() { _ = m.Client.Close() }) // so that its bubble ends
 				return nil
 			}
 		}},
@@ -471,13 +503,52 @@ func TestMutantLockers(t *testing.T) {
 				if closed.Swap(true) {
 					return lock.ErrClosed
 				}
-				return m.Locker.Close()
+				return m.Client.Close()
+			}
+		}},
+		"a renewal that is cut off tells whose it was": {"NoSecretsInErrors", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(ctx context.Context) error {
+					err := l.Lease.Renew(ctx)
+					if errors.Is(err, context.Canceled) {
+						err = fmt.Errorf("renewing for %s: %w", l.set.Owner, err)
+					}
+					return err
+				}
+			}
+		}},
+		"the release of a lost lease tells whose it was": {"NoSecretsInErrors", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrExpired) {
+						err = fmt.Errorf("releasing for %s: %w", l.set.Owner, err)
+					}
+					return err
+				}
 			}
 		}},
 		"leases print what they hold": {"NoSecretsInLeases", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) { l.chatty = true }
 		}},
-		"leaks": {"NoLeak", func(m *lockerMutant) {
+		"watches the context of every call for ever": {"NothingKept", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					context.AfterFunc(ctx, func() {})
+					return get(ctx, key, opts...)
+				}
+			})
+		}},
+		"a timer for each refusal": {"NothingKept", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if err != nil {
+					time.AfterFunc(20*time.Second, func() { _ = key + " may be free" })
+				}
+				return l, err
+			}
+		}},
+		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
 	} {
@@ -489,7 +560,7 @@ func TestMutantLockers(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+				m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
 				c.change(m)
 				return m, nil
 			}

@@ -12,53 +12,58 @@ import (
 var lossRules = []*engine.Rule{
 	{
 		Name:      "LostByDeadline",
-		Statement: "A lease that is not renewed ends its context by its deadline, with a cause that matches ErrLost.",
+		Statement: "A lease that is not renewed ends its context by its deadline, with ErrLost.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		Run:       lostByDeadline,
 	},
 	{
 		Name:      "LostBeforeTakeover",
-		Statement: "When another client is granted the key after a lease ran out, that lease already says that it is lost.",
+		Statement: "When another client is granted the key after a lease ran out, that lease already says lost.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		LimitTTLs: 80,
 		Run:       lostBeforeTakeover,
 	},
 	{
 		Name:      "LostOnRemoval",
-		Statement: "A holder whose record is removed by force is told so within one renewal period, also when somebody else has the key by then.",
+		Statement: "A holder whose record is removed by force is told within one renewal period, and again when it renews or releases.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal},
 		Run:       lostOnRemoval,
 	},
 	{
 		Name:      "ReleaseIsNoLoss",
-		Statement: "Release ends the lease's context before it returns, with the cause ErrReleased, which is no loss and never becomes one.",
+		Statement: "Release ends the lease's context before it returns, with ErrReleased, which is never a loss.",
 		Run:       releaseIsNoLoss,
 	},
 	{
+		Name:      "ContextEndsFirst",
+		Statement: "A lease that ends by release, maximum hold, or Close ends its context before others get the key.",
+		Run:       contextEndsFirst,
+	},
+	{
 		Name:      "LossEndsUse",
-		Statement: "A lost lease stays lost: renewing and releasing it fail, and the same Locker can acquire the key anew.",
+		Statement: "A lost lease stays lost, with its cause; renewing and releasing fail; the Locker can acquire anew.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		Run:       lossEndsUse,
 	},
 	{
 		Name:      "HoldOutlivesAcquireCtx",
-		Statement: "The end of the context that was given to Acquire ends neither the hold nor its renewal.",
+		Statement: "The end of the context given to Acquire ends neither the hold nor its renewal.",
 		Run:       holdOutlivesAcquireCtx,
 	},
 	{
 		Name:      "CauseIsStable",
-		Statement: "The context of a lease carries no values, is alive while held, and keeps its first cause.",
+		Statement: "A lease's context is alive while held, carries no values, and keeps its first cause.",
 		Run:       causeIsStable,
 	},
 	{
 		Name:      "NextSessionHolds",
-		Statement: "When the session of a Locker has ended, its holds are lost, and what it acquires from then on is not.",
+		Statement: "When a Locker's session has ended, its holds are lost; what it acquires then is not.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal},
 		Run:       nextSessionHolds,
 	},
 	{
 		Name:      "LeaseIsLocal",
-		Statement: "To read a lease sends nothing and waits for nothing, also when the server hangs: key, token, deadline, context.",
+		Statement: "Reading a lease sends nothing and waits for nothing, also when the server hangs.",
 		Seam:      true,
 		Run:       leaseIsLocal,
 	},
@@ -117,6 +122,7 @@ func lostOnRemoval(e *engine.Env) {
 		h := a.MustTryFor(key, e.TTL)
 		e.Pause(e.Randomly(e.TTL))
 		h.MustLive("it is renewed automatically")
+		until := h.Until()
 		e.RemoveByForce(key)
 		var next *engine.Hold
 		if replaced {
@@ -126,11 +132,17 @@ func lostOnRemoval(e *engine.Env) {
 		if !e.Within(bound, h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.TTL)
 		}
+		if time.Now().Before(until) {
+			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed long before its deadline", lock.ErrExpired)
+		}
 		e.Is(key, h.Cause(), "context.Cause of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
+		if e.Claimed.ManualRenewal {
+			e.Is(key, h.Renew(), "Renew of a lease whose record was removed", lock.ErrNotHeld)
+		}
 		if err := h.Release(e.Ctx); err == nil {
 			e.Failf(key, "Release of a lease whose record was removed returned no error; expected ErrLost")
 		} else {
-			e.Is(key, err, "Release of a lease whose record was removed", lock.ErrNotHeld)
+			e.Is(key, err, "Release of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
 		}
 		if replaced {
 			c.MustRefuse(key, "it was granted after the record of an earlier holder had been removed, and what that holder does must not end the new hold")
@@ -146,8 +158,17 @@ func releaseIsNoLoss(e *engine.Env) {
 	const least, most = 20, 400
 	end := time.Now().Add(e.Budget / 10)
 	short := e.TTL
-	e.Each(4, func(i int) {
+	e.Each(5, func(i int) {
 		key := e.Key("%d", i)
+		if i == 4 { // nor does it become one when the lease would have run out
+			h := a.MustTryFor(key, short)
+			h.MustRelease()
+			e.Pause(short + e.TTL/10)
+			if cause := h.Cause(); !errors.Is(cause, lock.ErrReleased) || errors.Is(cause, lock.ErrLost) {
+				e.Failf(key, "context.Cause is %s, a TTL after Release; expected ErrReleased and no loss", engine.Outcome(cause))
+			}
+			return
+		}
 		for round := 0; round < most && (round < least || time.Now().Before(end)); round++ {
 			h := a.MustTryFor(key, short)
 			if round%10 == 9 && round < 20*least {
@@ -174,11 +195,12 @@ func lossEndsUse(e *engine.Env) {
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
 	awaitLapse(e, h)
+	first := h.Cause()
 	again := a.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the same Locker had run out")
 	if e.Claimed.ManualRenewal {
 		e.Is(key, h.Renew(), "Renew of a lost lease", lock.ErrNotHeld)
 	}
-	e.Is(key, h.Release(e.Ctx), "Release of a lost lease", lock.ErrNotHeld)
+	e.Is(key, h.Release(e.Ctx), "Release of a lost lease", lock.ErrLost, lock.ErrNotHeld)
 	if h.Lease.Context().Err() == nil {
 		e.Failf(key, "the context of a lost lease came back to life")
 	}
@@ -187,6 +209,10 @@ func lossEndsUse(e *engine.Env) {
 	}
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
+	_ = a.Close()
+	if now := h.Cause(); now != first {
+		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
+	}
 }
 
 func holdOutlivesAcquireCtx(e *engine.Env) {

@@ -8,7 +8,7 @@ import (
 )
 
 func leaseIsLocal(e *engine.Env) {
-	a, f := e.Disturbed()
+	a, f := e.FaultyWhole()
 	key := e.Key("a")
 	h := a.MustTry(key)
 	before := engine.Requests(f, key, sending...)

@@ -24,7 +24,7 @@ func TestMutantPolicies(t *testing.T) {
 	again := func(m *lockerMutant, pause func(ctx context.Context, key string)) {
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 			for {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if err == nil || ctx.Err() != nil || !errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) {
 					return l, err
 				}
@@ -37,13 +37,10 @@ func TestMutantPolicies(t *testing.T) {
 		rules  string
 		change func(m *lockerMutant, b backend.Backend)
 	}{
-		"asks without a pause": {"WaitIsCalm", func(m *lockerMutant, _ backend.Backend) {
-			again(m, func(context.Context, string) { time.Sleep(50 * time.Microsecond) })
-		}},
 		"doubles its pauses, and adds nothing to them": {"NoLockstep", func(m *lockerMutant, _ backend.Backend) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for pause := 25 * time.Millisecond; ; pause = min(2*pause, time.Second/4) {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if err == nil || ctx.Err() != nil {
 						return l, err
 					}
@@ -55,23 +52,17 @@ func TestMutantPolicies(t *testing.T) {
 			again(m, func(ctx context.Context, key string) {
 				pause := 100*time.Millisecond + rand.N(100*time.Millisecond)
 				var held *lock.HeldError
-				if _, err := m.Locker.TryAcquire(ctx, key); errors.As(err, &held) && held.Remaining > 0 {
+				if _, err := m.Client.TryAcquire(ctx, key); errors.As(err, &held) && held.Remaining > 0 {
 					pause = held.Remaining + time.Millisecond
 				}
 				time.Sleep(pause)
 			})
 		}},
-		"counts from the answer": {"DeadlineFromSend", func(m *lockerMutant, _ backend.Backend) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				until := time.Now().Add(backend.ValidFor(l.set.TTL))
-				l.deadline = func() (time.Time, bool) { return until, true }
-			}
-		}},
 		"asks the server for the deadline": {"LeaseIsLocal", func(m *lockerMutant, b backend.Backend) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
-				_, hold, _ := lock.HoldOf(l.Lease)
+				held, _ := lock.HeldOn[backend.Backend](l.Lease)
 				l.deadline = func() (time.Time, bool) {
-					if _, err := b.Renew(l.ctx, hold); err != nil {
+					if _, err := b.Renew(l.ctx, held.Hold); err != nil {
 						return time.Time{}, false
 					}
 					return l.Lease.Deadline()
@@ -92,48 +83,26 @@ func TestMutantPolicies(t *testing.T) {
 		}},
 		"lets the server judge the TTL": {"TTLGrain", func(m *lockerMutant, b backend.Backend) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				l, err := m.Locker.TryAcquire(ctx, key, opts...)
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
 				if errors.Is(err, lock.ErrInvalid) {
 					_ = b.Release(ctx, backend.Hold{Key: key, ID: backend.NewID()})
 				}
 				return l, err
 			}
 		}},
-		"believes in signals": {"WaiterPolls", func(m *lockerMutant, b backend.Backend) {
-			w, ok := b.(backend.Watcher)
-			if !ok {
-				return
-			}
-			again(m, func(ctx context.Context, key string) {
-				ctx, cancel := context.WithCancel(ctx)
-				defer cancel()
-				if hints, err := w.Watch(ctx, key); err == nil {
-					select {
-					case <-hints:
-					case <-ctx.Done():
+		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
+			var mu sync.Mutex
+			turns := map[string]*sync.Mutex{}
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					mu.Lock()
+					if turns[key] == nil {
+						turns[key] = new(sync.Mutex)
 					}
+					mu.Unlock()
+					return get(ctx, key, opts...)
 				}
 			})
-		}},
-		"goes on renewing": {"ReleaseEndsRequests", func(m *lockerMutant, b backend.Backend) {
-			closed := make(chan struct{})
-			m.close = func() error { close(closed); return m.Locker.Close() }
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				_, hold, ok := lock.HoldOf(l.Lease)
-				if !ok {
-					return
-				}
-				go func() {
-					for {
-						select {
-						case <-closed:
-							return
-						case <-time.After(hold.TTL / 3):
-							_, _ = b.Renew(context.Background(), hold)
-						}
-					}
-				}()
-			}
 		}},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
@@ -143,7 +112,7 @@ func TestMutantPolicies(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+				m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
 				c.change(m, b)
 				return m, nil
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	filelock "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/internal/engine"
@@ -32,7 +33,33 @@ var farMutants = map[string]struct {
 	change   func(m *lockerMutant, dir string)
 }{
 	"healthy": {},
-	"local":   {rules: "ExclusiveAcrossProcesses", ownStore: true},
+	// It always renews, and tells no deadline.
+	"no-deadline": {change: func(m *lockerMutant, _ string) { alwaysRenews(m) }},
+	// The same, and its waiters take by force what they have waited for a while.
+	"no-deadline-takes-by-force": {rules: "ExclusiveAcrossProcesses", change: func(m *lockerMutant, dir string) {
+		alwaysRenews(m)
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			defer cancel()
+			l, err := m.Client.Acquire(soon, key, opts...)
+			if !errors.Is(err, lock.ErrHeld) || ctx.Err() != nil {
+				return l, err
+			}
+			if err := takeByForce(ctx, dir, key); err != nil {
+				return nil, err
+			}
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+	}},
+	"no-deadline-never-lost": {rules: "PauseIsNoticed FencedRegister", change: func(m *lockerMutant, _ string) {
+		alwaysRenews(m)
+		healthy := m.lease
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			healthy(ctx, l)
+			l.ctx, l.Lease = context.Background(), retokened{l.Lease, 1<<62 - l.Lease.Token()}
+		}
+	}},
+	"local": {rules: "ExclusiveAcrossProcesses", ownStore: true},
 	"never-lost": {rules: "PauseIsNoticed LostBeforeTakeoverAcrossProcesses", change: func(m *lockerMutant, _ string) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
 			ctx, end := context.WithCancelCause(context.Background())
@@ -108,7 +135,7 @@ var farMutants = map[string]struct {
 			defer os.Remove(mine)
 			for {
 				if first, err := os.ReadDir(filepath.Dir(mine)); err == nil && first[0].Name() == filepath.Base(mine) {
-					l, err := m.Locker.TryAcquire(ctx, key, opts...)
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
 					if !errors.Is(err, lock.ErrHeld) {
 						return l, err
 					}
@@ -121,6 +148,44 @@ var farMutants = map[string]struct {
 			}
 		}
 	}},
+}
+
+// alwaysRenews makes it a lock that renews all its leases, and tells no deadline.
+func alwaysRenews(m *lockerMutant) {
+	m.says = func(g backend.Guarantees) backend.Guarantees {
+		g.WithoutRenewal, g.Deadline = false, false
+		return g
+	}
+	m.both(func(get engine.Getter) engine.Getter {
+		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if s, _ := lock.ResolveOptions(opts...); s.NoRenewal {
+				return nil, lock.ErrUnsupported
+			}
+			return get(ctx, key, opts...)
+		}
+	})
+	m.lease = func(_ context.Context, l *leaseMutant) {
+		l.deadline = func() (time.Time, bool) { return time.Time{}, false }
+	}
+}
+
+// takeByForce ends whoever holds the key.
+func takeByForce(ctx context.Context, dir, key string) error {
+	b, err := filelock.NewBackend(ctx, dir, nil)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	inspector, _ := backend.As[backend.Inspector](b)
+	forcer, _ := backend.As[backend.ForceReleaser](b)
+	rec, err := inspector.Inspect(ctx, key)
+	if err == nil {
+		err = forcer.ForceRelease(ctx, key, rec.Token)
+	}
+	if errors.Is(err, lock.ErrNotHeld) {
+		return nil
+	}
+	return err
 }
 
 var ownTokens atomic.Uint64
@@ -207,12 +272,13 @@ func farConfig(child string) conformance.Config {
 			if err != nil {
 				return nil, err
 			}
-			m := &lockerMutant{Locker: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+			m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
 			if flaw.change != nil {
 				flaw.change(m, dir)
 			}
 			return m, nil
 		},
-		TTL: time.Second, Budget: 5 * time.Second,
+		Kill: func(l lock.Locker) {},
+		TTL:  time.Second, Budget: 5 * time.Second,
 	}
 }

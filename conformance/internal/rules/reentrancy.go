@@ -14,19 +14,19 @@ import (
 var reentrancyRules = []*engine.Rule{
 	{
 		Name:      "ReentrantCount",
-		Statement: "An owner that acquired a key n times holds it until the last of its n leases has ended, in whatever order they are released.",
+		Statement: "An owner holds a key until the last of its leases on it has ended, in whatever order.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantCount,
 	},
 	{
 		Name:      "ReentrantExplicit",
-		Statement: "Only the same explicit owner enters again: other owners, callers without an owner, and the same process do not.",
+		Statement: "Only the same explicit owner enters again, in the same process too.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantExplicit,
 	},
 	{
 		Name:      "ReentrantSameToken",
-		Statement: "All holds of an owner at a time have the same token, and the next outermost hold has a larger one.",
+		Statement: "All holds of an owner at a time have one token; the next outermost hold has a larger one.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimTokens},
 		Run:       reentrantSameToken,
 	},
@@ -39,13 +39,13 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantOtherLocker",
-		Statement: "Another Locker with the same owner enters again where holds are counted on the server, and is refused where each client counts its own.",
+		Statement: "Another Locker with the same owner enters where the server counts holds, else it is refused.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantOtherLocker,
 	},
 	{
 		Name:      "ReentrantAfterLoss",
-		Statement: "After the holds of an owner have run out, it acquires anew: with a larger token, one release frees it, and not while somebody else holds the key.",
+		Statement: "After an owner's holds have run out it acquires anew: with a larger token, and one release frees it.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimWithoutRenewal},
 		LimitTTLs: 30,
 		Run:       reentrantAfterLoss,
@@ -58,7 +58,7 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantOwnLeases",
-		Statement: "Each lease of an owner has a context and a release of its own: ending one ends no other.",
+		Statement: "Each lease of an owner has its own context and release: ending one ends no other.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantOwnLeases,
 	},
@@ -70,7 +70,7 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantModel",
-		Statement: "Through any order of acquisitions and releases by several owners, the key is held exactly by the owner that has unreleased leases.",
+		Statement: "Whatever several owners acquire and release, the key is held by the one with unreleased leases.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantModel,
 	},
@@ -102,6 +102,15 @@ func reentrantCount(e *engine.Env) {
 		}
 		h.MustRelease()
 	}
+	// The same after a wait.
+	key := e.Key("waited")
+	outer := ways[2].mustGet(a, key, e.Long, owner)
+	holds := []*engine.Hold{outer.Hold, a.MustTry(key, owner), a.MustAcquire(key, owner)}
+	for i, h := range holds {
+		b.MustRefuse(key, fmt.Sprintf("%d of %d leases of its owner are left, the first of which was waited for", len(holds)-i, len(holds)))
+		h.MustRelease()
+	}
+	b.MustTry(key).MustRelease()
 }
 
 func reentrantExplicit(e *engine.Env) {
@@ -125,6 +134,11 @@ func reentrantExplicit(e *engine.Env) {
 	h = a.MustTry(key, lock.WithOwner(name+"a"))
 	for _, other := range []string{name + "A", name + "a ", name, name + "ab"} {
 		a.MustRefuse(key, "its owner differs, if only in case or length", lock.WithOwner(other))
+	}
+	h.MustRelease()
+	h = a.MustTry(key, lock.WithOwner(name+"\u00e4"))
+	for _, other := range []string{"\u00f6", "\u00c4", "a\u0308", "a", "?"} {
+		a.MustRefuse(key, "its owner differs, if only in an accent", lock.WithOwner(name+other))
 	}
 	h.MustRelease()
 }
@@ -328,14 +342,17 @@ func reentrantLimit(e *engine.Env) {
 		}
 		holds = append(holds, h)
 	}
-	if h, err := a.Try(key, owner); err == nil {
+	for _, w := range ways[:2] {
+		h, err := w.get(a, key, e.Long, owner)
+		if err != nil {
+			e.Is(key, err, fmt.Sprintf("%s for hold %d of one owner", w.name, backend.MaxHolds+1), lock.ErrTooManyHolds)
+			continue
+		}
 		_ = h.Release(e.Ctx)
 		for _, earlier := range holds {
 			earlier.MustLive("it is renewed automatically, and counts")
 		}
-		e.Failf(key, "hold %d was granted; expected a refusal", backend.MaxHolds+1)
-	} else {
-		e.Is(key, err, fmt.Sprintf("TryAcquire for hold %d of one owner", backend.MaxHolds+1), lock.ErrTooManyHolds)
+		e.Failf(key, "hold %d was granted by %s; expected a refusal", backend.MaxHolds+1, w.name)
 	}
 	holds[0].MustRelease()
 	holds[0] = a.MustTry(key, owner)
@@ -351,7 +368,7 @@ func reentrantModel(e *engine.Env) {
 		clients = []*engine.Client{a, a}
 	}
 	owners := []string{e.Owner("A"), e.Owner("B"), ""}
-	runs := e.Rounds(200*time.Millisecond, 5, 60)
+	runs := e.Rounds(e.Work(200*time.Millisecond), 3, 60)
 	for run := range runs {
 		key := e.Key("%d", run)
 		var holds []*engine.Hold

@@ -40,7 +40,7 @@ func releaseAtExpiry(e *engine.Env) {
 }
 
 func releaseBesideRenewal(e *engine.Env) {
-	rounds := e.Rounds(100*time.Millisecond, 10, 100)
+	rounds := e.Rounds(e.Work(100*time.Millisecond), 10, 100)
 	e.EachKind(func(k engine.PartyKind) {
 		key := e.Key("%s", k.Name)
 		a, b := k.Open(), k.Open()

@@ -1,7 +1,10 @@
 package rules
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -11,9 +14,15 @@ import (
 var renewalRules = []*engine.Rule{
 	{
 		Name:      "RenewKeeps",
-		Statement: "A lease renews itself: held for many TTLs it is not lost, and nobody else gets in.",
+		Statement: "A lease renews itself, by whichever call it came: held for many TTLs it is not lost.",
 		LimitTTLs: 80,
 		Run:       renewKeeps,
+	},
+	{
+		Name:      "ManyLeases",
+		Statement: "Dozens of leases of one Locker renew themselves at a time.",
+		LimitTTLs: 40,
+		Run:       manyLeases,
 	},
 	{
 		Name:      "RenewByHand",
@@ -24,27 +33,27 @@ var renewalRules = []*engine.Rule{
 	},
 	{
 		Name:      "RenewNeverResurrects",
-		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody else took the key.",
+		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody took the key.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Run:       renewNeverResurrects,
 	},
 	{
 		Name:      "RenewNotOthers",
-		Statement: "Renewing a lease that ran out does not lengthen the hold of whoever has the key now.",
+		Statement: "Renewing a lease that ran out does not lengthen the next holder's.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		LimitTTLs: 30,
 		Run:       renewNotOthers,
 	},
 	{
 		Name:      "RenewBounded",
-		Statement: "A renewal extends to one TTL from now: many quick renewals don't add up.",
+		Statement: "A renewal extends to one TTL from now; many don't add up.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		LimitTTLs: 30,
 		Run:       renewBounded,
 	},
 	{
 		Name:      "RenewIdempotentCount",
-		Statement: "A hundred renewals within one tick of the server's clock all succeed, and never shorten the lease.",
+		Statement: "Hundreds of renewals, also within one tick of the server's clock, succeed and never shorten the lease.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Run:       renewQuickly,
 	},
@@ -56,28 +65,29 @@ var renewalRules = []*engine.Rule{
 	},
 	{
 		Name:      "WithoutRenewalEnds",
-		Statement: "A lease taken with WithoutRenewal is not renewed: others get the key within the TTL and the takeover lag, though its Locker lives.",
+		Statement: "With WithoutRenewal, in a try or after a wait, others get the key within the TTL and the takeover lag.",
 		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
 		Run:       withoutRenewalEnds,
 	},
 	{
 		Name:      "MaxHoldEnds",
-		Statement: "WithMaxHold ends a hold however well renewal works, with the cause ErrMaxHold, and frees the key.",
+		Statement: "WithMaxHold, beside any other option, ends a hold so long after its grant, despite renewals, with ErrMaxHold, and frees the key.",
+		LimitTTLs: 40,
 		Run:       maxHoldEnds,
 	},
 	{
 		Name:      "UnsupportedIsRefused",
-		Statement: "An option or a call that the lock cannot honour is refused with ErrUnsupported, never ignored.",
+		Statement: "What the lock cannot honour is refused with ErrUnsupported, never ignored.",
 		Run:       unsupportedIsRefused,
 	},
 }
 
 func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
-	a, b := e.Locker(), e.Locker()
-	e.Each(2, func(i int) {
-		key := e.Key("%d", i)
-		h := a.MustTryFor(key, e.TTL)
+	a, b := e.Watched(), e.Locker()
+	eachWay(e, ways, func(w way) {
+		key := e.Key("%s", w.name)
+		h := w.mustGet(a, key, e.TTL)
 		first, known := h.Lease.Deadline()
 		end := time.Now().Add(time.Duration(n) * e.TTL)
 		for time.Now().Before(end) {
@@ -109,6 +119,12 @@ func renewByHand(e *engine.Env) {
 				e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
 			}
 			b.Refuses(key, "its holder renews it in time")
+		}
+		if k := e.TTL / 5; e.Work(2*time.Millisecond) < k { // the last moment counts too
+			e.Pause(time.Until(g.Until()) - k)
+			if err := g.Renew(); err != nil {
+				e.LateFatalf(key, "Renew of a lease that was held for another %s returned %s; expected no error", k, engine.Outcome(err))
+			}
 		}
 		// A lock without a deadline has none to move; that it was kept has been seen.
 		if last := g.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
@@ -224,22 +240,24 @@ func renewBounded(e *engine.Env) {
 }
 
 func renewQuickly(e *engine.Env) {
+	const least, most = 100, 1000 // as many as there is time for
 	e.EachKind(func(k engine.PartyKind) {
 		key := e.Key("%s", k.Name)
 		g := e.MustTake(k.Open(), key, e.Fit(10*e.TTL))
-		for i := range 100 {
+		n, end := 0, time.Now().Add(e.Window())
+		for ; n < least || n < most && time.Now().Before(end); n++ {
 			before := g.Until()
 			if err := g.Renew(); err != nil {
 				if time.Now().After(before) {
 					e.TooSlowf(key, "the lease ran out between two renewals")
 				}
-				e.UnexpectedFatal(key, err, "renewal %d of a lease that was held returned %s; expected no error", i+1, engine.Outcome(err))
+				e.UnexpectedFatal(key, err, "renewal %d of a lease that was held returned %s; expected no error", n+1, engine.Outcome(err))
 			}
 			if after := g.Until(); after.Before(before.Add(-5 * time.Millisecond)) {
-				e.Latef(key, "renewal %d moved the deadline back, from %s to %s", i+1, engine.Seconds(e.Log.At(before)), engine.Seconds(e.Log.At(after)))
+				e.Latef(key, "renewal %d moved the deadline back, from %s to %s", n+1, engine.Seconds(e.Log.At(before)), engine.Seconds(e.Log.At(after)))
 			}
 		}
-		e.MustGiveBack(g, key, " after 100 renewals")
+		e.MustGiveBack(g, key, fmt.Sprintf(" after %d renewals", n))
 	})
 }
 
@@ -268,11 +286,11 @@ func renewAfterRelease(e *engine.Env) {
 func withoutRenewalEnds(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	var late engine.Lateness
-	e.Each(3, func(i int) {
-		key := e.Key("%d", i)
-		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	eachWay(e, ways, func(w way) {
+		key := e.Key("%s", w.name)
+		h := w.mustGet(a, key, e.TTL, lock.WithoutRenewal())
 		expiry := e.Log.Now() + e.TTL
-		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal")
+		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, by "+w.name)
 		late.Add(e.Log.Now() - expiry)
 		if e.Claimed.LossSignal && !h.Lost() {
 			e.Latef(key, "the lease still says that it is held, although another client was granted the key")
@@ -283,64 +301,99 @@ func withoutRenewalEnds(e *engine.Env) {
 }
 
 func maxHoldEnds(e *engine.Env) {
-	key := e.Key("a")
+	for _, bad := range []time.Duration{0, -time.Second} {
+		refuseOption(e, "a maximum hold of "+bad.String(), lock.WithMaxHold(bad), lock.ErrInvalid)
+	}
 	a, b := e.Locker(), e.Locker()
-	limit := e.TTL * 3 / 2
-	h, err := a.TryFor(e.Ctx, key, e.Long, lock.WithMaxHold(limit))
+	eachWay(e, ways, func(w way) {
+		cases := []func(){
+			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
+			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL*5/2) }, // renewed several times
+		}
+		if e.Claimed.WithoutRenewal {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
+		}
+		if engine.ClaimReentrancy.Made(e.Settings) {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/4, lock.WithOwner(e.Owner("A"))) })
+		}
+		e.Together(cases...)
+	})
+}
+
+func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Duration, more ...lock.Option) {
+	key := e.Key("%s-%s", w.name, limit)
+	h, err := w.get(a, key, ttl, append(more, lock.WithMaxHold(limit))...)
 	if errors.Is(err, lock.ErrUnsupported) {
 		e.Skipf("WithMaxHold is refused as unsupported")
 	}
 	if err != nil {
-		e.UnexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", engine.Outcome(err))
+		e.UnexpectedFatal(key, err, "%s with a maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
 	}
-	b.MustRefuse(key, "the maximum hold has not been reached")
-	if !e.Within(limit+e.Slack(), h.Lease.Context().Done()) {
-		e.OverdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s", limit+e.Slack(), limit)
+	// Nothing goes on for longer than from the return of the call, whatever was renewed.
+	if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
+		e.Failf(key, "the deadline is %s after the grant; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 	}
-	if held := e.Log.Now() - h.Invoked; held < limit-limit/50 {
-		e.Unexpected(key, h.Cause(), "the lease ended %s after its request, with cause %s; its maximum hold was %s and its TTL %s", held, engine.Outcome(h.Cause()), limit, h.EffectiveTTL())
+	ended := h.Lease.Context().Done()
+	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
+		b.MustRefuse(key, "the maximum hold has not been reached")
+		e.Within(e.TTL/5, ended)
+	}
+	if !e.Within(h.Granted+limit+e.Slack()-e.Log.Now(), ended) {
+		e.OverdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s and its TTL %s", engine.Short(e.Log.Now()-h.Granted), limit, h.EffectiveTTL())
+	}
+	if held := e.Log.Now() - h.since; held < limit-limit/50 {
+		e.Unexpected(key, h.Cause(), "the lease ended %s after the key had become free for it, with cause %s; its maximum hold was %s and its TTL %s", engine.Short(held), engine.Outcome(h.Cause()), limit, h.EffectiveTTL())
 	}
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
 	next := b.Wins(key, e.Slack(), e.TTL/50, "the maximum hold of its holder was reached, and the key must be given back then")
 	_ = next.Release(e.Ctx)
-	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrLost) {
 		e.Unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", engine.Outcome(err))
-	}
-	for _, bad := range []time.Duration{0, -time.Second} {
-		if _, err := b.Try(key, lock.WithMaxHold(bad)); err == nil || !errors.Is(err, lock.ErrInvalid) {
-			e.Unexpected(key, err, "a maximum hold of %s returned %s; expected ErrInvalid", bad, engine.Outcome(err))
-		}
 	}
 }
 
+// refuseOption asks with an option that must be refused with one of the errors, by
+// TryAcquire and by Acquire, and returns the refusals of the two.
+func refuseOption(e *engine.Env, what string, option lock.Option, or ...error) map[string]error {
+	c, refusals := e.Locker(), map[string]error{}
+	for op, get := range map[string]engine.Getter{"TryAcquire": c.Locker.TryAcquire, "Acquire": c.Locker.Acquire} {
+		key := e.Key("%s-%s", what, op)
+		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
+		h, err := c.Get(op, get, ctx, key, append(e.Opts(e.Long), option))
+		cancel()
+		if err == nil {
+			_ = h.Release(e.Ctx)
+			e.Failf(key, "%s accepted %s; expected %s", op, what, engine.ErrorName(or[0]))
+			continue
+		}
+		refusals[op] = err
+		if !slices.ContainsFunc(or, func(x error) bool { return errors.Is(err, x) }) {
+			e.Is(key, err, op+" with "+what, or[0])
+		}
+	}
+	return refusals
+}
+
 func unsupportedIsRefused(e *engine.Env) {
-	c := e.Locker()
 	tested := false
 	refused := func(what string, option lock.Option) {
 		tested = true
-		key := e.Key("%s", what)
-		h, err := c.Try(key, option)
-		if err == nil {
-			_ = h.Release(e.Ctx)
-			e.Failf(key, "%s was accepted, although the guarantees say that it does not work; expected ErrUnsupported", what)
-			return
-		}
-		e.Is(key, err, "TryAcquire "+what, lock.ErrUnsupported)
+		refuseOption(e, what, option, lock.ErrUnsupported)
 	}
 	// A lock that says nothing about itself is not contradicted here.
 	if stated := e.Says || e.Guarantees != nil; !stated {
 		e.Skipf("the lock does not state its guarantees")
 	}
 	if !e.Claimed.WithoutRenewal {
-		refused("without renewal", lock.WithoutRenewal())
+		refused("WithoutRenewal, although the guarantees don't claim it", lock.WithoutRenewal())
 	}
 	if !engine.ClaimReentrancy.Made(e.Settings) {
-		refused("with an owner", lock.WithOwner(e.Owner("A")))
+		refused("an owner, although the guarantees claim no re-entry", lock.WithOwner(e.Owner("A")))
 	}
 	if !e.Claimed.ManualRenewal {
 		tested = true
 		key := e.Key("renew")
-		h := c.MustTry(key)
+		h := e.Locker().MustTry(key)
 		if err := h.Renew(); err == nil {
 			e.Notef("Renew returned no error, although it is not claimed to work")
 		} else {

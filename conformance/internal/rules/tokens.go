@@ -14,7 +14,7 @@ import (
 var tokenRules = []*engine.Rule{
 	{
 		Name:      "TokenFits",
-		Statement: "A fencing token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and Lease.Token always returns the same one.",
+		Statement: "A token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and stays the same.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		Run:       tokenFits,
 	},
@@ -26,27 +26,41 @@ var tokenRules = []*engine.Rule{
 	},
 	{
 		Name:      "TokenSurvivesRelease",
-		Statement: "The token grows across release, expiry, takeover, the close of all clients, and removal by force where that is claimed.",
+		Statement: "The token grows across release, expiry, takeover, Close, and, if claimed, removal by force.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 40,
 		Run:       tokenSurvives,
 	},
 	{
+		Name:      "TokenSurvivesIdling",
+		Statement: "The token grows over a time in which nobody uses the key, after a release and an expiry.",
+		Claims:    []engine.Claim{engine.ClaimTokens},
+		LimitTTLs: 30,
+		Run:       tokenSurvivesIdling,
+	},
+	{
+		Name:      "TokenSurvivesLastClose",
+		Statement: "The token grows after the last client of the store has closed.",
+		Claims:    []engine.Claim{engine.ClaimTokens},
+		Alone:     true,
+		Run:       tokenSurvivesLastClose,
+	},
+	{
 		Name:      "TokenStable",
-		Statement: "The token of a lease does not change while it is held, renewed, or entered again by its owner.",
+		Statement: "The token of a lease does not change by renewal or re-entry.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 30,
 		Run:       tokenStable,
 	},
 	{
 		Name:      "TokenInGrantOrder",
-		Statement: "Under contention tokens are distinct and grow in the order of the grants.",
+		Statement: "Under contention tokens grow in the order of the grants.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		Run:       tokenInGrantOrder,
 	},
 	{
 		Name:      "TokenInTakeoverOrder",
-		Statement: "When leases run out, the token of the next holder is larger than that of the last.",
+		Statement: "When leases run out, the next holder's token is larger.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 40,
 		Run:       tokenInTakeoverOrder,
@@ -73,7 +87,7 @@ func tokenFits(e *engine.Env) {
 func tokenIncreases(e *engine.Env) {
 	key := e.Key("a")
 	clients := e.Lockers(3)
-	n := e.Rounds(100*time.Millisecond, 10, 200)
+	n := e.Rounds(e.Work(100*time.Millisecond), 10, 200)
 	for i := range n {
 		clients[i%len(clients)].MustTry(key).MustRelease()
 	}
@@ -82,7 +96,7 @@ func tokenIncreases(e *engine.Env) {
 }
 
 func tokenSurvives(e *engine.Env) {
-	cycles := e.Rounds(2*e.TTL, 1, 10)
+	cycles := e.Rounds(3*e.TTL, 1, 10)
 	removing := backend.Survives(e.Claimed.TokenSurvives, backend.EventRecordRemoved)
 	if removing && e.Remove == nil {
 		e.Notef("not tried without Config.Remove: the token after the removal of the record")
@@ -116,7 +130,7 @@ func tokenSurvives(e *engine.Env) {
 			}
 		}
 	})
-	// All clients closed, and new ones opened.
+	// Its clients closed, and new ones opened.
 	key := e.Key("closed")
 	for range 3 {
 		c := e.Locker()

@@ -16,7 +16,7 @@ import (
 func cancelHarmsNobody(e *engine.Env) {
 	c := e.Locker()
 	// On a fast lock it takes many tries until two callers meet at the wrong moment.
-	least, most := e.Rounds(100*time.Millisecond, 20, 40), 400
+	least, most := e.Rounds(e.Work(100*time.Millisecond), 20, 40), 400
 	end := time.Now().Add(e.Window())
 	var tries, hurry atomic.Int64
 	over := make(chan struct{})

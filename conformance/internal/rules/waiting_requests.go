@@ -26,7 +26,7 @@ func waitIsCalm(e *engine.Env) {
 			countWait(e, a, c, holder, "polling", faultlock.Pass(), "somebody held the key, and nothing told of its release", window)
 		},
 		func() {
-			a, c := e.Disturbed()
+			a, c := e.FaultyWhole()
 			countWait(e, a, c, holder, "waiting", faultlock.Pass(), "somebody held the key", window)
 		},
 		func() {
@@ -64,7 +64,7 @@ func waiterPolls(e *engine.Env) {
 	optional[backend.Watcher](e.Backend(), "Watcher")
 	holder := e.Locker()
 	e.Each(2, func(i int) {
-		a, c := e.Disturbed()
+		a, c := e.FaultyWhole()
 		key := e.Key("%d", i)
 		c.All(faultlock.Drop(), faultlock.OpHint)
 		h := holder.MustTry(key)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -18,7 +19,7 @@ const mostTurnsMissed = 5
 
 func leavesATurn(e *engine.Env) {
 	if !e.Claimed.Fair && !knowsWatchers(e) {
-		e.Skipf("the backend is not fair, and a release does not know of watchers")
+		e.Skipf("the backend is not fair, and a release does not know of those who wait")
 	}
 	leavesATurnAfter(e, "its release", func(release func()) { release() })
 	// Its next Acquire begins before the release is through, so that each release finds a
@@ -63,7 +64,7 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 		return
 	}
 	var missed []int64
-	for range e.Rounds(50*time.Millisecond, 7, 21) {
+	for range e.Rounds(e.Work(50*time.Millisecond), 7, 21) {
 		before := turns.Load()
 		waited, cancel := context.WithTimeout(e.Ctx, 100*e.WakeBound())
 		h, err := b.Acquire(waited, key)
@@ -106,7 +107,24 @@ func knowsWatchers(e *engine.Env) bool {
 		return false
 	}
 	others, err := t.ReleaseTelling(e.Ctx, h.Hold)
-	return err == nil && others >= 0
+	return err == nil && others >= 0 && waitersWatch(e)
+}
+
+// waitersWatch asks whether a caller who waits watches the key: a Locker that polls all the
+// same, whatever its backend can do, tells no release of itself.
+func waitersWatch(e *engine.Env) bool {
+	c, seen := e.FaultyWhole()
+	key := e.Key("watched")
+	h := e.Locker().MustTry(key)
+	w := c.Acquiring(key)
+	<-w.Begun
+	for end := time.Now().Add(e.WakeBound()); seen.Calls(faultlock.OpWatch, key) == 0 && time.Now().Before(end); {
+		e.Pause(5 * time.Millisecond)
+	}
+	watched := seen.Calls(faultlock.OpWatch, key) > 0
+	h.MustRelease()
+	w.MustGet(e, key, e.WaitBound(), "it was released").MustRelease()
+	return watched
 }
 
 func releaseTells(e *engine.Env) {

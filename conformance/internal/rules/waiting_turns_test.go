@@ -106,3 +106,27 @@ func withOnly(cfg conformance.Config, rules ...string) conformance.Config {
 	cfg.Only = rules
 	return cfg
 }
+
+// A Locker that polls is not asked for turns, although its backend could tell of watchers.
+func TestTurnsOfALockerThatPolls(t *testing.T) {
+	t.Parallel()
+	cfg := memory()
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		return lock.New(unwatched{b}, &lock.Options{TTL: ttl})
+	}
+	rep, err := conformance.Check(t.Context(), withOnly(cfg, "LeavesATurn"))
+	if err != nil || len(rep.Results) != 1 {
+		t.Fatal(err, rep)
+	}
+	if r := rep.Results[0]; r.Verdict != conformance.Skipped {
+		t.Errorf("%s: %s %s", r.Rule, r.Verdict, r.Evidence)
+	}
+}
+
+// unwatched is a backend without abilities.
+type unwatched struct{ backend.Backend }
+
+func (u unwatched) Clock() backend.Clock {
+	c, _ := backend.As[backend.Clocked](u.Backend)
+	return c.Clock()
+}

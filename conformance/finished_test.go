@@ -1,0 +1,98 @@
+package conformance_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/conformance"
+)
+
+// finished is a lock as others write them: it waits without a context, has no try,
+// renews by itself, and is unlocked by key.
+type finished struct {
+	l  lock.Locker
+	mu sync.Mutex
+	is map[string]lock.Lease
+}
+
+func (f *finished) Lock(key string) error {
+	l, err := f.l.Acquire(context.Background(), key)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.is[key] = l
+	return nil
+}
+
+func (f *finished) Unlock(key string) error {
+	f.mu.Lock()
+	l := f.is[key]
+	delete(f.is, key)
+	f.mu.Unlock()
+	if l == nil {
+		return errors.New("it is not locked")
+	}
+	return l.Release(context.Background())
+}
+
+// A lock without a try, without a context, unlocked by key, is adapted in a few lines, and
+// what the adapter adds passes.
+func TestAdapterOfAFinishedLock(t *testing.T) {
+	t.Parallel()
+	const ttl = 300 * time.Millisecond
+	store := memlock.NewStore(nil)
+	open := func(ctx context.Context) (lock.Locker, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		if err != nil {
+			return nil, err
+		}
+		faults := faultlock.New(b, nil)
+		l, err := lock.New(faults.Backend(), &lock.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		f := &finished{l: l, is: map[string]lock.Lease{}}
+		return conformance.Adapter{
+			TTL: ttl, Renews: true, TryFor: 50 * time.Millisecond,
+			Lock: conformance.WithoutContext(
+				func(key string, _ time.Duration) (conformance.Handle, error) {
+					return conformance.Handle{}, f.Lock(key)
+				},
+				func(key string, _ conformance.Handle) { _ = f.Unlock(key) }),
+			Unlock: func(_ context.Context, key string) error { return f.Unlock(key) },
+			Close:  l.Close,
+			Stop: func() {
+				faults.All(faultlock.HangBefore())
+				time.AfterFunc(time.Minute, func() { _ = l.Close() }) // so that its bubble ends
+			},
+		}.Locker()
+	}
+	g := backend.Guarantees{Name: "finished", Reach: backend.ReachProcess, MinTTL: ttl, MaxTTL: ttl, Expiry: backend.ClockProcess, Token: backend.TokenNone}
+	rep := check(t, conformance.Config{
+		Open: open, Kill: conformance.Abandon, Guarantees: &g, TTL: ttl,
+	})
+	assert.Subset(t, verdicts(rep, conformance.Pass), []string{"Exclusive", "ReleaseTwice", "CrashFrees", "RenewKeeps", "WaiterGivesUp", "UnsupportedIsRefused", "CancelDuring"})
+	assert.Empty(t, verdicts(rep, conformance.Inconclusive))
+}
+
+func TestAdapterNeedsSomething(t *testing.T) {
+	t.Parallel()
+	_, err := conformance.Adapter{TTL: time.Second}.Locker()
+	require.ErrorContains(t, err, "needs Lock or Try")
+	_, err = conformance.Adapter{Try: func(context.Context, string, time.Duration) (conformance.Handle, error) {
+		return conformance.Handle{}, nil
+	}}.Locker()
+	require.ErrorContains(t, err, "Adapter.TTL")
+}

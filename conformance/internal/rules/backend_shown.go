@@ -1,0 +1,203 @@
+package rules
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// secrets are looked for in whatever is shown.
+type secrets map[string]string // by what they are
+
+// of is the secrets of a request.
+func (s secrets) of(who string, req backend.Request) {
+	s["the acquisition id of "+who] = req.ID.Hex()
+	if req.Owner != "" {
+		s["the owner of "+who] = req.Owner
+	}
+}
+
+// check prints the thing in all ways, an error without what it wraps.
+func (s secrets) check(e *engine.Env, key, what string, shown any) {
+	text := fmt.Sprintf("%v %+v %q", shown, shown, shown)
+	if err, failed := shown.(error); failed {
+		text += fmt.Sprintf(" %#v", err)
+		if held := (*backend.HeldError)(nil); errors.As(err, &held) {
+			text += fmt.Sprintf("%+v", *held)
+		}
+	}
+	if out, err := json.Marshal(shown); err == nil {
+		text += string(out)
+	}
+	for of, secret := range s {
+		for _, form := range []string{secret, strings.ToUpper(secret), fmt.Sprintf("%x", secret)} {
+			if strings.Contains(text, form) {
+				e.Failf(key, "%s shows %s, which is a secret: whoever knows it can enter or release", what, of)
+				break
+			}
+		}
+	}
+}
+
+// noSecretsShown makes each call that a backend has so that it fails, and looks at what is
+// shown of a hold.
+func noSecretsShown(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	key, found := e.Key("a"), secrets{}
+	owner := ""
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		owner = "p4ssw0rd-" + e.Owner("A")
+	}
+	req := e.Request(key, owner, e.Long)
+	found.of("the holder", req)
+	req.Holder = backend.Holder{} // nothing to show
+	h := a.MustTry(req)
+	other := e.Request(key, strings.ReplaceAll(owner, "p4ssw0rd", "s3cret"), e.Long)
+	found.of("the caller", other)
+	gone := backend.HoldOf(other)
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	calls := map[string]func() error{
+		"Try of a held key":                     func() error { _, err := b.Try(other); return err },
+		"Try with a context that has ended":     func() error { _, err := b.TryCtx(ended, other); return err },
+		"Release of a hold that there is not":   func() error { return b.Release(e.Ctx, gone) },
+		"Release with a context that has ended": func() error { return b.Release(ended, gone) },
+		"Renew of a hold that there is not":     func() error { _, err := b.Renew(gone); return err },
+		"Renew with a context that has ended":   func() error { _, err := b.Backend.Renew(ended, gone); return err },
+	}
+	if r, ok := backend.As[backend.BatchRenewer](b.Backend); ok {
+		calls["RenewBatch of a hold that there is not"] = func() error {
+			for _, answer := range r.RenewBatch(e.Ctx, []backend.Hold{gone}) {
+				return answer.Err
+			}
+			return nil
+		}
+	}
+	if ho, ok := backend.As[backend.HandOverer](b.Backend); ok {
+		calls["HandOver of a hold that there is not"] = func() error { _, err := ho.HandOver(e.Ctx, gone, e.Request(key, "", e.Long)); return err }
+	}
+	if q, ok := backend.As[backend.Queuer](b.Backend); ok {
+		calls["Enqueue with a context that has ended"] = func() error {
+			t, err := q.Enqueue(ended, other)
+			if err == nil {
+				_, err = t.Wait(ended)
+				_ = t.Withdraw(e.Ctx)
+			}
+			return err
+		}
+	}
+	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
+		calls["ForceRelease with another token"] = func() error { return f.ForceRelease(e.Ctx, key, h.Token+1) }
+	}
+	if r, ok := backend.As[backend.Revoker](b.Backend); ok {
+		calls["Revoke with another token"] = func() error { return r.Revoke(e.Ctx, key, h.Token+1) }
+	}
+	for what, call := range calls {
+		if err := call(); err != nil {
+			found.check(e, key, "the error of "+what, err)
+		}
+	}
+	recordsShown(e, b, key, func(what string, rec backend.Record) { found.check(e, key, what, rec) })
+	_ = a.Release(e.Ctx, h.Hold)
+	found.check(e, key, "the error of a second Release", a.Release(e.Ctx, h.Hold))
+	found.check(e, key, "the error of a Renew after the release", func() error { _, err := a.Renew(h.Hold); return err }())
+}
+
+// recordsShown hands on what the backend shows of the key.
+func recordsShown(e *engine.Env, b *engine.BackendClient, key string, show func(what string, rec backend.Record)) {
+	if in, ok := backend.As[backend.Inspector](b.Backend); ok {
+		rec, err := in.Inspect(e.Ctx, key)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
+		}
+		show("Inspect", rec)
+	}
+	if l, ok := backend.As[backend.Lister](b.Backend); ok {
+		if err := l.List(e.Ctx, key, func(rec backend.Record) bool { show("List", rec); return true }); err != nil {
+			e.Unexpected(key, err, "List returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+}
+
+// holderIsShown compares what is shown with who holds the key, through all that may happen
+// to it: refusals, renewals, entries of its owner, and holders that follow each other.
+func holderIsShown(e *engine.Env) {
+	look := e.Backend()
+	optional[backend.Inspector](look, "Inspector")
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("a")
+	host, _ := os.Hostname()
+	// judge is for a holder in this process. A Locker need not tell where it is.
+	judge := func(what, label string, h backend.Holder) {
+		switch {
+		case h.Label != label:
+			e.Failf(key, "%s shows the label %q; expected %q, which is that of the holder", what, h.Label, label)
+		case h.Host != "" && h.Host != host, h.PID != 0 && h.PID != os.Getpid():
+			e.Failf(key, "%s shows the holder on host %q with the pid %d; expected this process, %q and %d, or nothing", what, h.Host, h.PID, host, os.Getpid())
+		}
+	}
+	shown := func(when, label string, h *engine.Hold) (first backend.Record) {
+		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			what += " " + when
+			judge(what, label, rec.Holder)
+			if rec.Key != key || engine.ClaimTokens.Made(e.Settings) && rec.Token != h.Token {
+				e.Failf(key, "%s shows the key %s and the token %d; expected %s and %d", what, engine.QuoteKey(rec.Key), rec.Token, engine.QuoteKey(key), h.Token)
+			}
+			if first.Key == "" {
+				first = rec
+			}
+		})
+		_, err := b.Try(key, lock.WithLabel("refused"))
+		e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) {
+			judge("a refusal "+when, label, held.Holder)
+		}
+		return first
+	}
+	opts := []lock.Option{lock.WithLabel("first")}
+	if engine.ClaimReentrancy.Made(e.Settings) {
+		opts = append(opts, lock.WithOwner(e.Owner("A")))
+	}
+	h := a.MustTry(key, opts...)
+	before := shown("of the first holder", "first", h)
+	e.Settle() // a beginning that moves has moved by then
+	same := func(when string) {
+		if rec := shown(when, "first", h); !rec.Holder.Since.Equal(before.Holder.Since) {
+			e.Failf(key, "Inspect %s shows that the key is held since %s, and showed %s before; expected the time of the outermost grant", when, rec.Holder.Since, before.Holder.Since)
+		}
+	}
+	same("after another client was refused")
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		}
+		same("after a renewal")
+	}
+	if len(opts) > 1 {
+		again := a.MustTry(key, opts...)
+		same("while its owner holds it twice")
+		again.MustRelease()
+	}
+	for _, next := range []struct {
+		label string
+		of    *engine.Client
+	}{{"second", b}, {"third", b}, {"", a}} { // from another Locker, from the same, and without a label
+		var more []lock.Option
+		if next.label != "" {
+			more = append(more, lock.WithLabel(next.label))
+		}
+		w := next.of.Acquiring(key, more...)
+		e.Settle()
+		h.MustRelease()
+		h = w.MustGet(e, key, e.WaitBound(), "the key was released")
+		shown("of the holder that followed", next.label, h)
+	}
+	h.MustRelease()
+}

@@ -1,0 +1,109 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// nothingKept repeats calls of each kind through a Locker that stays open, each with a copy
+// of its key, and asks what has become of the copies, of the goroutines, and of what waits
+// for the contexts.
+func nothingKept(e *engine.Env) {
+	const least, most = 30, 200
+	a, b := e.Locker(), e.Locker()
+	free, held := e.Key("a free key"), e.Key("a held key")
+	h := b.MustTry(held)
+	type kind struct {
+		what string
+		key  string
+		ttl  time.Duration
+		call func(ctx context.Context, key string, opts []lock.Option) // what it answers is for other rules
+		kept engine.Copies
+	}
+	kinds := []*kind{
+		{what: "holds that were released", key: free, ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, opts...))
+		}},
+		{what: "refusals", key: held, ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, opts...))
+		}},
+		// What a request that was under way may have left is cleaned up for a TTL.
+		{what: "waits that were given up", key: held, ttl: e.TTL, call: func(ctx context.Context, key string, opts []lock.Option) {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_ = takenAndReleased(a.Locker.Acquire(ctx, key, opts...))
+		}},
+	}
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	var waiting, total atomic.Int64 // the first for the end of a context
+	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
+	e.Labelled(label, func() {
+		e.Each(len(kinds), func(i int) {
+			k, end := kinds[i], time.Now().Add(e.Window()/2)
+			for n := 0; n < least || n < most && time.Now().Before(end); n++ {
+				k.call(engine.Follow(ctx, &waiting), k.kept.Copy(k.key), e.Opts(k.ttl))
+				total.Add(1)
+			}
+		})
+	})
+	patience := e.Slack() + 2*e.TTL
+	for _, k := range kinds {
+		n := k.kept.Len()
+		if left := e.Forgotten(&k.kept, n/2, patience); left > n/2 {
+			e.Overduef("", "of %d %s, the keys of %d are still in memory after %s, although the calls have returned; expected what adds up to be forgotten", n, k.what, left, patience)
+		}
+	}
+	if n, stacks := e.Settles(label, least/2, patience); n > least/2 {
+		e.Overduef("", "%d goroutines are left of %d calls that have returned, %s later; for example\n%s", n, total.Load(), patience, stacks)
+	}
+	if n := waiting.Load(); n > least/2 {
+		e.Overduef("", "%d things still wait for the ends of contexts that were given to %d calls, all of which have returned; expected none", n, total.Load())
+	}
+	_ = h.Release(e.Ctx)
+	e.Notef("%d calls", total.Load())
+	keysForgotten(e, patience)
+}
+
+// keysForgotten uses many keys once, more than a cache of a decent size has room for. That
+// takes a store as fast as one in this process, from which the Locker's keys are kept apart.
+func keysForgotten(e *engine.Env, patience time.Duration) {
+	const many = 10_000
+	if e.OpenBackend == nil || e.Claimed.Reach != backend.ReachProcess {
+		return
+	}
+	c := e.LockerFrom(e.OpenApart)
+	var keys engine.Copies
+	for end := time.Now().Add(e.Window()); keys.Len() < many; {
+		if time.Now().After(end) {
+			e.Notef("%d keys in %s, too few to tell whether keys are forgotten", keys.Len(), e.Window())
+			return
+		}
+		key := keys.Copy(e.Key("key number %d", keys.Len()))
+		get := c.Locker.TryAcquire
+		if keys.Len()%2 == 0 {
+			get = c.Locker.Acquire
+		}
+		if err := takenAndReleased(get(e.Ctx, key, e.Opts(e.Long)...)); err != nil {
+			e.UnexpectedFatal(key, err, "a key that is used once: the call ended with %s", engine.Outcome(err))
+		}
+	}
+	if left := e.Forgotten(&keys, many/2, patience); left > many/2 {
+		e.Overduef("", "of %d keys that were used once, %d are still in memory after %s; expected most to be forgotten", many, left, patience)
+	}
+	e.Notef("%d keys", many)
+}
+
+// takenAndReleased releases what was granted.
+func takenAndReleased(lease lock.Lease, err error) error {
+	if err != nil {
+		return err
+	}
+	return lease.Release(context.Background())
+}

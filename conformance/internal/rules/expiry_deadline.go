@@ -1,0 +1,127 @@
+package rules
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// deadlineFromSend compares with the start of the call. The request is sent a little
+// later than that, so a deadline is too late only if it counts from the second half of
+// the call. The rule is broken when more than half of them are. Where answers can be
+// delayed, one is enough.
+func deadlineFromSend(e *engine.Env) {
+	if e.OpenBackend != nil {
+		deadlineOfLateAnswers(e)
+	}
+	c := e.Locker()
+	for _, op := range []string{"TryAcquire", "Acquire", "Renew"} {
+		if op == "Renew" && !(e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal) {
+			continue
+		}
+		const (
+			calls = 21
+			grain = 50 * time.Microsecond // a call that took less tells nothing
+		)
+		late, example := 0, ""
+		for i := range calls {
+			key := e.Key("%s-%d", op, i)
+			w := ways[0]
+			if op == "Acquire" {
+				w = ways[1]
+			}
+			before := time.Now()
+			h := w.mustGet(c, key, e.TTL, unrenewed(e)...)
+			after := time.Now()
+			if op == "Renew" {
+				e.Pause(e.TTL / 50)
+				before = time.Now()
+				if err := h.Renew(); err != nil {
+					e.Latef(key, "Renew of a fresh lease returned %s; expected no error", engine.Outcome(err))
+				}
+				after = time.Now()
+			}
+			d, ok := h.Lease.Deadline()
+			if !ok {
+				e.Fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+			}
+			took := after.Sub(before)
+			if over := d.Sub(before.Add(h.EffectiveTTL())); over > max(took/2, grain) {
+				late++
+				example = fmt.Sprintf("by %s, of a call that took %s", over.Round(time.Microsecond), took.Round(time.Microsecond))
+			}
+			_ = h.Release(e.Ctx)
+		}
+		if late > calls/2 {
+			e.Latef("", "in %d of %d calls of %s the deadline is later than the start of the call plus the TTL of %s, the last time %s; expected it to count from before the request", late, calls, op, e.TTL, example)
+		}
+	}
+}
+
+func deadlineOfLateAnswers(e *engine.Env) {
+	eachWay(e, ways[:2], func(w way) {
+		var asked atomic.Int64 // when the last request was, since the case began
+		a, f := e.FaultyAt(engine.Primitives, &faultlock.Options{Observe: func(faultlock.Injection) { asked.Store(int64(e.Log.Now())) }})
+		key, delay := e.Key("late-answers-%s", w.name), e.TTL/5 // a session is proved for two thirds of its time, and of no use below one
+		f.All(faultlock.DelayAfter(delay), faultlock.OpTry, faultlock.OpRenew)
+		h := w.mustGet(a, key, e.TTL, unrenewed(e)...)
+		judge := func(op string) {
+			d, ok := h.Lease.Deadline()
+			if !ok {
+				e.Fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+			}
+			if latest := time.Duration(asked.Load()) + h.EffectiveTTL(); e.Log.At(d) > latest {
+				e.Failf(key, "the answer to a %s came %s after the request, and the deadline of the lease is %s; expected at most %s, the time of the request plus the TTL of %s, since the server counts from when it got that",
+					op, delay, engine.Seconds(e.Log.At(d)), engine.Seconds(latest), h.EffectiveTTL())
+			}
+		}
+		if engine.Requests(f, key, engine.OpsToGet...) == 1 { // else it counts from a later one
+			judge(w.name)
+		}
+		if e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal {
+			if err := h.Renew(); err != nil {
+				e.Latef(key, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, engine.Outcome(err), e.TTL)
+			}
+			judge("Renew")
+		}
+		f.Heal()
+		_ = h.Release(e.Ctx)
+	})
+}
+
+// unrenewed is lock.WithoutRenewal where it works.
+func unrenewed(e *engine.Env) []lock.Option {
+	if e.Claimed.WithoutRenewal {
+		return []lock.Option{lock.WithoutRenewal()}
+	}
+	return nil
+}
+
+func grantIsUsable(e *engine.Env) {
+	c := e.Locker()
+	judge := func(h *engine.Hold, by string) {
+		d, ok := h.Lease.Deadline()
+		switch left := d.Sub(e.Log.Base.Add(h.Granted)); {
+		case !ok:
+			e.Fatalf(h.Key, "Lease.Deadline is unknown, although the guarantees claim it")
+		case left < e.TTL/3-5*time.Millisecond:
+			h.Lapses() // it was as good as over when it came
+			excuse := engine.Excuse{From: max(e.Timely().From, (e.TTL/3-left)/3), By: engine.ThisProcess}
+			e.Fail(excuse, h.Key, "a lease with a TTL of %s was returned by %s with %s left; expected at least a third", e.TTL, by, left)
+		}
+	}
+	for i := range 20 {
+		h := c.MustTryFor(e.Key("%d", i), e.TTL, unrenewed(e)...)
+		judge(h, "TryAcquire")
+		h.MustRelease()
+	}
+	eachWay(e, waysToWait, func(w way) {
+		h := w.mustGet(c, e.Key("%s", w.name), e.TTL, unrenewed(e)...)
+		judge(h.Hold, w.name)
+		_ = h.Release(e.Ctx)
+	})
+}

@@ -1,0 +1,251 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func ttlRange(e *engine.Env) {
+	refuse := func(what string, ttl time.Duration, or ...error) {
+		refuseOption(e, fmt.Sprintf("a TTL of %s (%s)", ttl, what), lock.WithTTL(ttl), append([]error{lock.ErrInvalid}, or...)...)
+	}
+	refuse("zero", 0)
+	refuse("negative", -time.Second)
+	grain := max(e.Claimed.TTLGrain, 1)
+	if below := e.Claimed.MinTTL - grain; below > 0 {
+		refuse("below the minimum", below, lock.ErrUnsupported)
+	}
+	if e.Claimed.MinTTL > 1 {
+		refuse("one nanosecond", 1, lock.ErrUnsupported)
+	}
+	if e.Claimed.MaxTTL > 0 {
+		refuse("above the maximum", e.Claimed.MaxTTL+grain, lock.ErrUnsupported)
+	}
+	if e.Fixed {
+		return
+	}
+	c, other := e.Locker(), e.Locker()
+	for _, ttl := range []time.Duration{e.TTL, e.Claimed.MaxTTL} {
+		if ttl == 0 {
+			continue
+		}
+		for _, w := range ways[:2] {
+			key := e.Key("accepted-%s-%s", ttl, w.name)
+			h := w.mustGet(c, key, ttl)
+			if e.Claimed.HolderDetails && ttl > e.TTL {
+				// A number of milliseconds or seconds may be too large for where it is put.
+				_, err := other.Try(key)
+				var held *lock.HeldError
+				if errors.As(err, &held) && held.Remaining < ttl/2 {
+					e.Failf(key, "%s with a TTL of %s was granted, and a refusal says that the lease lasts for another %s", w.name, ttl, held.Remaining)
+				}
+			}
+			h.MustRelease()
+		}
+	}
+	if e.Claimed.MinTTL > 0 {
+		// So short a lease may have run out before its reply arrives.
+		key := e.Key("minimum")
+		h, err := c.TryFor(e.Ctx, key, e.Claimed.MinTTL)
+		if err == nil {
+			_ = h.Release(e.Ctx)
+		} else if errors.Is(err, lock.ErrInvalid) || errors.Is(err, lock.ErrUnsupported) {
+			e.Unexpected(key, err, "the smallest TTL of the guarantees, %s, was refused: %s", e.Claimed.MinTTL, engine.Outcome(err))
+		}
+	}
+}
+
+// grainTTLs are where a TTL gets lost when it is put into coarser units: below them, at
+// them, and just beside them; and the limits of the lock.
+func grainTTLs(e *engine.Env) []time.Duration {
+	grain := max(e.Claimed.TTLGrain, 1)
+	out := []time.Duration{
+		1, time.Microsecond, time.Millisecond - time.Microsecond, time.Millisecond,
+		time.Second - time.Millisecond, time.Second, time.Second + 1,
+		e.Claimed.MinTTL, e.Claimed.MinTTL + 1, e.Claimed.MaxTTL, grain, grain + 1,
+	}
+	for _, off := range []time.Duration{1, grain / 2, grain - 1} {
+		out = append(out, e.Fit(2*e.TTL)+off)
+	}
+	slices.Sort(out)
+	return slices.Compact(slices.DeleteFunc(out, func(ttl time.Duration) bool { return ttl <= 0 }))
+}
+
+func ttlGrain(e *engine.Env) {
+	ttls := grainTTLs(e)
+	b := e.Locker()
+	a, sent := e.Locker(), func(string) int { return 0 }
+	if e.OpenBackend != nil {
+		var f *faultlock.Faults
+		a, f = e.Faulty()
+		sent = func(key string) int { return engine.Requests(f, key, sending...) }
+	}
+	var granted atomic.Int64
+	e.Each(len(ttls), func(i int) {
+		ttl, key := ttls[i], e.Key("%s", ttls[i])
+		h, err := a.Get("TryAcquire", a.Locker.TryAcquire, e.Ctx, key, append(unrenewed(e), lock.WithTTL(ttl)))
+		switch {
+		case err == nil:
+			granted.Add(1)
+			judgeTTL(e, h, b)
+			return
+		case errors.Is(err, lock.ErrInvalid) || e.Fixed && errors.Is(err, lock.ErrUnsupported):
+			judgeRefusedTTL(e, key, ttl, err)
+			if n := sent(key); n > 0 {
+				e.Failf(key, "a TTL of %s was refused, but only after %d requests for the key; expected the refusal before anything is sent", ttl, n)
+			}
+		case ttl < e.TTL && (errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrOutcomeUnknown)):
+			// Accepted, and over before the answer came: shorter than what is honest here.
+		case !e.Says: // a server may have refused it in words of its own
+		default:
+			e.Unexpected(key, err, "TryAcquire with a TTL of %s returned %s; expected a lease, or ErrInvalid", ttl, engine.Outcome(err))
+		}
+		b.Soon(key, "a request with a TTL of "+ttl.String()+" was not granted, and must leave nothing").MustRelease()
+	})
+	e.Notef("%d TTLs, %d of them granted", len(ttls), granted.Load())
+}
+
+// judgeRefusedTTL looks at a refusal.
+func judgeRefusedTTL(e *engine.Env, key string, ttl time.Duration, err error) {
+	if !e.Says {
+		return
+	}
+	if e.Claimed.CheckTTL(ttl) == nil {
+		e.Failf(key, "a TTL of %s was refused (%s), although the guarantees accept it", ttl, engine.Outcome(err))
+	}
+	for what, limit := range map[string]time.Duration{"smallest TTL": e.Claimed.MinTTL, "largest TTL": e.Claimed.MaxTTL, "grain": e.Claimed.TTLGrain} {
+		if limit > 1 && !strings.Contains(err.Error(), limit.String()) && !e.Fixed {
+			e.Failf(key, "the refusal of a TTL of %s is %q; expected it to name the %s, %s, so that its reader knows which TTL to take", ttl, err, what, limit)
+		}
+	}
+}
+
+// judgeTTL has a client b ask for the key of a lease until its deadline, unless that
+// is far away.
+func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) {
+	ttl, key := h.Settings.TTL, h.Key
+	if err := e.Claimed.CheckTTL(ttl); err != nil {
+		_ = h.Release(e.Ctx)
+		e.Failf(key, "a TTL of %s was accepted; expected ErrInvalid: %v", ttl, err)
+		return
+	}
+	deadline := h.Until()
+	least := ttl * 9 / 10
+	if e.Fixed {
+		least = ttl / 2 // a session may be proved for a part of its time only
+	}
+	if left := deadline.Sub(e.Log.Base.Add(h.Invoked)); left <= 0 || left < least-10*time.Millisecond {
+		e.Latef(key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected nearly the whole TTL, and never nothing", ttl, left)
+	}
+	if !e.Claimed.WithoutRenewal || time.Until(deadline) > 3*time.Second {
+		b.MustRefuse(key, "its holder's TTL is "+ttl.String())
+		if err := h.Release(e.Ctx); errors.Is(err, lock.ErrExpired) && !time.Now().Before(deadline) {
+			e.TooSlowf(key, "a lease with a TTL of %s had run out before it was released", ttl)
+		} else if err != nil {
+			e.UnexpectedFatal(key, err, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
+		}
+		return
+	}
+	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(ttl), stepOf(ttl), "its holder's TTL was "+ttl.String())
+	if now := time.Now(); now.Before(deadline) {
+		e.Failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s; expected nobody to get it before", engine.Short(deadline.Sub(now)), ttl)
+	}
+	_ = next.Release(e.Ctx)
+}
+
+// stepOf is the pause between two tries for a key from the grant on: a part of the TTL that
+// no coarser unit is as small as.
+func stepOf(ttl time.Duration) time.Duration { return max(5*time.Millisecond, ttl/50) }
+
+// uneven are TTLs between the usual ones, as far as the guarantees accept them.
+func uneven(e *engine.Env) []time.Duration {
+	var out []time.Duration
+	grain := max(e.Claimed.TTLGrain, 1)
+	for _, ttl := range []time.Duration{max(e.TTL/4, engine.MinTTL), e.TTL * 3 / 2, e.TTL*2 - 1} {
+		ttl -= ttl % grain
+		if e.Claimed.CheckTTL(ttl) == nil && !slices.Contains(out, ttl) {
+			out = append(out, ttl)
+		}
+	}
+	return out
+}
+
+func everyTTLLasts(e *engine.Env) {
+	if e.Fixed {
+		e.Skipf("needs several TTLs, and only %s can be had", e.TTL)
+	}
+	ttls := append(uneven(e), lasting(e))
+	last := len(ttls) // the longest once more, renewed
+	e.EachKind(func(k engine.PartyKind) {
+		a, b := k.Open(), k.Open()
+		e.Each(last+1, func(i int) {
+			ttl, renewed := ttls[min(i, last-1)], i == last
+			if renewed && !e.Claimed.ManualRenewal {
+				return
+			}
+			key, why := e.Key("%s-%s-%t", k.Name, ttl, renewed), "its holder did not renew it"
+			old := e.MustTake(a, key, ttl)
+			if renewed {
+				why = "its holder renewed it once"
+				e.Pause(ttl / 10)
+				if err := old.Renew(); err != nil {
+					e.LateFatalf(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+				}
+			}
+			deadline := old.Until()
+			next := e.TakeOver(b, key, e.Long, time.Until(deadline)+e.TakeoverLimit(ttl/8), stepOf(ttl), why)
+			if now := time.Now(); now.Before(deadline) {
+				e.Failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s (%s); expected nobody to get it before", engine.Short(deadline.Sub(now)), ttl, why)
+			}
+			_ = next.Release(e.Ctx)
+		})
+	})
+	e.Notef("TTLs of %s", ttls)
+}
+
+func acquireKeepsTTL(e *engine.Env) {
+	ttl := e.Fit(3 * e.TTL)
+	if !e.Claimed.WithoutRenewal {
+		ttl = e.Fit(8 * e.TTL) // only its deadline is looked at
+	}
+	a, b := e.Locker(), e.Locker()
+	eachWay(e, waysToWait, func(w way) {
+		key := e.Key("%s", w.name)
+		h := w.mustGet(a, key, ttl, unrenewed(e)...)
+		deadline, known := h.Lease.Deadline()
+		switch left := time.Until(deadline); {
+		case !known:
+		case left > ttl:
+			e.Failf(key, "%s with a TTL of %s returned a lease for another %s; expected its TTL at most", w.name, ttl, engine.Short(left))
+		case deadline.Sub(e.Log.Base.Add(h.Granted)) < ttl/3-5*time.Millisecond:
+			h.Lapses()
+			e.Latef(key, "%s with a TTL of %s returned a lease for another %s; expected at least a third of its TTL", w.name, ttl, engine.Short(left))
+		}
+		if !e.Claimed.WithoutRenewal {
+			_ = h.Release(e.Ctx)
+			return
+		}
+		deadline = h.Until()
+		next := e.TakeOver(b, key, e.Long, time.Until(deadline)+e.TakeoverLimit(ttl/8), e.TTL/25, "its holder asked Acquire for a TTL of "+ttl.String()+", without renewal")
+		if now := time.Now(); now.Before(deadline) {
+			e.Failf(key, "another client was granted the key %s before the deadline of its holder, who had asked Acquire for a TTL of %s; expected nobody to get it before", engine.Short(deadline.Sub(now)), ttl)
+		}
+		if e.Claimed.LossSignal && !h.Lost() {
+			e.Latef(key, "another client was granted the key, and the earlier holder's context had not ended")
+		}
+		_ = next.Release(e.Ctx)
+	})
+}
+
+// lasting is the longest TTL that is waited for.
+func lasting(e *engine.Env) time.Duration {
+	return e.Fit(max(3*e.TTL, min(e.Budget/2, 10*time.Second)))
+}

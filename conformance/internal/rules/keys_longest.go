@@ -1,0 +1,50 @@
+package rules
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// longestNames uses a key, a label and owners of the largest size together. The owners
+// differ in their last byte.
+func longestNames(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := filled(e.Key(""), backend.MaxKey)
+	label := filled("\u00e4 ", backend.MaxOwner)
+	opts := []lock.Option{lock.WithLabel(label)}
+	entering := engine.ClaimReentrancy.Made(e.Settings)
+	stem := filled(e.Owner("A"), backend.MaxOwner-1)
+	if entering {
+		opts = append(opts, lock.WithOwner(stem+"1"))
+	}
+	h := a.MustTry(key, opts...)
+	if h.Lease.Key() != key {
+		e.Failf(key, "Lease.Key is %s; expected %s", engine.QuoteKey(h.Lease.Key()), engine.QuoteKey(key))
+	}
+	_, err := b.Try(key)
+	e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
+	if held := (*lock.HeldError)(nil); e.Claimed.HolderDetails && errors.As(err, &held) && held.Holder.Label != label {
+		e.Failf(key, "the refusal names a label of %d bytes; expected the whole one, of %d", len(held.Holder.Label), len(label))
+	}
+	if entering {
+		for _, c := range []*engine.Client{a, b} {
+			c.MustRefuse(key, "its owner's name is of the largest size, and differs from the holder's in the last byte", lock.WithOwner(stem+"2"))
+		}
+		a.MustTry(key, opts...).MustRelease()
+	}
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); err != nil {
+			e.Latef(key, "Renew of a lease with names of the largest size returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	b.MustRefuse(key, "another client holds it")
+	h.MustRelease()
+	b.MustTry(key, opts...).MustRelease()
+}
+
+// filled makes a text of the size.
+func filled(text string, size int) string { return text + strings.Repeat("z", size-len(text)) }

@@ -1,0 +1,116 @@
+package rules
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// endings are the ways in which a lease ends by the will of its holder.
+var endings = []ending{
+	{"its release", func(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }, nil},
+	{"the Close of its Locker", func(h *engine.Hold) { _ = h.Client.Close() }, nil},
+	{"its maximum hold", func(*engine.Hold) {}, func(e *engine.Env) []lock.Option { return []lock.Option{lock.WithMaxHold(e.TTL / 16)} }},
+}
+
+type ending struct {
+	name string
+	end  func(h *engine.Hold)
+	opts func(e *engine.Env) []lock.Option
+}
+
+// contextEndsFirst has others ask for the key all the time while a lease ends. Whoever
+// is granted it looks at once whether the earlier holder still believes in its lease.
+// Where answers can be delayed, there is time between the end on the server and the
+// answer that tells of it.
+func contextEndsFirst(e *engine.Env) {
+	open := []func() *engine.Client{e.Locker}
+	if e.OpenBackend != nil {
+		open = append(open, func() *engine.Client {
+			c, f := e.FaultyWhole()
+			f.All(faultlock.DelayAfter(30*time.Millisecond), engine.OpsToEnd...)
+			return c
+		})
+	}
+	var grants atomic.Int64
+	e.Each(len(endings)*len(open), func(i int) {
+		way, open := endings[i%len(endings)], open[i/len(endings)]
+		least, example := time.Hour, ""
+		for round := range endsWatched {
+			key := e.Key("%s-%d-%d", way.name, i/len(endings), round)
+			late, ok := endsFirst(e, way, open(), key, &grants)
+			if !ok || late <= promptly {
+				return
+			}
+			if late < least {
+				least, example = late, key
+			}
+		}
+		e.Fail(engine.Excuse{From: max(least, 4*promptly), By: engine.ThisProcess}, example,
+			"another client was granted the key as a lease ended by %s, and the context of that lease ended %s later or more, all the %d times; expected it to end first, and then the server to be told",
+			way.name, engine.Short(least), endsWatched)
+	})
+	e.Notef("%d grants as a lease ended", grants.Load())
+}
+
+const (
+	endsWatched = 6
+	// promptly is what a context takes that follows another one, in a goroutine of its own.
+	promptly = 5 * time.Millisecond
+)
+
+// endsFirst has a lease end, and says for how long its context was still alive when
+// somebody else was granted the key.
+func endsFirst(e *engine.Env, way ending, holder *engine.Client, key string, grants *atomic.Int64) (late time.Duration, ok bool) {
+	var opts []lock.Option
+	if way.opts != nil {
+		opts = way.opts(e)
+	}
+	h, err := holder.TryFor(e.Ctx, key, e.Long, opts...)
+	switch {
+	case errors.Is(err, lock.ErrUnsupported):
+		return 0, false
+	case err != nil:
+		e.UnexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	h.Lapses()
+	var mu sync.Mutex
+	look := func(next *engine.Hold) {
+		alive := time.Duration(0)
+		for seen := time.Now(); !h.Lost() && alive < e.Slack(); alive = time.Since(seen) {
+			e.Pause(200 * time.Microsecond)
+		}
+		grants.Add(1)
+		_ = next.Release(e.Ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		late = max(late, alive)
+	}
+	a, b := e.Locker(), e.Locker()
+	w := a.Acquiring(key)
+	e.Together(
+		func() { e.Pause(5*time.Millisecond + e.Randomly(5*time.Millisecond)); way.end(h) },
+		func() { look(w.MustGet(e, key, e.TTL/4+e.WaitBound(), "the lease of its holder ended by "+way.name)) },
+		func() {
+			for {
+				next, err := b.Try(key)
+				if err == nil {
+					look(next)
+					return
+				}
+				e.JudgeRefusal(key, "TryAcquire", "somebody else holds it", nil, err)
+				select {
+				case <-w.Done:
+					return
+				default:
+				}
+				e.Pause(300*time.Microsecond + e.Randomly(300*time.Microsecond))
+			}
+		})
+	return late, true
+}

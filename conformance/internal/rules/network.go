@@ -1,0 +1,410 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+var networkRules = []*engine.Rule{
+	{
+		Name:      "CutWhileAcquiring",
+		Statement: "An acquisition that loses a request or an answer with its connection ends with a lease that excludes, or with an error that keeps the key for one TTL at most.",
+		Run:       cutWhileAcquiring,
+	},
+	{
+		Name:      "SilenceWhileAcquiring",
+		Statement: "An acquisition that gives up on a silent network keeps the key for one TTL at most, also when its request arrives later.",
+		Run:       silenceWhileAcquiring,
+	},
+	{
+		Name:      "CutIsNoRefusal",
+		Statement: "A try on a free key that loses a request or an answer with its connection is not refused because of itself.",
+		Run:       cutIsNoRefusal,
+	},
+	{
+		Name:      "CutWhileReleasing",
+		Statement: "A release that loses a request or an answer with its connection returns no error only if the key is free. Else it is free within a TTL, and the next holder is not harmed.",
+		Run:       cutWhileReleasing,
+	},
+	{
+		Name:      "CutIsKeptOrTold",
+		Statement: "A holder whose connections are cut keeps the key, or is told before the next grant (within a TTL, where the hold is the connection). Its Locker goes on with new connections.",
+		Run:       cutIsKeptOrTold,
+	},
+	{
+		Name:      "ShortSilenceIsNoLoss",
+		Statement: "A network that is silent for a quarter of the TTL, now and then, costs no renewed lease.",
+		Run:       shortSilenceIsNoLoss,
+	},
+	{
+		Name:      "LostWhenUnreachable",
+		Statement: "A holder is told before the next grant when its network is down, silent, or loses the answers only. What arrives later harms no other holder.",
+		Claims:    []engine.Claim{engine.ClaimLossSignal},
+		LimitTTLs: 40,
+		Run:       lostWhenUnreachable,
+	},
+	{
+		Name:      "WaiterSurvivesCut",
+		Statement: "A waiter whose connections are cut is granted the key after its release, or returns an error; then the key is free.",
+		Run:       waiterSurvivesCut,
+	},
+	{
+		Name:      "ExclusiveThroughFaults",
+		Statement: "While connections are cut, answers are lost and the network falls silent, no two hold a key; afterwards everybody gets it.",
+		LimitTTLs: 40,
+		Run:       exclusiveThroughFaults,
+	},
+}
+
+// mostLosses is how many requests of a call are lost, one at a time, at most.
+const mostLosses = 8
+
+// eachLoss runs f for the loss of the first, second, ... request of a call, until the call
+// has no more of them, each with a client of its own. f makes the call between arm and
+// heal. A call that goes on for as long as the network is down is healed after a while:
+// whether calls are bounded is not what is asked.
+func eachLoss(e *engine.Env, f func(c *engine.Client, key string, arm, heal func())) {
+	e.Each(len(engine.Losses), func(kind int) {
+		loss := engine.Losses[kind]
+		for i := 1; i <= mostLosses; i++ {
+			key := e.Key("%s-%d", loss, i)
+			c, net := e.Behind(key)
+			var patience *time.Timer
+			f(c, key, func() {
+				net.Lose(i, loss)
+				patience = time.AfterFunc(2*e.TTL, net.Heal)
+			}, func() {
+				if patience.Stop() {
+					net.Heal()
+				}
+			})
+			if net.Lost() == 0 {
+				return
+			}
+		}
+	})
+}
+
+func cutWhileAcquiring(e *engine.Env) {
+	b, d := e.Locker(), e.Locker()
+	eachLoss(e, func(a *engine.Client, key string, arm, heal func()) {
+		arm()
+		h, err := a.TryFor(e.Ctx, key, e.TTL)
+		heal()
+		if err == nil && !h.Lost() {
+			b.MustRefuse(key, "its holder was granted it")
+			if err := h.Release(e.Ctx); err == nil {
+				b.Soon(key, "its holder has released it").MustRelease()
+				return
+			}
+		}
+		next := b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "whoever was told an error holds nothing, and the connection that was cut keeps nothing for longer than the TTL")
+		e.Pause(e.TTL / 4) // what is repeated in the background
+		d.MustRefuse(key, "the next holder has it, and what is left of the earlier call must not free it")
+		next.MustRelease()
+	})
+}
+
+func silenceWhileAcquiring(e *engine.Env) {
+	b := e.Locker()
+	fall := func(name string, fault func(*engine.Network)) func() {
+		return func() {
+			key := e.Key("%s", name)
+			a, net := e.Behind(key)
+			fault(net)
+			patience := time.AfterFunc(2*e.TTL, net.Heal) // a call may outlast its context
+			ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/2)
+			h, err := a.TryFor(ctx, key, e.TTL)
+			cancel()
+			if patience.Stop() {
+				if err == nil {
+					e.Failf(key, "TryAcquire was granted a key, though its network was %s", name)
+				}
+				net.Heal()
+			}
+			if err == nil {
+				_ = h.Release(e.Ctx)
+			}
+			b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "whoever was told an error holds nothing, and a request that arrives late keeps the key for one TTL at most").MustRelease()
+		}
+	}
+	e.Together(
+		fall("silent", (*engine.Network).Silent),
+		fall("without answers", (*engine.Network).Deaf),
+	)
+}
+
+func cutIsNoRefusal(e *engine.Env) {
+	eachLoss(e, func(a *engine.Client, key string, arm, heal func()) {
+		arm()
+		h, err := a.TryFor(e.Ctx, key, e.TTL)
+		heal()
+		switch {
+		case err == nil:
+			_ = h.Release(e.Ctx)
+		case errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrOutcomeUnknown):
+			e.Failf(key, "TryAcquire of a key that nobody else wants, whose connection was cut, returned %s; expected a lease, or an error that says that the outcome is unknown or the server unavailable", engine.Outcome(err))
+		}
+	})
+}
+
+func cutWhileReleasing(e *engine.Env) {
+	b, d := e.Locker(), e.Locker()
+	eachLoss(e, func(a *engine.Client, key string, arm, heal func()) {
+		h := a.MustTryFor(key, e.TTL)
+		arm()
+		err := h.Release(e.Ctx)
+		var next *engine.Hold
+		if err == nil || saysFree(e, err) {
+			var taken error
+			if next, taken = b.Try(key); taken != nil {
+				e.UnexpectedFatal(key, taken, "Release, whose connection was cut, returned %s, and the next try on the key returned %s; expected a lease, or an error of Release that says that its outcome is unknown", engine.Outcome(err), engine.Outcome(taken))
+			}
+			heal()
+		} else {
+			heal()
+			next = b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its holder has called Release, and must not renew it any more")
+		}
+		_ = h.Release(e.Ctx)
+		e.Pause(e.TTL / 4) // what is repeated in the background
+		d.MustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
+		next.MustRelease()
+	})
+}
+
+// saysFree reports whether the error of a release says that the server has no such hold. A
+// loss is no word of the server, nor is anything where the hold is the connection.
+func saysFree(e *engine.Env, err error) bool {
+	return errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrOutcomeUnknown) && !endsWithConnection(e)
+}
+
+func cutIsKeptOrTold(e *engine.Env) {
+	key := e.Key("cut")
+	a, net := e.Behind(key)
+	b := e.Locker()
+	h := a.MustTryFor(key, e.TTL)
+	e.Pause(e.Randomly(e.TTL / 3))
+	h.Lapses() // it may end with its connection
+	net.Sever((*engine.Network).Cut)
+	told := func() {
+		switch {
+		case !endsWithConnection(e):
+			if !h.Lost() {
+				e.Latef(key, "another client was granted the key, and the context of the holder, whose connections were cut, had not ended")
+			}
+		case !e.Within(e.TTL, h.Lease.Context().Done()):
+			e.Latef(key, "a holder whose connections were cut had not been told a TTL after another client was granted the key")
+		}
+	}
+	granted := false
+	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end) && !granted; e.Pause(e.TTL / 50) {
+		if next, err := b.Try(key); err == nil {
+			granted = true
+			if engine.ClaimLossSignal.Made(e.Settings) {
+				told()
+			}
+			_ = next.Release(e.Ctx)
+		}
+	}
+	switch {
+	case granted:
+	case h.Lost():
+		b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its holder was told that it is lost").MustRelease()
+	default:
+		_ = h.Release(e.Ctx)
+		b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its holder has released it").MustRelease()
+	}
+	goesOn(e, a, e.Key("after"))
+}
+
+// endsWithConnection reports whether the lock says that a hold is nothing but a connection.
+// That nobody cuts it is then what the lock assumes.
+func endsWithConnection(e *engine.Env) bool { return e.Claimed.Expiry == backend.ClockConnection }
+
+// goesOn requires that the Locker gets and releases a key, after a few errors at most.
+func goesOn(e *engine.Env, a *engine.Client, key string) {
+	control := time.Now().Add(e.TakeoverLimit(e.TTL) + e.WaitBound())
+	for {
+		h, err := a.TryFor(e.Ctx, key, e.TTL)
+		if err == nil && h.Release(e.Ctx) == nil {
+			return
+		}
+		if time.Now().After(control) {
+			e.Overduef(key, "%s after its network was healed, TryAcquire and Release of a free key still fail; the last error of TryAcquire: %s", (e.TakeoverLimit(e.TTL) + e.WaitBound()).Round(time.Millisecond), engine.Outcome(err))
+			return
+		}
+		e.Pause(e.TTL / 20)
+	}
+}
+
+func shortSilenceIsNoLoss(e *engine.Env) {
+	key := e.Key("silent")
+	a, net := e.Behind(key)
+	b := e.Locker()
+	h := a.MustTryFor(key, e.TTL)
+	for range 3 {
+		// Most renew every third of the TTL, so that the first silence meets a renewal.
+		e.Pause(e.TTL/5 + e.Randomly(e.TTL/8))
+		net.Silent()
+		e.Pause(e.TTL / 4)
+		net.Heal()
+	}
+	e.Pause(e.TTL / 4)
+	h.MustLive("its network was silent for a quarter of its TTL at a time")
+	b.MustRefuse(key, "its holder renews it, and its network was silent for a quarter of the TTL at a time")
+	h.MustRelease()
+}
+
+func lostWhenUnreachable(e *engine.Env) {
+	b, d := e.Locker(), e.Locker()
+	fall := func(name string, fault func(*engine.Network)) func() {
+		return func() {
+			key := e.Key("%s", name)
+			a, net := e.Behind(key)
+			h := a.MustTryFor(key, e.TTL)
+			e.Pause(e.Randomly(e.TTL))
+			h.MustLive("it is renewed automatically")
+			h.Lapses()
+			fault(net)
+			e.Pause(time.Until(h.Until()) - e.TTL/16)
+			// Without answers the server may hear renewals until the holder gives up.
+			next := b.Wins(key, e.TTL+e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its holder does not hear from the server")
+			late := !h.Lost()
+			switch {
+			case late && !e.Within(e.Slack(), h.Lease.Context().Done()):
+				e.Overduef(key, "another client was granted the key, and the context of the holder, whose network was %s, had not ended %s later", name, e.Slack())
+			case late:
+				e.Latef(key, "another client was granted the key, and the context of the holder, whose network was %s, had not ended", name)
+			default:
+				e.Is(key, h.Cause(), "context.Cause of a lease whose holder did not hear from the server", lock.ErrLost)
+			}
+			net.Heal()
+			if err := h.Release(e.Ctx); err == nil {
+				e.Failf(key, "Release returned no error, although somebody else was granted the key before; expected ErrLost")
+			}
+			e.Pause(e.TTL / 3) // what was held back arrives
+			d.MustRefuse(key, "the next holder has it, and what the earlier one has sent must not free it")
+			next.MustRelease()
+		}
+	}
+	e.Together(
+		fall("down", func(net *engine.Network) { net.Sever((*engine.Network).Down) }),
+		fall("silent", (*engine.Network).Silent),
+		fall("without answers", (*engine.Network).Deaf),
+	)
+}
+
+func waiterSurvivesCut(e *engine.Env) {
+	cut := func(name string, settles int, fault func(*engine.Network)) func() {
+		return func() {
+			key := e.Key("%s", name)
+			a, net := e.Behind(key)
+			b := e.Locker()
+			holder := b.MustTry(key)
+			w := a.Acquiring(key, e.Opts(e.TTL)...)
+			for range settles {
+				e.Settle()
+			}
+			fault(net)
+			e.Settle()
+			net.Heal()
+			holder.MustRelease()
+			limit := e.WaitBound() + e.TakeoverLimit(e.TTL) // of what its lost requests may have left
+			if !e.Within(limit, w.Done) {
+				e.Look(key)
+				e.OverdueFatalf(key, "a waiter, whose connections were cut, had neither the key nor an error %s after its release", limit)
+			}
+			if w.Err == nil {
+				if err := w.Hold.Release(e.Ctx); err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+					e.Unexpected(key, err, "Release of a lease that was granted after a cut returned %s; expected no error", engine.Outcome(err))
+				}
+			}
+			b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "nobody holds it, and nobody waits for it").MustRelease()
+		}
+	}
+	e.Together(
+		cut("cut", 1, (*engine.Network).Cut),
+		cut("cut later", 10, (*engine.Network).Cut), // a slow machine takes long to begin a wait
+		cut("down", 1, func(net *engine.Network) {
+			net.Down()
+			e.Pause(e.TTL / 4)
+		}),
+	)
+}
+
+func exclusiveThroughFaults(e *engine.Env) {
+	keys := []string{e.Key("0"), e.Key("1")}
+	end := time.Now().Add(min(max(e.Window(), 2*e.TTL), 4*e.TTL))
+	lockers := make([]*engine.Client, 2*len(keys))
+	e.Each(len(lockers), func(i int) {
+		key := keys[i%len(keys)]
+		a, net := e.Behind(key)
+		lockers[i] = a
+		stop := make(chan struct{})
+		disturbing := e.Start(func() { disturb(e, net, stop) })
+		defer disturbing()
+		defer close(stop)
+		for time.Now().Before(end) {
+			h, err := a.TryFor(e.Ctx, key, e.TTL)
+			if err != nil {
+				e.Pause(e.TTL/200 + e.Randomly(e.TTL/50))
+				continue
+			}
+			e.Pause(e.Randomly(e.TTL / 8))
+			_ = h.Release(e.Ctx)
+		}
+	})
+	grants := e.GrantsOf(keys[0]) + e.GrantsOf(keys[1])
+	e.Each(len(keys), func(k int) {
+		for i := k; i < len(lockers); i += len(keys) {
+			goesOn(e, lockers[i], keys[k])
+		}
+	})
+	e.Notef("%d grants", grants)
+}
+
+// disturb breaks the network again and again until stop is closed, and then heals it.
+func disturb(e *engine.Env, net *engine.Network, stop <-chan struct{}) {
+	defer net.Heal()
+	wait := func(d time.Duration) bool {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-stop:
+			return false
+		case <-t.C:
+			return true
+		}
+	}
+	kinds := int64(6)
+	if endsWithConnection(e) {
+		kinds = 2
+	}
+	for wait(e.Randomly(e.TTL / 2)) {
+		switch e.Random(kinds) {
+		case 0:
+			net.Silent()
+		case 1:
+			net.Deaf()
+		case 2:
+			net.Cut()
+		case 3:
+			net.Down()
+		default:
+			net.Lose(1, engine.Losses[e.Random(int64(len(engine.Losses)))])
+		}
+		last := e.Randomly(e.TTL / 8)
+		if e.Random(4) == 0 { // past the TTL
+			last += e.TTL
+		}
+		if !wait(last) {
+			return
+		}
+		net.Heal()
+	}
+}

@@ -1,0 +1,45 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// idle is for how long a case leaves something unused: longer than what is kept for a
+// moment, and no longer than the run can wait.
+func idle(e *engine.Env) time.Duration {
+	return max(3*e.TTL, min(e.Budget/15, 4*time.Second))
+}
+
+// tokenSurvivesIdling leaves keys alone that were released, that have expired, and whose
+// clients have closed.
+func tokenSurvivesIdling(e *engine.Env) {
+	e.EachKind(func(k engine.PartyKind) {
+		p, released, expired := k.Open(), e.Key("%s-released", k.Name), e.Key("%s-expired", k.Name)
+		_ = e.MustTake(p, released, e.Long).Release(e.Ctx)
+		e.Expire(e.MustTake(p, expired, e.TTL))
+		e.Pause(idle(e))
+		_ = e.TakeOver(p, expired, e.Long, e.TakeoverLimit(0), e.TTL/20, "its lease has run out long ago").Release(e.Ctx)
+		_ = e.MustTake(p, released, e.Long).Release(e.Ctx)
+		for _, key := range []string{released, expired} {
+			e.CheckTokens(key, true)
+		}
+	})
+	e.Notef("nobody used the keys for %s", idle(e))
+}
+
+// tokenSurvivesLastClose runs when no other case does, so that the store has no client
+// between a close and the next open.
+func tokenSurvivesLastClose(e *engine.Env) {
+	key := e.Key("a")
+	for range 3 {
+		c := e.Locker()
+		c.MustTry(key).MustRelease()
+		if err := c.Close(); err != nil {
+			e.Unexpected("", err, "Close returned %s; expected no error", engine.Outcome(err))
+		}
+		e.Pause(e.TTL / 10)
+	}
+	e.CheckTokens(key, true)
+}

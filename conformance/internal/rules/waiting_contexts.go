@@ -1,0 +1,150 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// endedContexts makes calls whose contexts have ended beside holds and waits, which must
+// be none the worse for it.
+func endedContexts(e *engine.Env) {
+	cancelled, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	past, cancelPast := context.WithDeadline(e.Ctx, time.Now().Add(-time.Hour))
+	defer cancelPast()
+	a, b := e.Locker(), e.Locker()
+	var cases []func()
+	for name, ctx := range map[string]context.Context{"cancelled": cancelled, "past": past} {
+		cases = append(cases,
+			func() { renewEnded(e, a, b, e.Key("%s-renew", name), ctx) },
+			func() { acquireEnded(e, a, b, e.Key("%s-wait", name), ctx) },
+			func() { reenterEnded(e, a, b, e.Key("%s-enter", name), ctx) },
+			func() { releaseEnded(e, a, b, e.Key("%s-release", name), ctx) },
+		)
+	}
+	e.Together(cases...)
+}
+
+// renewEnded renews a lease that renews itself.
+func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Context) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	h := a.MustTryFor(key, e.TTL)
+	for range 3 {
+		if err := h.Lease.Renew(ended); err != nil {
+			not(e, key, err, "Renew of a lease that is held, with a context that has ended,", lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed, lock.ErrUnsupported)
+		}
+	}
+	const why = "only the context of a Renew had ended"
+	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
+		h.MustLive(why)
+		b.MustRefuse(key, why)
+	}
+	if err := h.Renew(); err != nil {
+		e.Latef(key, "Renew returned %s after one whose context had ended; expected no error", engine.Outcome(err))
+	}
+	h.MustRelease()
+}
+
+// acquireEnded asks for a key beside a caller of the same Locker who waits for it.
+func acquireEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Context) {
+	h := b.MustTry(key)
+	w := a.Acquiring(key)
+	<-w.Begun
+	for op, get := range map[string]engine.Getter{"Acquire": a.Locker.Acquire, "TryAcquire": a.Locker.TryAcquire} {
+		_, err := a.Get(op, get, ended, key, e.Opts(e.Long))
+		if err == nil {
+			e.Fatalf(key, "%s was granted a key that was held", op)
+		}
+		e.Is(key, err, op+" with a context that had ended", ended.Err())
+	}
+	h.MustLive("only others asked for it")
+	h.MustRelease()
+	w.MustGet(e, key, e.WaitBound(), "it was released, and beside the waiter there were only calls whose contexts had ended").MustRelease()
+}
+
+// reenterEnded asks for a key that the owner already holds.
+func reenterEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Context) {
+	if !engine.ClaimReentrancy.Made(e.Settings) {
+		return
+	}
+	owner := lock.WithOwner(e.Owner("A"))
+	h := a.MustTry(key, owner)
+	if _, err := a.TryFor(ended, key, e.Long, owner); err == nil {
+		e.Fatalf(key, "TryAcquire with a context that had ended was granted; expected the context's error")
+	}
+	h.MustLive("only a call of its owner, whose context had ended, was refused")
+	b.MustRefuse(key, "its owner still holds it")
+	h.MustRelease()
+	next, err := b.Try(key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "the only hold of an owner was released, and a try returned %s; expected a lease: a call whose context had ended adds no hold", engine.Outcome(err))
+	}
+	next.MustRelease()
+}
+
+// releaseEnded releases a lease for which a caller of the same Locker waits.
+func releaseEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Context) {
+	h := a.MustTry(key)
+	w := a.Acquiring(key)
+	e.Settle()
+	if err := h.Release(ended); err != nil {
+		e.Unexpected(key, err, "Release with a context that had ended returned %s; expected no error", engine.Outcome(err))
+	}
+	if err := h.Release(ended); err != nil {
+		e.Is(key, err, "a second Release, with a context that had ended,", lock.ErrNotHeld)
+	} else {
+		e.Failf(key, "a second Release, with a context that had ended, returned no error; expected ErrNotHeld")
+	}
+	got := w.MustGet(e, key, e.WaitBound(), "it was released, with a context that had ended")
+	e.Pause(e.TTL / 4)
+	got.MustLive("only the context of the release before it had ended")
+	b.MustRefuse(key, "a waiter has got it")
+	got.MustRelease()
+	b.MustTry(key).MustRelease()
+}
+
+// givesUpAsTold ends waits by contexts that tell more than one thing: the error is that of
+// the context, and neither that of what else it would have ended by nor its cause alone.
+func givesUpAsTold(e *engine.Env, holder, waiter *engine.Client) {
+	const after = 60 * time.Millisecond
+	why := errors.New("the user has gone")
+	for name, with := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"was cancelled long before its deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			time.AfterFunc(after, cancel)
+			return ctx, cancel
+		},
+		"was cancelled with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			time.AfterFunc(after, func() { cancel(why) })
+			return ctx, func() { cancel(nil) }
+		},
+		"timed out with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeoutCause(ctx, after, why)
+		},
+	} {
+		key := e.Key("%s", name)
+		h := holder.MustTry(key)
+		ctx, cancel := with(e.Ctx)
+		got, err := waiter.Acquire(ctx, key)
+		ended := ctx.Err()
+		cancel()
+		if err == nil {
+			_ = got.Release(e.Ctx)
+			e.Fatalf(key, "Acquire was granted a key that was held")
+		}
+		e.Is(key, err, "Acquire whose context "+name, ended)
+		for _, other := range []error{context.Canceled, context.DeadlineExceeded} {
+			if other != ended {
+				not(e, key, err, "Acquire whose context "+name, other)
+			}
+		}
+		h.MustRelease()
+	}
+}

@@ -1,0 +1,77 @@
+package rules
+
+import (
+	"context"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// ways are how a lease comes about. An option means the same in each of them.
+var ways = []way{{"TryAcquire", byTry}, {"Acquire", byAcquire}, {"Acquire after a wait", byWaiting}}
+
+// waysToWait are those of Acquire.
+var waysToWait = ways[1:]
+
+type way struct {
+	name string
+	get  func(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error)
+}
+
+// came is a lease that came about in one of the ways.
+type came struct {
+	*engine.Hold
+	since time.Duration // when it can have been granted at the earliest, since the case began
+}
+
+// eachWay runs the case for each of the ways, at the same time.
+func eachWay(e *engine.Env, ways []way, f func(w way)) {
+	e.Each(len(ways), func(i int) { f(ways[i]) })
+}
+
+// mustGet takes a key that nobody else wants.
+func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) *came {
+	h, err := w.get(c, key, ttl, more...)
+	if err != nil {
+		c.Env.UnexpectedFatal(key, err, "%s returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	return h
+}
+
+func byTry(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+	h, err := c.TryFor(c.Env.Ctx, key, ttl, more...)
+	if err != nil {
+		return nil, err
+	}
+	return &came{h, h.Invoked}, nil
+}
+
+func byAcquire(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+	ctx, cancel := context.WithTimeout(c.Env.Ctx, c.Env.WaitBound())
+	defer cancel()
+	h, err := c.AcquireFor(ctx, key, ttl, more...)
+	if err != nil {
+		return nil, err
+	}
+	return &came{h, h.Invoked}, nil
+}
+
+// byWaiting has another client hold the key for a TTL of the run first.
+func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+	e := c.Env
+	stands := e.Locker().MustTry(key)
+	a := c.AcquiringFor(key, ttl, more...)
+	<-a.Begun // a wait is as long as it is for its caller
+	if e.Within(e.TTL, a.Done) {
+		if a.Err == nil {
+			e.JudgeRefusal(key, "Acquire", "another client holds it", a.Hold.Record, nil)
+			panic(engine.Abort{})
+		}
+		_ = stands.Release(e.Ctx)
+		return nil, a.Err
+	}
+	since := e.Log.Now()
+	stands.MustRelease()
+	return &came{a.MustGet(e, key, e.WaitBound(), "its holder has released it"), since}, nil
+}

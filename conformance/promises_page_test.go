@@ -1,0 +1,236 @@
+package conformance_test
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const promisesPage = "../docs/promises.md"
+
+var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md")
+
+const promisesHead = `# Promises
+
+Every sentence of promise in the doc comments of the interfaces, and what tries it. A number is the place of the
+sentence in its comment. Each [rule](conformance.md#the-rules) is named with a lock that it fails: a
+[flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
+
+The page is generated from the comments and from [a table beside the suite](../conformance/promises_test.go):
+
+    go test ./conformance -run TestPromises -update-promises
+
+The test fails when a sentence has no rule, or a rule no broken lock. %d sentences promise nothing: definitions,
+duties of the caller, freedoms of a backend. The table says of each which it is.
+`
+
+// sentence is one sentence of a doc comment.
+type sentence struct {
+	of   string // the declaration, such as "lock.Locker.Acquire"
+	n    int    // in its comment, from 1
+	text string // in one line
+}
+
+func (s sentence) id() string { return fmt.Sprintf("%s.%d", s.of, s.n) }
+
+// TestPromises requires that each sentence of the contract is in the table, that the
+// table has no other, that what tries it exists, and that the page is up to date.
+func TestPromises(t *testing.T) {
+	known := map[[2]string]promise{}
+	for _, p := range promises {
+		key := [2]string{p.of, p.text}
+		assert.NotContains(t, known, key, "the table has a sentence twice")
+		known[key] = p
+	}
+	broken := brokenLocks(t)
+	var tried, untried strings.Builder
+	aside, section := 0, ""
+	for _, s := range readContract(t) {
+		key := [2]string{s.of, s.text}
+		p, ok := known[key]
+		delete(known, key)
+		if !assert.True(t, ok, "%s: the table in promises_test.go does not have the sentence %q: name the rules that try it, why none can, or what it is if it is no promise", s.id(), s.text) {
+			continue
+		}
+		pkg, id, _ := strings.Cut(s.id(), ".")
+		text := strings.ReplaceAll(s.text, "|", "\\|")
+		switch {
+		case p.aside != "":
+			aside++
+		case p.why != "":
+			var tests []string
+			for _, test := range testsOf(t, property{name: s.id(), tests: p.tests}) {
+				tests = append(tests, fmt.Sprintf("[%s](%s)", test[1], test[0]))
+			}
+			assert.NotEmpty(t, tests, "%s: no test of this project asks it either", s.id())
+			fmt.Fprintf(&untried, "| %s.%s | %s | %s | %s |\n", pkg, id, text, p.why, strings.Join(tests, ", "))
+		default:
+			if section != pkg {
+				section = pkg
+				fmt.Fprintf(&tried, "\n## Package %s\n\n| Sentence | Promise | Tried by, and broken by |\n|---|---|---|\n", pkg)
+			}
+			var by []string
+			for _, rule := range strings.Fields(p.rules) {
+				if assert.NotEmpty(t, broken[rule], "%s: no lock is broken for %s: add a mutant to the tests of internal/rules, or a flawed lock", s.id(), rule) {
+					by = append(by, fmt.Sprintf("%s: %s", rule, broken[rule][0]))
+				}
+			}
+			assert.NotEmpty(t, by, "%s: no rule tries it", s.id())
+			fmt.Fprintf(&tried, "| %s | %s | %s |\n", id, text, strings.Join(by, "; "))
+		}
+	}
+	for key := range known {
+		assert.Fail(t, "a sentence of the table is in no comment any more", "%s: %s", key[0], key[1])
+	}
+	want := fmt.Sprintf(promisesHead, aside) + tried.String() +
+		"\n## What can't be tried from outside\n\nTests of this project ask it.\n\n| Sentence | Promise | Why | Tests |\n|---|---|---|---|\n" + untried.String()
+	if *updatePromises && !t.Failed() {
+		require.NoError(t, os.WriteFile(promisesPage, []byte(want), 0o644))
+		return
+	}
+	have, err := os.ReadFile(promisesPage)
+	require.NoError(t, err)
+	if want != string(have) { // to show the pages helps nobody
+		t.Error("docs/promises.md is stale: go test ./conformance -run TestPromises -update-promises")
+	}
+}
+
+// contract is where the promises of the public interfaces are. Names are the top-level
+// declarations that are read, or none for all.
+var contract = []struct{ file, pkg, names string }{
+	{"lock.go", "lock", "package Locker Lease"},
+	{"options.go", "lock", ""},
+	{"pair.go", "lock", "Pair Both"},
+	{"observer.go", "lock", "Observer"},
+	{"errors.go", "lock", ""},
+	{"backend/doc.go", "backend", ""},
+	{"backend/backend.go", "backend", ""},
+	{"backend/optional.go", "backend", ""},
+	{"backend/guarantees.go", "backend", ""},
+	{"backend/errors.go", "backend", ""},
+	{"backend/key.go", "backend", ""},
+}
+
+// readContract returns every sentence of the doc comments of the contract.
+func readContract(t *testing.T) (all []sentence) {
+	t.Helper()
+	for _, c := range contract {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", c.file), nil, parser.ParseComments|parser.SkipObjectResolution)
+		require.NoError(t, err)
+		names := strings.Fields(c.names)
+		documented(file, func(name string, docs ...*ast.CommentGroup) {
+			top, _, _ := strings.Cut(name, ".")
+			if len(names) > 0 && !slices.Contains(names, top) {
+				return
+			}
+			n := 0
+			for _, doc := range docs {
+				for _, text := range sentences(doc.Text()) {
+					n++
+					all = append(all, sentence{c.pkg + "." + name, n, text})
+				}
+			}
+		})
+	}
+	return all
+}
+
+// documented visits the comments of the package, of what it exports, and of the fields
+// and methods of that.
+func documented(file *ast.File, visit func(name string, docs ...*ast.CommentGroup)) {
+	visit("package", file.Doc)
+	for _, d := range file.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			if d.Recv != nil {
+				name = receiver(d.Recv.List[0].Type) + "." + name
+			}
+			if ast.IsExported(d.Name.Name) && ast.IsExported(name) {
+				visit(name, d.Doc)
+			}
+		case *ast.GenDecl:
+			if d.Lparen.IsValid() {
+				d.Doc = nil // it is about all of them
+			}
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.ValueSpec:
+					if s.Names[0].IsExported() {
+						visit(s.Names[0].Name, d.Doc, s.Doc, s.Comment)
+					}
+				case *ast.TypeSpec:
+					if s.Name.IsExported() {
+						visit(s.Name.Name, d.Doc, s.Doc, s.Comment)
+						members(s, visit)
+					}
+				}
+			}
+		}
+	}
+}
+
+// members visits the comments of the exported fields of a struct or methods of an interface.
+func members(s *ast.TypeSpec, visit func(name string, docs ...*ast.CommentGroup)) {
+	var list []*ast.Field
+	switch t := s.Type.(type) {
+	case *ast.StructType:
+		list = t.Fields.List
+	case *ast.InterfaceType:
+		list = t.Methods.List
+	}
+	for _, f := range list {
+		if len(f.Names) > 0 && f.Names[0].IsExported() {
+			visit(s.Name.Name+"."+f.Names[0].Name, f.Doc, f.Comment)
+		}
+	}
+}
+
+func receiver(t ast.Expr) string {
+	if p, ok := t.(*ast.StarExpr); ok {
+		t = p.X
+	}
+	return t.(*ast.Ident).Name
+}
+
+var sentenceEnd = regexp.MustCompile(`[.?!]["')\]]* `)
+
+// sentences cuts a comment into its sentences, without code and headings.
+func sentences(doc string) (all []string) {
+	var texts []string
+	for _, paragraph := range strings.Split(doc, "\n\n") {
+		texts = append(texts, "")
+		for _, line := range strings.Split(paragraph, "\n") {
+			if strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "# ") {
+				continue
+			}
+			line, item := strings.CutPrefix(strings.TrimSpace(line), "- ")
+			if item {
+				texts = append(texts, "")
+			}
+			texts[len(texts)-1] += line + " "
+		}
+	}
+	for _, text := range texts {
+		for text = strings.TrimSpace(text); text != ""; text = strings.TrimSpace(text) {
+			end := len(text)
+			if at := sentenceEnd.FindStringIndex(text); at != nil {
+				end = at[1]
+			}
+			all = append(all, strings.TrimSpace(text[:end]))
+			text = text[end:]
+		}
+	}
+	return all
+}

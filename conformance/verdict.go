@@ -1,0 +1,178 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+	"github.com/mortiselock/lock/conformance/internal/rules"
+)
+
+// Verdict is the outcome in a few sentences: which failure to look at first, or what was
+// kept, which claims and rules were not tried although they apply, and which deviations
+// are declared.
+func (r Report) Verdict() string {
+	c := r.Counts()
+	switch {
+	case r.Incomplete != "" && c.Fail > 0:
+		return fmt.Sprintf("Incomplete: %s. Before that: %s", r.Incomplete, r.broken())
+	case r.Incomplete != "":
+		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
+	case c.Fail > 0 && c.Inconclusive > 0:
+		return fmt.Sprintf("%s Inconclusive, on a slow machine or server: %s.", r.broken(), strings.Join(r.with(Inconclusive), ", "))
+	case c.Fail > 0:
+		return r.broken()
+	case c.Inconclusive > 0:
+		return fmt.Sprintf("No rule was broken, but this machine or the server was too slow for a verdict on: %s. Try again when it is calmer, or with a longer TTL.",
+			strings.Join(r.with(Inconclusive), ", "))
+	case c.Pass == 0:
+		return "Nothing was proved: no rule could be tried."
+	}
+	var said []string
+	for _, u := range r.UntriedClaims() {
+		said = append(said, u.String()+".")
+	}
+	if said == nil {
+		said = append(said, "Every claim that could be tried was kept.")
+	} else {
+		said = append(said, "Every other claim was kept.")
+	}
+	if names := r.with(Deviation); len(names) > 0 {
+		said = append(said, "Declared deviations: "+strings.Join(names, ", ")+".")
+	}
+	if names := r.Untried(); len(names) > 0 {
+		said = append(said, "Not tried: "+strings.Join(names, ", ")+".")
+	}
+	return strings.Join(said, " ")
+}
+
+// broken says how many rules were broken, and which to look at first. The list of rules
+// goes from what everything rests on to the particular, so that it is the first of them.
+func (r Report) broken() string {
+	var first Result
+	n := 0
+	for _, x := range r.Results {
+		if x.Verdict == Fail {
+			if n++; n == 1 {
+				first = x
+			}
+		}
+	}
+	if n == 1 {
+		return fmt.Sprintf("1 rule was broken: %s.", first.Rule)
+	}
+	return fmt.Sprintf("%d rules were broken; look at %s first.", n, first.Rule)
+}
+
+// ClaimReach is the Claim of an UntriedClaim about Guarantees.Reach.
+const ClaimReach = "Reach"
+
+// UntriedClaim is something that the guarantees claim and that the run has not tried.
+type UntriedClaim struct {
+	// Claim names the field of the guarantees, such as ClaimReach.
+	Claim string `json:"claim"`
+	// Value is what is claimed, where the name does not say it: "network".
+	Value string `json:"value,omitempty"`
+	// Reason is what is missing.
+	Reason string `json:"reason"`
+}
+
+// String is a sentence without its full stop.
+func (u UntriedClaim) String() string {
+	claim := u.Claim
+	if u.Value != "" {
+		claim += fmt.Sprintf(" %q", u.Value)
+	}
+	return fmt.Sprintf("The claim %s was not tried (%s)", claim, u.Reason)
+}
+
+// UntriedClaims are the claims that were to be tried by the rules of the run, all of which
+// were skipped. Nothing is known of them: a claim that was not tried is not a pass. It
+// says nothing of what Config.Only has left out.
+func (r Report) UntriedClaims() []UntriedClaim {
+	var out []UntriedClaim
+	reasons, judged := map[string]string{}, map[string]bool{}
+	for _, x := range r.Results {
+		for _, claim := range r.claimsOf(x.Rule) {
+			switch {
+			case x.Verdict == Skipped && !x.inapplicable():
+				if _, known := reasons[claim]; !known {
+					reasons[claim] = x.Evidence
+					out = append(out, UntriedClaim{Claim: claim})
+				}
+			case x.Verdict == Pass, x.Verdict == Fail, x.Verdict == Inconclusive, x.Verdict == Deviation:
+				judged[claim] = true
+			}
+		}
+	}
+	out = slices.DeleteFunc(out, func(u UntriedClaim) bool { return judged[u.Claim] })
+	for i, u := range out {
+		out[i].Reason = firstLine(reasons[u.Claim])
+		if u.Claim == ClaimReach {
+			out[i].Value = string(r.Guarantees.Reach)
+		}
+	}
+	return out
+}
+
+// claimsOf are the claims that the guarantees make and that the rule tries.
+func (r Report) claimsOf(rule string) []string {
+	if rule == "ExclusiveAcrossProcesses" {
+		if r.Guarantees.Reach == "" || r.Guarantees.Reach == backend.ReachProcess {
+			return nil
+		}
+		return []string{ClaimReach}
+	}
+	var names []string
+	for _, known := range rules.All {
+		if known.Name != rule {
+			continue
+		}
+		for _, c := range known.Claims {
+			if c.Made(&engine.Settings{Claimed: r.Guarantees}) {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	return names
+}
+
+// inapplicable begins the reasons of rules that say nothing about the lock at all.
+var inapplicable = []string{
+	"does not apply", "the backend does not implement ", "the lock reaches one process only", "the guarantees exclude nothing ",
+	"needs two TTLs, and only ", "needs several TTLs, and only ",
+}
+
+func (x Result) inapplicable() bool {
+	return slices.ContainsFunc(inapplicable, func(reason string) bool { return strings.HasPrefix(x.Evidence, reason) })
+}
+
+// Untried names the rules that apply to the lock and were not tried. What they demand was
+// not proved.
+func (r Report) Untried() []string {
+	var names []string
+	for _, x := range r.Results {
+		if x.Verdict == Skipped && !x.inapplicable() {
+			names = append(names, x.Rule)
+		}
+	}
+	return names
+}
+
+// with names the rules with the verdict.
+func (r Report) with(v Verdict) []string {
+	var names []string
+	for _, x := range r.Results {
+		if x.Verdict == v {
+			names = append(names, x.Rule)
+		}
+	}
+	return names
+}
+
+func firstLine(s string) string {
+	first, _, _ := strings.Cut(s, "\n")
+	return first
+}
