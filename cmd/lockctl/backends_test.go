@@ -78,7 +78,7 @@ func nearby(t *testing.T, f func(t *testing.T, p place)) {
 func usedRedlock(t *testing.T, addrs []string) string {
 	t.Helper()
 	url := "redlock://" + strings.Join(addrs, ",")
-	l, err := lock.Open(t.Context(), url+"?new_nodes=true")
+	l, err := lock.Open(t.Context(), url+"?new_nodes=true", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	return url

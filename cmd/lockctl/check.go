@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ var checkFormats = map[string]func(io.Writer, conformance.Report) error{
 
 // checkText prints the report of the suite, and in one sentence what it means.
 func checkText(w io.Writer, r conformance.Report) error {
-	_, err := io.WriteString(w, r.String()+report.Verdict(r)+"\n")
+	_, err := io.WriteString(w, r.String()+r.Verdict()+"\n")
 	return err
 }
 
@@ -137,15 +138,15 @@ func check(p *printer, cfg checkConfig, stdout io.Writer) error {
 	status, signalled := signalStatus(ctx)
 	switch {
 	case signalled:
-		return exitWith(status, "%v. %s %s", context.Cause(ctx), report.Verdict(rep), rep.Counts())
+		return exitWith(status, "%v. %s %s", context.Cause(ctx), rep.Verdict(), rep.Counts())
 	case errors.Is(gone, errFull) && rep.Counts().Fail == 0:
 		return exitWith(exitUnavailable, "%v during the check; what was not tried says nothing; raise max_connections (a check of MySQL with mode=row needs about 200), or try fewer rules at a time with --only, and start again", gone)
 	case gone != nil && !errors.Is(gone, errFull):
 		return wentAway(gone)
 	case rep.Counts().Fail == 0 && rep.Counts().Inconclusive > 0:
-		return exitWith(exitHeld, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
+		return exitWith(exitHeld, "%s: %s %s", rep.Name, rep.Verdict(), rep.Counts())
 	case !rep.OK():
-		return exitWith(exitFree, "%s: %s %s", rep.Name, report.Verdict(rep), rep.Counts())
+		return exitWith(exitFree, "%s: %s %s", rep.Name, rep.Verdict(), rep.Counts())
 	}
 	return nil
 }
@@ -187,10 +188,7 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 		}()
 	}
 	alive := watchOver(ctx, first)
-	progress := newProgress(p.w, len(conformance.Rules()))
-	if len(cfg.only) > 0 {
-		progress.total = 0
-	}
+	progress := newProgress(p.w, chosen(cfg.only))
 	suite.Progress = func(r conformance.Result) { progress.show(alive.judge(r)) }
 	rep, err = conformance.Check(alive.ctx, suite)
 	progress.end()
@@ -213,6 +211,16 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 		rep.Incomplete = "the server stopped answering"
 	}
 	return rep, gone, nil
+}
+
+// chosen counts the rules that are asked for.
+func chosen(only []string) (n int) {
+	for _, r := range conformance.Rules() {
+		if len(only) == 0 || slices.Contains(only, r.Name) || slices.Contains(only, r.Subject) {
+			n++
+		}
+	}
+	return n
 }
 
 // connectionsNeeded is about how many connections a whole check opens where each hold and
@@ -251,6 +259,8 @@ const noEnd = "needs a way to end the session of one client alone, as the tests 
 
 const noJudge = "needs a library for tests, which lockctl does not contain; a test with package conformance/linear tries it"
 
+const network = "network" // the subject
+
 // explained puts into words for people who have a URL and no test why a rule was not
 // tried.
 func explained(r conformance.Result, b backend.Backend, unwritten error) conformance.Result {
@@ -272,6 +282,8 @@ func explained(r conformance.Result, b backend.Backend, unwritten error) conform
 		r.Evidence = "the backend does not implement backend.Queuer"
 	case ok:
 		r.Evidence = reason
+	case r.Subject == network:
+		r.Evidence = "needs a network that can be disturbed between a client and its server; a test can put one there"
 	case unwritten != nil && r.Subject == guardedWrites:
 		r.Evidence = unwritten.Error()
 	}

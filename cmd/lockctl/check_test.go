@@ -148,7 +148,7 @@ func TestCheckOfAFullServer(t *testing.T) {
 	assert.Equal(t, exitUnavailable, status, errs.String())
 	assert.NotContains(t, errs.String(), "broken:")
 	assert.Contains(t, errs.String(), "raise max_connections")
-	assert.True(t, strings.HasPrefix(out.String(), "Incomplete: the server had no connection left\n"), out.String())
+	assert.True(t, strings.HasPrefix(out.String(), "Incomplete: the server had no connection left. "), out.String())
 	assert.Contains(t, out.String(), " 0 fail, ")
 	assert.Contains(t, out.String(), "the server had no connection left while the rule was tried")
 }

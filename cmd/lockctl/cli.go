@@ -30,9 +30,12 @@ the key: pass it to whatever the command changes, and let that refuse a token
 smaller than one it has seen.
 
 The backend is the URL of --url, else the locker that --config and --locker name,
-else the URL of LOCK_URL, else file:, which is for the processes of this user on
-this machine. Prefer LOCK_URL for URLs with a password, since other users can read
-command lines.
+else the URL of LOCK_URL or the locker that LOCK_CONFIG and --locker name (not both),
+else file:, which is for the processes of this user on this machine. Prefer LOCK_URL
+for URLs with a password, since other users can read command lines.
+
+The TTL is that of --ttl, else that of the locker, else that of the URL, as in
+redis://cache?ttl=30s, else 15s, or the nearest that the backend accepts.
 
 The lease is renewed every third of the TTL. When the hold is lost all the same,
 the command and what it has started get SIGTERM, and SIGKILL min(grace, TTL/3)
@@ -67,6 +70,11 @@ var statuses = map[string]string{
 	"wait": `    0    nobody holds the key
    75    --timeout has passed, and somebody holds it` + commonStatuses,
 	"compare": `    0    the promises were shown` + commonStatuses,
+	"status": `    0    nobody was seen who uses the old backend alone
+    1    somebody uses the old backend alone
+   76    so does somebody the new one: they do not exclude each other` + commonStatuses,
+	"cleanup": `    0    it was done, if there was anything to do` + commonStatuses,
+	"floor":   `    0    the tokens go on` + commonStatuses,
 	"check": `    0    every promise that could be tried was kept
     1    a rule was broken, or nothing could be tried` + commonStatuses,
 }
@@ -77,11 +85,20 @@ const commonStatuses = `
    70    the output cannot be written
   128+n  signal n ended it: 130 for SIGINT, 143 for SIGTERM`
 
+// commandsBelow are the commands of a command.
+func commandsBelow(root *cobra.Command, name string) []*cobra.Command {
+	c, _, err := root.Find([]string{name})
+	if err != nil {
+		return nil
+	}
+	return c.Commands()
+}
+
 // addStatuses puts the statuses of a command, and for the tool those of run, at the end
 // of its help.
 func addStatuses(root *cobra.Command) {
 	usage := root.UsageTemplate()
-	for _, c := range root.Commands() {
+	for _, c := range append(root.Commands(), commandsBelow(root, "migrate")...) {
 		c.SetUsageTemplate(usage)
 		if text := statuses[c.Name()]; text != "" {
 			c.SetUsageTemplate(usage + "\nExit status:\n" + text + "\n")
@@ -105,10 +122,11 @@ func newRootCommand(p *printer) *cobra.Command {
 	root.Version = buildVersion()
 	root.SetVersionTemplate("lockctl {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version; lockctl version also prints what it was built from")
+	root.PersistentFlags().BoolVarP(&p.quiet, "quiet", "q", false, "don't warn of the settings of servers; what goes wrong is still said")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.DisableSuggestions = true
 	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),
-		newCompareCommand(p), newCheckCommand(p),
+		newCompareCommand(p), newCheckCommand(p), newMigrateCommand(p), newCleanupCommand(p),
 		newVersionCommand())
 	addStatuses(root)
 	return root
@@ -168,7 +186,7 @@ func newRunCommand(p *printer) *cobra.Command {
 				cfg.label = defaultLabel(cfg.argv[0])
 			}
 			kin.adopt()
-			t := &tool{printer: p, open: lock.Open, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+			t := &tool{printer: p, open: openClient, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 			return t.run(cfg)
 		},
 	}

@@ -204,6 +204,7 @@ func TestHelpShowsTheCommandsStatuses(t *testing.T) {
 	for command, want := range map[string]string{
 		"inspect": "    1    nobody holds the key\n", "check": "    1    a rule was broken", "wait": "   75    --timeout", "ls": "    0    the keys",
 		"unlock": "   75    somebody else", "compare": "   64    ",
+		"cleanup": "    0    it was done",
 	} {
 		status, out, errs := run(t, "file:", command, "--help")
 		require.Zero(t, status, errs)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 )
 
 func newCompareCommand(p *printer) *cobra.Command {
@@ -88,6 +90,10 @@ func compareJSON(w io.Writer, found []backend.Declaration) error {
 func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declaration, error) {
 	var found []backend.Declaration
 	for _, raw := range urls {
+		raw, ttl, err := backend.CutTTL(raw)
+		if err != nil {
+			return nil, usageError("%s", plain(err))
+		}
 		if err := checkURL(p, raw); err != nil {
 			return nil, err
 		}
@@ -96,10 +102,15 @@ func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declarat
 			return nil, usageError("%s", plain(err))
 		}
 		opening, cancel := context.WithTimeout(ctx, openLimit)
-		opened := p.slowly(raw)
-		b, err := backend.DefaultMux.Open(opening, raw, backend.OpenConfig{TTL: lock.DefaultTTL, Logger: p.logger(), LookOnly: true})
+		opened := p.opens(raw)
+		b, err := backend.DefaultMux.Open(opening, raw, backend.OpenConfig{TTL: cmp.Or(ttl, lock.DefaultTTL), Logger: p.logger(), LookOnly: true})
 		opened()
 		cancel()
+		if err == nil && ttl != 0 {
+			if err = b.Guarantees().CheckTTL(ttl); err != nil {
+				_ = b.Close()
+			}
+		}
 		if err != nil {
 			e := operateError(err, "")
 			return nil, exitWith(e.code, "%s: %s", u, e.message)
@@ -175,7 +186,8 @@ func indented(first, text string) string {
 	return b.String()
 }
 
-// compareMarkdown prints a table with a column for each backend.
+// compareMarkdown prints a table with a column for each backend, and what all have in
+// common below it.
 func compareMarkdown(w io.Writer, found []backend.Declaration) error {
 	var b strings.Builder
 	b.WriteString("| |")
@@ -183,30 +195,142 @@ func compareMarkdown(w io.Writer, found []backend.Declaration) error {
 		fmt.Fprintf(&b, " `%s` |", d.URL)
 	}
 	b.WriteString("\n|---|" + strings.Repeat("---|", len(found)) + "\n")
-	marks, proofs := proofsOf(promises, found)
-	for row, promise := range promises {
-		fmt.Fprintf(&b, "| **%s** |", promise.title)
-		for i, d := range found {
-			fmt.Fprintf(&b, " %s", promise.cell(d.Guarantees))
-			if n := marks[row][i]; n > 0 {
-				fmt.Fprintf(&b, " <sup>%d</sup>", n)
+	var common []string
+	for _, p := range promises {
+		var cells []string
+		for _, d := range found {
+			cells = append(cells, p.cell(d.Guarantees))
+		}
+		if len(cells) > 1 && len(slices.Compact(slices.Clone(cells))) == 1 {
+			common = append(common, fmt.Sprintf("- **%s**: %s\n", p.title, cells[0]))
+			continue
+		}
+		fmt.Fprintf(&b, "| **%s** | %s |\n", p.title, strings.Join(cells, " | "))
+	}
+	if len(common) > 0 {
+		b.WriteString("\nOn all of them:\n\n" + strings.Join(common, ""))
+	}
+	b.WriteString("\n## What has to be true\n\nThe promises are kept as long as this is so:\n")
+	for _, shared := range sharedBy(found, func(d backend.Declaration) []string { return d.Guarantees.Assumptions }) {
+		fmt.Fprintf(&b, "\n%s\n\n- %s\n", shared.names(found), strings.Join(shared.items, "\n- "))
+	}
+	b.WriteString("\n" + paused + "\n\n## What proves it\n\n| Promise | Rules of the suite (in italics: all of a subject), and tests of the backend |\n|---|---|\n")
+	for _, p := range promises {
+		provenBy := func(d backend.Declaration) []string { return p.provenBy(d.Guarantees) }
+		promising := 0
+		for _, d := range found {
+			if len(provenBy(d)) > 0 {
+				promising++
 			}
-			b.WriteString(" |")
 		}
-		b.WriteString("\n")
-	}
-	b.WriteString("\nThe numbers stand for the rules that [prove](#what-proves-it) a cell. A cell without one promises nothing.\n")
-	b.WriteString("\n## What has to be true\n\nEach backend keeps its promises as long as this is so:\n")
-	for _, d := range found {
-		fmt.Fprintf(&b, "\n`%s` (%s)\n\n", d.URL, d.Guarantees.Name)
-		for _, a := range d.Guarantees.Assumptions {
-			fmt.Fprintf(&b, "- %s\n", a)
+		var parts []string
+		for _, shared := range sharedBy(found, provenBy) {
+			part := strings.Join(bySubject(shared.items), ", ")
+			if shared.count() < promising {
+				part = shared.names(found) + ": " + part
+			}
+			parts = append(parts, part)
 		}
-	}
-	b.WriteString("\n" + paused + "\n\n## What proves it\n\n| | Promise | Rules of the suite, and tests of the backend |\n|---|---|---|\n")
-	for i, proof := range proofs {
-		fmt.Fprintf(&b, "| %d | %s | %s |\n", i+1, proof.promise, proof.rules)
+		if len(parts) > 0 {
+			fmt.Fprintf(&b, "| %s | %s |\n", p.title, strings.Join(parts, "; "))
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// bySubject puts the name of a subject of the suite in place of its rules, where all or
+// nearly all of them are there.
+func bySubject(items []string) []string {
+	var subjects []string
+	of := map[string][]string{}
+	for _, r := range conformance.Rules() {
+		if of[r.Subject] == nil {
+			subjects = append(subjects, r.Subject)
+		}
+		of[r.Subject] = append(of[r.Subject], r.Name)
+	}
+	for _, subject := range subjects {
+		var with, without []string
+		for _, rule := range of[subject] {
+			if slices.Contains(items, rule) {
+				with = append(with, rule)
+			} else {
+				without = append(without, rule)
+			}
+		}
+		if len(with) < 3 || len(without) > len(with)/4 {
+			continue
+		}
+		text := "*" + subject + "*"
+		if len(without) > 0 {
+			text += " but " + strings.Join(without, " and ")
+		}
+		at := slices.Index(items, with[0])
+		items = slices.Insert(slices.Clone(items), at, text)
+		items = slices.DeleteFunc(items, func(item string) bool { return slices.Contains(with, item) })
+	}
+	return items
+}
+
+// shared are items that the same backends have.
+type shared struct {
+	has   []bool // by the backend
+	items []string
+}
+
+// sharedBy puts together the items that the same backends have, those of the most
+// backends first.
+func sharedBy(found []backend.Declaration, itemsOf func(backend.Declaration) []string) []shared {
+	var order []string
+	having := map[string][]bool{}
+	for i, d := range found {
+		for _, item := range itemsOf(d) {
+			if having[item] == nil {
+				order = append(order, item)
+				having[item] = make([]bool, len(found))
+			}
+			having[item][i] = true
+		}
+	}
+	var out []shared
+	for _, item := range order {
+		at := slices.IndexFunc(out, func(s shared) bool { return slices.Equal(s.has, having[item]) })
+		if at < 0 {
+			at = len(out)
+			out = append(out, shared{has: having[item]})
+		}
+		out[at].items = append(out[at].items, item)
+	}
+	slices.SortStableFunc(out, func(a, b shared) int { return b.count() - a.count() })
+	return out
+}
+
+func (s shared) count() (n int) {
+	for _, has := range s.has {
+		if has {
+			n++
+		}
+	}
+	return n
+}
+
+// names are the URLs of the backends that have the items, or of those that don't where
+// these are few.
+func (s shared) names(found []backend.Declaration) string {
+	var with, without []string
+	for i, d := range found {
+		if url := "`" + d.URL + "`"; s.has[i] {
+			with = append(with, url)
+		} else {
+			without = append(without, url)
+		}
+	}
+	switch {
+	case len(without) == 0 && len(with) > 1:
+		return "all of them"
+	case len(without) > 0 && len(without) < len(with):
+		return "all but " + strings.Join(without, ", ")
+	}
+	return strings.Join(with, ", ")
 }

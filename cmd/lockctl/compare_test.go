@@ -42,7 +42,9 @@ func TestGuaranteesPage(t *testing.T) {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, string(old), "docs/guarantees.md is stale: go test ./cmd/lockctl -run TestGuaranteesPage -update")
+	if want != string(old) { // to show the pages helps nobody
+		t.Error("docs/guarantees.md is stale: go test ./cmd/lockctl -run TestGuaranteesPage -update")
+	}
 }
 
 // TestEverySchemeIsDeclared: a backend that is compiled in is in the comparison.
@@ -54,6 +56,9 @@ func TestEverySchemeIsDeclared(t *testing.T) {
 		declared[scheme] = true
 		assert.NotEmpty(t, d.Guarantees.Name, d.URL)
 		assert.NotEmpty(t, d.Guarantees.Assumptions, d.URL)
+		for _, a := range d.Guarantees.Assumptions {
+			assert.LessOrEqual(t, len(strings.Fields(a)), 25, "words: %s", a)
+		}
 	}
 	sameWithTLS := map[string]string{"rediss": "redis", "etcds": "etcd", "zks": "zk"}
 	for _, scheme := range backend.DefaultMux.Schemes() {
@@ -169,8 +174,10 @@ func TestCellsAreMarkedWithTheirRules(t *testing.T) {
 	assert.Regexp(t, `first come, first served\n  a: +across clients +\[1\]\n  b: +within a Locker +\[2\]\n  \[1\] proved by .*QueueOrder.*\n  \[2\] proved by WaiterOrderLocal\n`, text.String())
 	assert.Regexp(t, `excludes\n  a: .*\n  b: .*\n  `, text.String())
 	require.NoError(t, compareMarkdown(&page, found))
-	assert.Regexp(t, `\| \*\*first come, first served\*\* \| across clients <sup>\d+</sup> \| within a Locker <sup>\d+</sup> \|`, page.String())
-	assert.Regexp(t, `\| \*\*fencing token\*\* \| a counter of ours <sup>\d+</sup> \| none \|`, page.String())
+	assert.Contains(t, page.String(), "| **first come, first served** | across clients | within a Locker |\n")
+	assert.Contains(t, page.String(), "| **fencing token** | a counter of ours | none |\n")
+	assert.Contains(t, page.String(), "- **excludes**: whoever reaches the server\n", "alike on both")
+	assert.Contains(t, page.String(), "| first come, first served | WaiterOrderLocal; `a:`: FairOrder, QueueOrder |\n")
 	require.NoError(t, compareJSON(&json, found))
 	assert.Contains(t, json.String(), `{"promise":"first come, first served","cell":"within a Locker","proven_by":["WaiterOrderLocal"]}`)
 	assert.Contains(t, json.String(), `{"promise":"manual renewal","cell":"no","proven_by":[]}`)

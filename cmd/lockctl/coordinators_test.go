@@ -67,7 +67,7 @@ func TestRunOnCoordinators(t *testing.T) {
 			require.Empty(t, long.errors())
 
 			status, _, errs = run(t, url, "run", "--ttl", "1ms", "k", "--", "true")
-			require.Equal(t, exitUsage, status)
+			require.Equal(t, exitUsage, status, errs)
 			require.True(t, strings.Contains(errs, "from 1s") || strings.Contains(errs, "at least 1s"), "the limit is told: %s", errs)
 		})
 	}

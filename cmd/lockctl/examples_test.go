@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -57,7 +58,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`^revision .*`), "revision COMMIT"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`), "TIME"},
 	{regexp.MustCompile(`\b[0-9.]+ ?(ms|s)\b`), "DURATION"},
-	{regexp.MustCompile(`\b\d{2,}\b`), "NUMBER"},
+	{regexp.MustCompile(`\b\d{2,}(\.\d+)?\b`), "NUMBER"}, // seconds may have no thousandths
 	{regexp.MustCompile(`go\d[0-9.]*|\b[a-z]+/(amd64|arm64)\b`), "PLATFORM"},
 	{regexp.MustCompile(` +`), " "},
 }
@@ -85,7 +86,7 @@ func requireExample(t *testing.T, url string, e example, replace ...string) {
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "LOCK_URL="+url, "PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	out, _ := cmd.CombinedOutput() // a status is part of what an example shows
-	said := slowness.ReplaceAllString(string(out), "")
+	said := forgetful.ReplaceAllString(slowness.ReplaceAllString(string(out), ""), "")
 	got := strings.Split(strings.TrimRight(strings.NewReplacer(back...).Replace(said), "\n"), "\n")
 	for i, want := range e.output {
 		if want == "..." {
@@ -137,7 +138,32 @@ func TestToolPage(t *testing.T) {
 	url := "file:" + t.TempDir()
 	holderOf(t, url, "nightly-report", "root: report.sh")
 	for _, e := range examplesOf(t, "lockctl.md") {
-		requireExample(t, url, e)
+		requireExample(t, url, e, "file:/tmp/other-locks", "file:"+t.TempDir(), "file: ", url+" ")
+	}
+}
+
+// Those of docs/migrating.md too.
+func TestMigratingPage(t *testing.T) {
+	t.Parallel()
+	old, next := "file:"+t.TempDir(), "file:"+t.TempDir()
+	open := func(url string) *lock.Client {
+		l, err := lock.Open(t.Context(), url, nil)
+		require.NoError(t, err)
+		return l
+	}
+	both, err := lock.Both(open(old), open(next))
+	require.NoError(t, err)
+	defer both.Close()
+	first := open(old)
+	defer first.Close()
+	_, err = first.TryAcquire(t.Context(), "nightly", lock.WithLabel("api 1.4"))
+	require.NoError(t, err)
+	_, err = both.TryAcquire(t.Context(), "orders", lock.WithLabel("api 1.5"))
+	require.NoError(t, err)
+	examples := examplesOf(t, "migrating.md")
+	require.NotEmpty(t, examples)
+	for _, e := range examples {
+		requireExample(t, old, e, "file:/tmp/other-locks", next, "file: ", old+" ")
 	}
 }
 

@@ -30,7 +30,7 @@ import (
 func main() {
 	conformance.Child(checkOf) // for lockctl check
 	runHelper()
-	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(os.Args[1:], os.Stdout, messages()))
 }
 
 // execute runs the command line and returns the exit status.

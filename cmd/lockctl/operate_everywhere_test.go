@@ -30,7 +30,7 @@ const secretOwner = "owner-7f3c"
 // taken is a key held in this process, by the secret owner.
 func taken(t *testing.T, url, key string, opts ...lock.Option) lock.Lease {
 	t.Helper()
-	l, err := lock.Open(t.Context(), url, lock.WithDefaultTTL(takenTTL))
+	l, err := lock.Open(t.Context(), url, &lock.Options{TTL: takenTTL})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), hang)

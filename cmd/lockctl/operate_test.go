@@ -104,6 +104,16 @@ func TestOperatorsErrors(t *testing.T) {
 		"no server":       {nowhere, []string{"inspect", "a"}, exitUnavailable, ""},
 		"negative":        {"file:" + t.TempDir(), []string{"wait", "--timeout", "-1s", "a"}, exitUsage, "is negative"},
 		"no server to ls": {nowhere, []string{"ls"}, exitUnavailable, ""},
+
+		"clean up what":      {"file:", []string{"cleanup"}, exitUsage, "--older-than 24h"},
+		"clean up a key":     {"file:", []string{"cleanup", "k"}, exitUsage, `"k" is one argument too many`},
+		"clean up all":       {"file:", []string{"cleanup", "--older-than", "0s"}, exitUsage, "it must be positive"},
+		"clean up days":      {"file:", []string{"cleanup", "--older-than", "7d"}, exitUsage, `unknown unit "d"`},
+		"age and prefix":     {"file:", []string{"cleanup", "--older-than", "1h", "--forget", "a/"}, exitUsage, "exclude each other"},
+		"forget dryly":       {"file:", []string{"cleanup", "--dry-run", "--forget", "a/"}, exitUsage, "lockctl ls PREFIX"},
+		"forget all":         {"file:", []string{"cleanup", "--forget", ""}, exitUsage, "which would be every key"},
+		"forget nothing":     {"file:" + t.TempDir(), []string{"cleanup", "--forget", "a/"}, exitUsage, "keeps no tokens of single keys"},
+		"no server to clean": {nowhere, []string{"cleanup", "--older-than", "1h"}, exitUnavailable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +128,7 @@ func TestOperatorsErrors(t *testing.T) {
 // An operator who has forgotten the URL is told where the tool has looked.
 func TestOperatorsWithoutURL(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	const here = "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL says otherwise\n"
+	const here = "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL nor LOCK_CONFIG says otherwise\n"
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -206,7 +216,7 @@ func TestPageHasTheFieldsOfJSON(t *testing.T) {
 	_, section, found := strings.Cut(string(text), "\n## JSON\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
-	for _, of := range []reflect.Type{reflect.TypeFor[shown](), reflect.TypeFor[unlocked](), reflect.TypeFor[comparedPromise](), reflect.TypeFor[conformance.Report](), reflect.TypeFor[conformance.Result]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[shown](), reflect.TypeFor[unlocked](), reflect.TypeFor[cleaned](), reflect.TypeFor[forgotten](), reflect.TypeFor[comparedPromise](), reflect.TypeFor[conformance.Report](), reflect.TypeFor[conformance.Result]()} {
 		for i := range of.NumField() {
 			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
 			if name != "-" {

@@ -62,11 +62,35 @@ func TestPagesHaveTheSameHeadings(t *testing.T) {
 	}
 }
 
+// openers are the files with the function Opener of each scheme, but for its form with TLS.
+var openers = map[string]string{
+	"mem": "backend/memory/memlock.go", "file": "backend/file/filelock.go", "redis": "redis/url.go", "redlock": "redis/redlock/url.go",
+	"mysql": "mysql/url.go", "etcd": "etcd/url.go", "zk": "zookeeper/url.go",
+}
+
+// openerComment is what the comment of the function that opens the URL says.
+func openerComment(t *testing.T, url string) string {
+	t.Helper()
+	scheme, _, _ := strings.Cut(url, ":")
+	for _, s := range []string{scheme, strings.TrimSuffix(scheme, "s")} { // etcds is etcd
+		if file, ok := openers[s]; ok {
+			text, err := os.ReadFile(filepath.Join("../..", file))
+			require.NoError(t, err)
+			comment := regexp.MustCompile(`(?m)((?:^//.*\n)+)func Opener\(`).FindSubmatch(text)
+			require.NotNil(t, comment, "%s has no Opener with a comment", file)
+			return string(comment[1])
+		}
+	}
+	require.Fail(t, "openers has no file", "for %s", scheme)
+	return ""
+}
+
 // A backend refuses a parameter that it does not know, and names those that it
-// accepts. Each of them is in the table of options of its page.
+// accepts. Each of them is in the table of options of its page, and in the comment of its
+// Opener.
 func TestPagesHaveAllOptions(t *testing.T) {
 	t.Parallel()
-	accepted := regexp.MustCompile(`accepted are ([a-z_, ]+)`)
+	accepted := regexp.MustCompile(`accepted (?:is|are) ([a-z_, ]+)`)
 	for page, urls := range pages {
 		text, err := os.ReadFile(filepath.Join(backendPages, page))
 		require.NoError(t, err)
@@ -84,14 +108,19 @@ func TestPagesHaveAllOptions(t *testing.T) {
 			if strings.Contains(url, "?") {
 				separator = "&"
 			}
-			_, err := lock.Open(t.Context(), url+separator+"no_such_parameter=1")
+			_, err := lock.Open(t.Context(), url+separator+"no_such_parameter=1", nil)
 			require.ErrorIs(t, err, lock.ErrInvalid, url)
 			m := accepted.FindStringSubmatch(err.Error())
 			if m == nil {
 				require.ErrorContains(t, err, "none are accepted", url)
 				continue
 			}
+			comment := openerComment(t, url)
 			for name := range strings.SplitSeq(m[1], ", ") {
+				if name == "ttl" { // which is read for every Opener
+					continue
+				}
+				assert.Regexp(t, `\b`+name+`\b`, comment, "the comment of the Opener of %s, which accepts it", url)
 				assert.Contains(t, table, fmt.Sprintf("`%s`", name), "%s: %s accepts it", page, url)
 			}
 		}

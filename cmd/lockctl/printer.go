@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -20,6 +21,10 @@ import (
 type printer struct {
 	w    io.Writer
 	done chan struct{} // closed when the last warning is written
+
+	// quiet: nothing is said about the settings of servers.
+	quiet   bool
+	opening atomic.Int32 // backends that are being opened, which is when settings are told of
 
 	mu     sync.Mutex
 	lines  chan string
@@ -60,16 +65,22 @@ func (p *printer) note(message string) {
 // patient is for how long a server may take to answer before lockctl says that it waits.
 const patient = time.Second
 
-// slowly says so if what is done at the URL has not ended soon. The function ends it.
-func (p *printer) slowly(url string) (ended func()) {
+// opens is called before the backend of the URL is opened. It says so if that has not ended
+// soon. The function ends it.
+func (p *printer) opens(url string) (ended func()) {
+	p.opening.Add(1)
+	done := func() { p.opening.Add(-1) }
 	u, err := backend.ParseURL(url)
 	if err != nil {
-		return func() {}
+		return done
 	}
 	t := time.AfterFunc(patient, func() {
 		p.note(fmt.Sprintf("still trying to reach %s", u))
 	})
-	return func() { t.Stop() }
+	return func() {
+		t.Stop()
+		done()
+	}
 }
 
 // say prints the last message, after the warnings that came before it.
@@ -158,7 +169,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		return nil // the tool says so itself, with what became of the command
 	}
 	var details []string
-	wanted := false // by who only looks
+	wanted := false // whatever was asked for: it is about what there is, and not how it is set
 	add := func(a slog.Attr) bool {
 		wanted = wanted || slices.Contains([]string{"node", "directory", "table", "prefix"}, a.Key)
 		if a.Key != "" {
@@ -170,7 +181,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	if h.look && !wanted {
+	if !wanted && (h.look || h.printer.quiet && h.printer.opening.Load() > 0) {
 		return nil
 	}
 	text := strings.TrimPrefix(r.Message, "lock: ")

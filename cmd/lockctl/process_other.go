@@ -100,6 +100,9 @@ func (*guard) join()                {}
 func (*guard) dismiss()             {}
 func runHelper()                    {}
 
+// messages is the standard error.
+func messages() *os.File { return os.Stderr }
+
 type relatives struct{}
 
 var kin relatives

@@ -24,6 +24,17 @@ var waitSignals = []os.Signal{
 // runSignals are caught while the command runs, besides waitSignals.
 var runSignals = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 
+// messages is the standard error, as another file: the runtime ends a process that writes
+// to a standard error which nobody reads any more, and a message must not change what
+// becomes of a command. A standard output that nobody reads ends lockctl, as it should.
+func messages() *os.File {
+	fd, err := unix.FcntlInt(os.Stderr.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return os.Stderr // closed; what is written to it is lost
+	}
+	return os.NewFile(uintptr(fd), os.Stderr.Name())
+}
+
 // notify catches the signals, except those that whoever started lockctl wants
 // ignored, as nohup does with SIGHUP: the command inherits that.
 func notify(c chan<- os.Signal, signals []os.Signal) {

@@ -98,14 +98,14 @@ var clocks = map[backend.Clockwork]string{
 	backend.ClockServerWall:  "the server's wall clock",
 	backend.ClockServerSteps: "the server's steady clock",
 	backend.ClockMajority:    "the clocks of a majority",
-	backend.ClockConnection:  "the server's idle timer of the connection",
+	backend.ClockConnection:  "the server's idle timer",
 	backend.ClockUnknown:     unknown,
 }
 
 var tokens = map[backend.TokenSource]string{
 	backend.TokenNone:     "none",
 	backend.TokenCounter:  "a counter of ours",
-	backend.TokenRevision: "the store's revision",
+	backend.TokenRevision: "the store's revision plus a floor",
 	backend.TokenQuorum:   "accepted by a majority",
 }
 
@@ -116,9 +116,9 @@ var reentrancies = map[backend.Reentrancy]string{
 }
 
 var waitings = map[backend.Waiting]string{
-	backend.WaitPoll:  "asking again",
-	backend.WaitPush:  "a push, and asking now and then",
-	backend.WaitQueue: "its turn in the server's queue",
+	backend.WaitPoll:  "polling",
+	backend.WaitPush:  "push, and polling",
+	backend.WaitQueue: "the server's queue",
 }
 
 func yes(is bool, text string) string {

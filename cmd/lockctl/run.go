@@ -28,9 +28,23 @@ const (
 // tool is lockctl with what it touches.
 type tool struct {
 	printer               *printer
-	open                  func(ctx context.Context, url string, opts ...lock.OpenOption) (lock.Locker, error)
+	open                  func(ctx context.Context, url string, opts *lock.Options) (openLocker, error)
 	stdin, stdout, stderr *os.File
 	signals               chan os.Signal // nil: those of the process
+}
+
+// openLocker is what run needs of a lock.Client.
+type openLocker interface {
+	lock.Locker
+	Guarantees() backend.Guarantees
+}
+
+func openClient(ctx context.Context, url string, opts *lock.Options) (openLocker, error) {
+	c, err := lock.Open(ctx, url, opts)
+	if err != nil {
+		return nil, err // not a nil pointer of its type
+	}
+	return c, nil
 }
 
 // run holds the key, runs the command, releases the key, and says how it went.
@@ -146,13 +160,21 @@ type hold struct {
 	locker lock.Locker
 	lease  lock.Lease
 	ttl    time.Duration
+	waited *announcement // nil: nothing was waited for
 }
 
 // release gives the key back and closes the Locker.
 func (h *hold) release() error {
 	err := h.lease.Release(context.Background())
-	_ = h.locker.Close()
+	h.close()
 	return err
+}
+
+func (h *hold) close() {
+	if h.waited != nil {
+		h.waited.join()
+	}
+	_ = h.locker.Close()
 }
 
 // acquire opens the backend and takes the key. An ending signal ends it: the
@@ -204,30 +226,28 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 	}
 	defer cancel()
 
-	options := []lock.OpenOption{
-		lock.WithLogger(t.printer.logger()),
-		lock.WithObserver(func(_ context.Context, e lock.Event) {
-			if e.Kind == lock.EventRenewal && e.Err == nil {
+	options := lock.Options{
+		TTL:    cfg.ttl,
+		Logger: t.printer.logger(),
+		Observer: func(_ context.Context, e lock.Event) {
+			if e.Kind == lock.EventRenewed {
 				select {
 				case renewed <- struct{}{}:
 				default:
 				}
 			}
-		}),
-	}
-	if cfg.ttl != 0 {
-		options = append(options, lock.WithDefaultTTL(cfg.ttl))
+		},
 	}
 	opening, cancelOpening := context.WithTimeout(wait, openLimit)
 	defer cancelOpening()
-	opened := t.printer.slowly(cfg.from.url)
-	locker, err := t.open(opening, cfg.from.url, options...)
+	opened := t.printer.opens(cfg.from.url)
+	locker, err := t.open(opening, cfg.from.url, &options)
 	opened()
 	if err != nil {
 		return nil, cfg.from.named(acquireError(err, cfg.key, cfg.wait))
 	}
 	h := &hold{locker: locker, ttl: effectiveTTL(cfg.ttl, locker)}
-	if g, ok := lock.GuaranteesOf(locker); ok && g.Reach == backend.ReachProcess {
+	if g := locker.Guarantees(); g.Reach == backend.ReachProcess {
 		_ = locker.Close()
 		return nil, usageError("%s excludes nobody outside this process; use file: or a server such as redis://localhost:6379", g.Name)
 	}
@@ -236,7 +256,9 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 		defer cancelOnce()
 		h.lease, err = locker.TryAcquire(once, cfg.key, lock.WithLabel(cfg.label))
 	} else {
+		h.waited = t.printer.announce(locker, cfg.key)
 		h.lease, err = locker.Acquire(wait, cfg.key, lock.WithLabel(cfg.label))
+		h.waited.ended()
 		if ctx.Err() == nil && errors.Is(err, lock.ErrHeld) && !errors.As(err, new(*lock.HeldError)) {
 			// A queue tells a waiter its place, and not who holds the key: a try does, or gets it.
 			once, cancelOnce := context.WithTimeout(ctx, whoLimit)
@@ -248,7 +270,7 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 		}
 	}
 	if err != nil {
-		_ = locker.Close()
+		h.close()
 		return nil, acquireError(err, cfg.key, cfg.wait)
 	}
 	return h, nil
@@ -258,12 +280,11 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 const whoLimit = 2 * time.Second
 
 // effectiveTTL is the TTL that the Locker uses: its default, where none was asked for.
-func effectiveTTL(asked time.Duration, l lock.Locker) time.Duration {
+func effectiveTTL(asked time.Duration, l openLocker) time.Duration {
 	if asked != 0 {
 		return asked
 	}
-	g, _ := lock.GuaranteesOf(l)
-	return g.NearestTTL(lock.DefaultTTL)
+	return l.Guarantees().NearestTTL(lock.DefaultTTL)
 }
 
 // checkURL refuses unknown schemes in words for users of the tool, and keeps the

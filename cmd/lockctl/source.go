@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/config"
+	"github.com/mortiselock/lock/internal/fileurl"
 )
 
 // source is where the flags say that the locks are: a URL, or a name in a file.
@@ -27,8 +27,8 @@ type source struct {
 
 // address is a source once it is known.
 type address struct {
-	url  string
-	ttl  time.Duration // of the file; zero: none is given
+	url  string        // without its ttl
+	ttl  time.Duration // of the file or of the URL; zero: none is given
 	from string        // the file and the locker; empty: the URL was given as such
 	// guessed: nothing said where the locks are, so it is file:.
 	guessed bool
@@ -40,7 +40,7 @@ func (a address) here() string {
 	if !a.guessed {
 		return ""
 	}
-	return "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL says otherwise"
+	return "; this is about file:, the locks of this user on this machine, since neither --url nor LOCK_URL nor LOCK_CONFIG says otherwise"
 }
 
 // at says which server and which of its names were looked at, so that a wrong URL is
@@ -78,49 +78,78 @@ func (a address) named(e *exitError) *exitError {
 // register adds the flags.
 func (s *source) register(cmd *cobra.Command) {
 	s.flags = cmd.Flags()
-	s.flags.StringVar(&s.url, "url", "", "`url` of the backend (default $LOCK_URL, else file:)")
-	s.flags.StringVar(&s.config, "config", "", "YAML or JSON `file` that names lockers, instead of --url")
+	s.flags.StringVar(&s.url, "url", "", "`url` of the backend (default $LOCK_URL, else that of $LOCK_CONFIG, else file:)")
+	s.flags.StringVar(&s.config, "config", "", "YAML or JSON `file` that names lockers, instead of --url (default $LOCK_CONFIG)")
 	s.flags.StringVar(&s.locker, "locker", "", "`name` of the locker in the file; may be left out when there is one only")
 	cmd.MarkFlagsMutuallyExclusive("url", "config")
 	cmd.MarkFlagsMutuallyExclusive("url", "locker")
 }
 
-// resolve finds the address and checks its scheme.
+// resolve finds the address and checks what can be checked without the backend.
 func (s *source) resolve(p *printer) (address, error) {
 	a := address{url: s.url}
+	origin, file := "--url", s.config
+	if s.flags.Changed("url") && s.url == "" {
+		return a, usageError("--url is empty; leave it out for LOCK_URL, LOCK_CONFIG or file:, or write for example --url redis://localhost:6379")
+	}
+	if s.url == "" && file == "" {
+		var err error
+		if a.url, file, err = config.EnvValues(); err != nil {
+			return a, usageError("%s, or say with --url or --config which one counts", plain(err))
+		}
+		origin = config.EnvURL
+	}
 	switch {
-	case s.flags.Changed("url") && s.url == "":
-		return a, usageError("--url is empty; leave it out for LOCK_URL or file:, or write for example --url redis://localhost:6379")
-	case s.flags.Changed("locker") && s.config == "":
-		return a, usageError("--locker names a locker of a file; give the file with --config")
-	case s.config != "":
-		f, err := config.Load(s.config)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-			return a, usageError("%s cannot be read: %v", s.config, cause(err))
+	case file != "":
+		if err := s.resolveFile(&a, file); err != nil {
+			return a, err
 		}
-		if err != nil {
-			return a, usageError("%s", plain(err))
-		}
-		l, err := f.Locker(s.locker)
-		if err != nil {
-			return a, usageError("%s", plain(err))
-		}
-		name := s.locker
-		if name == "" {
-			name = f.Names()[0]
-		}
-		a.url, a.ttl, a.from = l.URL(), l.TTL, fmt.Sprintf("%s: locker %q", s.config, name)
-	}
-	if a.url == "" {
-		a.url = os.Getenv("LOCK_URL")
-	}
-	if a.url == "" {
+	case s.flags.Changed("locker"):
+		return a, usageError("--locker names a locker of a file; give the file with --config or LOCK_CONFIG")
+	case a.url == "":
 		a.url, a.guessed = "file:", true
 	}
-	if err := checkURL(p, a.url); err != nil {
+	if err := a.check(p, origin); err != nil {
 		return a, a.named(err)
 	}
 	return a, nil
+}
+
+// check checks what can be checked without the backend, and takes the ttl out of the URL.
+// origin says where the URL was given.
+func (a *address) check(p *printer, origin string) *exitError {
+	if fileurl.Relative(a.url) {
+		return usageError("%s is a file: URL with a relative path, which would be another lock in another directory; write %s", origin, fileurl.Absolute(a.url, ""))
+	}
+	without, ttl, err := backend.CutTTL(a.url)
+	if err != nil {
+		return usageError("%s", plain(err))
+	}
+	a.url = without
+	if a.ttl == 0 {
+		a.ttl = ttl
+	}
+	return checkURL(p, a.url)
+}
+
+// resolveFile finds the locker in the file.
+func (s *source) resolveFile(a *address, file string) error {
+	f, err := config.Load(file)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		if s.config == "" {
+			return usageError("LOCK_CONFIG: %s cannot be read: %v", file, cause(err))
+		}
+		return usageError("%s cannot be read: %v", file, cause(err))
+	}
+	if err != nil {
+		return usageError("%s", plain(err))
+	}
+	l, err := f.Locker(s.locker)
+	if err != nil {
+		return usageError("%s", plain(err))
+	}
+	a.url, a.ttl, a.from = l.URL(), l.TTL, l.From()
+	return nil
 }
 
 // openShared opens the backend for a look from outside, and refuses one that other
@@ -142,13 +171,19 @@ func openShared(ctx context.Context, p *printer, a address) (backend.Backend, er
 func openBackend(ctx context.Context, p *printer, a address, cfg backend.OpenConfig) (backend.Backend, error) {
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	defer p.slowly(a.url)()
+	defer p.opens(a.url)()
 	if cfg.TTL = a.ttl; cfg.TTL == 0 {
 		cfg.TTL = lock.DefaultTTL
 	}
 	b, err := backend.DefaultMux.Open(opening, a.url, cfg)
 	if err != nil {
 		return nil, a.named(operateError(err, ""))
+	}
+	if a.ttl != 0 {
+		if err := b.Guarantees().CheckTTL(a.ttl); err != nil {
+			_ = b.Close()
+			return nil, a.named(operateError(err, ""))
+		}
 	}
 	return b, nil
 }

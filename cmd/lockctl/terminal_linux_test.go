@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -90,6 +91,41 @@ func TestCommandReadsTheTerminal(t *testing.T) {
 	v.press("one\ntwo\n")
 	require.Equal(t, "got one and two", v.line())
 	v.requireStatus(5)
+}
+
+// Whoever waits at a terminal is told for whom, and nobody else is.
+func TestWaitOnATerminalSaysForWhom(t *testing.T) {
+	everywhere(t, func(t *testing.T, p place) {
+		url := p.url(t)
+		holder := start(t, url, "run", "--quiet", "--label", "nightly report", "k", "--", "sh", "-c", "echo up; exec cat")
+		require.Equal(t, "up", holder.line())
+		v := onTerminal(t, url, binary, "run", "--quiet", "k", "--", "echo", "got it")
+		silent := start(t, url, "run", "--quiet", "k", "--", "true")
+		said := v.line()
+		for strings.Contains(said, "still trying") {
+			said = v.line()
+		}
+		require.Contains(t, said, `lockctl: waiting for "k", which is held by "nightly report" (host `)
+		require.NoError(t, holder.stdin.Close())
+		require.Equal(t, "got it", v.line())
+		v.requireStatus(exitOK)
+		silent.requireStatus(exitOK)
+		require.NotContains(t, silent.said(), "waiting for")
+	})
+}
+
+func TestCheckOnATerminalShowsABar(t *testing.T) {
+	t.Parallel()
+	v := onTerminal(t, "file:"+t.TempDir(), binary, "check", "--only", "release")
+	first := v.line() // the bar is drawn again and again on one line
+	require.Regexp(t, `^\[[#.]{20}\] 1 of (\d+) rules, 0 broken, 0s`, first)
+	n := regexp.MustCompile(`of (\d+) rules`).FindStringSubmatch(first)[1]
+	require.Contains(t, first, "[####################] "+n+" of "+n+" rules")
+	v.requireStatus(exitOK)
+
+	p := start(t, "file:"+t.TempDir(), "check", "--only", "release")
+	p.requireStatus(exitOK)
+	require.NotContains(t, p.said(), "[#")
 }
 
 func TestInterruptKeyReachesTheCommand(t *testing.T) {

@@ -27,7 +27,7 @@ func fakeTool(l *fakeLocker) (*tool, *bytes.Buffer) {
 	var stderr bytes.Buffer
 	return &tool{
 		printer: newPrinter(&stderr),
-		open: func(context.Context, string, ...lock.OpenOption) (lock.Locker, error) {
+		open: func(context.Context, string, *lock.Options) (openLocker, error) {
 			return l, nil
 		},
 		signals: make(chan os.Signal, 8),
