@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -31,7 +32,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	report := filepath.Join(cmp.Or(os.Getenv("REPORTS"), os.TempDir()), "report-"+time.Now().Format(time.DateOnly)+".txt")
 	err := run(ctx, cmp.Or(os.Getenv("LOCK_URL"), "file:"), report, 500*time.Millisecond, os.Stdout)
 	stop()
@@ -43,7 +44,7 @@ func main() {
 
 // run writes the report, unless it is there or another copy is at it.
 func run(ctx context.Context, url, report string, perPage time.Duration, out io.Writer) error {
-	locker, err := lock.Open(ctx, url)
+	locker, err := lock.Open(ctx, url, nil)
 	if err != nil {
 		return err
 	}

@@ -1,188 +1,186 @@
-// Sale sells the stock of an article in MySQL or MariaDB with several tills at once, in
-// three ways that sell no piece twice: with a version column and no lock, with a lock
-// table and a guarded write, and with a row lock whose own transaction does the work.
-// Each till reads the number, thinks, and writes the new one.
+// Sale is a flash sale: a hundred pieces, a thousand buyers, 64 of them at once. Each way
+// to sell no piece twice has its turn: a lock, the same with the write in a transaction
+// that takes effect only under the lock, a row lock whose own transaction does the work,
+// a version column, and one script on Redis.
 //
-//	go run ./examples/sale 'user:password@tcp(localhost:3306)/database'
+//	go run ./examples/sale                        # a lock in files; the others need servers
+//	make sale                                     # all, with servers of its own
+//	go run ./examples/sale -mysql 'user:password@tcp(localhost:3306)/database' -redis redis://localhost:6379
+//	LOCK_URL=etcd://localhost:2379 go run ./examples/sale
 //
-// It makes a table named example_stock, and drops it in the end.
+// It makes a table named example_sale and keys named {example-sale}..., and removes them
+// in the end.
 package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
-
-	"github.com/mortiselock/lock"
-	mysqllock "github.com/mortiselock/lock/mysql"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "sale: name a database, as in user:password@tcp(localhost:3306)/database")
-		os.Exit(2)
-	}
-	if err := run(context.Background(), os.Args[1], "example_stock", os.Stdout); err != nil {
+	var at servers
+	flag.StringVar(&at.lock, "lock", os.Getenv("LOCK_URL"), "where the lock of the first way is (default: in files)")
+	flag.StringVar(&at.mysql, "mysql", os.Getenv("MYSQL_DSN"), "MySQL or MariaDB, as user:password@tcp(host:port)/database")
+	flag.StringVar(&at.redis, "redis", os.Getenv("REDIS_URL"), "Redis, as redis://host:port")
+	s := sale{think: func() { time.Sleep(time.Millisecond) }}
+	flag.IntVar(&s.stock, "stock", 100, "pieces on the shelf")
+	flag.IntVar(&s.buyers, "buyers", 1000, "who wants one")
+	flag.IntVar(&s.atOnce, "at-once", 64, "how many of them try at the same time")
+	flag.Parse()
+	at.name = "example_sale"
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	_, err := run(ctx, at, s, os.Stdout)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "sale:", err)
 		os.Exit(1)
 	}
 }
 
-const (
-	pieces = 40
-	tills  = 4
-)
+// servers are where the ways keep things. Those whose server is not named are left out.
+type servers struct {
+	lock, mysql, redis string
+	name               string // of the table, and in the keys
+}
 
-// shop is one article on the shelf, a row of a table.
+// sale is what is sold to how many.
+type sale struct {
+	stock, buyers, atOnce int
+	think                 func() // what a buyer does between reading and writing
+}
+
+// shop is a shelf, and one way to sell from it.
 type shop struct {
-	db      *sql.DB
-	table   string
-	article int
+	// buy sells one piece, or says that none is left.
+	buy   func(ctx context.Context, buyer int) (sold bool, err error)
+	left  func(ctx context.Context) (int, error)
+	asked func(ctx context.Context) (int, error) // what the server was asked so far; nil: not counted
+	close func(ctx context.Context) error
 }
 
-func (s shop) key() string { return fmt.Sprintf("stock/%s/%d", s.table, s.article) }
+// way opens a shop with a full shelf.
+type way struct {
+	name string
+	open func(ctx context.Context, at servers, s sale) (*shop, error)
+}
 
-// think is what a till does between reading and writing.
-func think() { time.Sleep(time.Millisecond) }
+// errNoServer is returned by the open of a way that has none.
+var errNoServer = errors.New("no server is named")
 
-// sellByVersion writes only if nobody has written since it read. Who was too slow reads
-// again, and thinks again.
-func (s shop) sellByVersion(ctx context.Context) (sold bool, err error) {
-	for {
-		var n, version int
-		err := s.db.QueryRowContext(ctx, "SELECT n, version FROM "+s.table+" WHERE id = ?", s.article).Scan(&n, &version)
-		if err != nil || n == 0 {
-			return false, err
+const control = "no lock"
+
+var ways = []way{
+	{control, noLock},
+	{"lock", byLock},
+	{"lock table and Guarded", byGuarded},
+	{"row lock and InTx", byInTx},
+	{"version column", byVersion},
+	{"script", byScript},
+}
+
+// result is what a sale came to. Oversold are the pieces that were sold and are not
+// missing on the shelf.
+type result struct {
+	way            string
+	sold, oversold int
+	took           time.Duration
+	perPurchase    float64 // statements or commands; 0: not counted
+}
+
+// run lets each way have its sale, and prints a table. Only without a lock may more be
+// sold than there was.
+func run(ctx context.Context, at servers, s sale, out io.Writer) (results []result, err error) {
+	fmt.Fprintf(out, "%d pieces, %d buyers, %d at once\n\n", s.stock, s.buyers, s.atOnce)
+	fmt.Fprintln(out, "| way | sold | oversold | time | statements or commands per purchase |\n|---|--:|--:|--:|--:|")
+	for _, w := range ways {
+		r, err := w.sell(ctx, at, s)
+		if errors.Is(err, errNoServer) {
+			fmt.Fprintf(out, "| %s | left out: %v |\n", w.name, err)
+			continue
 		}
-		think()
-		res, err := s.db.ExecContext(ctx, "UPDATE "+s.table+" SET n = ?, version = version + 1 WHERE id = ? AND version = ?", n-1, s.article, version)
 		if err != nil {
-			return false, err
+			return results, fmt.Errorf("%s: %w", w.name, err)
 		}
-		if rows, err := res.RowsAffected(); err != nil || rows == 1 {
-			return err == nil, err
+		results = append(results, r)
+		asked := "not counted"
+		if r.perPurchase > 0 {
+			asked = fmt.Sprintf("%.1f", r.perPurchase)
+		}
+		fmt.Fprintf(out, "| %s | %d | %d | %.2f s | %s |\n", r.way, r.sold, r.oversold, r.took.Seconds(), asked)
+		if r.oversold != 0 && r.way != control {
+			return results, fmt.Errorf("%s: %d pieces too many were sold", r.way, r.oversold)
 		}
 	}
+	return results, nil
 }
 
-// sellGuarded holds the key of the article, and writes in a transaction that takes
-// effect only while it does.
-func (s shop) sellGuarded(ctx context.Context, l lock.Locker) (sold bool, err error) {
-	err = lock.Do(ctx, l, s.key(), func(ctx context.Context, lease lock.Lease) error {
-		return mysqllock.Guarded(ctx, lease, func(ctx context.Context, tx *sql.Tx) error {
-			var n int
-			if err := tx.QueryRowContext(ctx, "SELECT n FROM "+s.table+" WHERE id = ?", s.article).Scan(&n); err != nil || n == 0 {
-				return err
-			}
-			think()
-			sold = true
-			_, err := tx.ExecContext(ctx, "UPDATE "+s.table+" SET n = ? WHERE id = ?", n-1, s.article)
-			return err
-		})
-	})
-	return sold && err == nil, err
+// sell opens the shop, and lets the buyers in.
+func (w way) sell(ctx context.Context, at servers, s sale) (r result, err error) {
+	shop, err := w.open(ctx, at, s)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, shop.close(context.WithoutCancel(ctx))) }()
+	before, err := shop.count(ctx)
+	if err != nil {
+		return r, err
+	}
+	begun := time.Now()
+	sold, err := s.crowd(ctx, shop.buy)
+	took := time.Since(begun)
+	if err != nil {
+		return r, err
+	}
+	after, err := shop.count(ctx)
+	if err != nil {
+		return r, err
+	}
+	left, err := shop.left(ctx)
+	if err != nil {
+		return r, err
+	}
+	return result{w.name, sold, sold - (s.stock - left), took, float64(after-before) / float64(max(sold, 1))}, nil
 }
 
-// sellInTx writes in the transaction of the row lock itself, whose end is that of the
-// lease.
-func (s shop) sellInTx(ctx context.Context, l lock.Locker) (sold bool, err error) {
-	lease, err := l.Acquire(ctx, s.key())
-	if err != nil {
-		return false, err
+func (s *shop) count(ctx context.Context) (int, error) {
+	if s.asked == nil {
+		return 0, nil
 	}
-	defer func() { _ = lease.Release(ctx) }() // InTx has ended it, unless it could not begin
-	err = mysqllock.InTx(ctx, lease, func(ctx context.Context, tx mysqllock.Tx) error {
-		var n int
-		if err := tx.QueryRowContext(ctx, "SELECT n FROM "+s.table+" WHERE id = ?", s.article).Scan(&n); err != nil || n == 0 {
-			return err
-		}
-		think()
-		sold = true
-		_, err := tx.ExecContext(ctx, "UPDATE "+s.table+" SET n = ? WHERE id = ?", n-1, s.article)
-		return err
-	})
-	return sold && err == nil, err
+	return s.asked(ctx)
 }
 
-// run sells the same stock three times, and says what has become of it.
-func run(ctx context.Context, dsn, table string, out io.Writer) error {
-	cfg, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return err
-	}
-	connector, err := mysqllock.NewConnector(cfg)
-	if err != nil {
-		return err
-	}
-	db := sql.OpenDB(connector)
-	defer db.Close()
-	byTable, err := mysqllock.NewTable(ctx, db, nil)
-	if err != nil {
-		return err
-	}
-	defer byTable.Close()
-	byRow, err := mysqllock.NewRow(ctx, connector, nil)
-	if err != nil {
-		return err
-	}
-	defer byRow.Close()
-
-	if _, err := db.ExecContext(ctx, "CREATE TABLE "+table+" (id INT PRIMARY KEY, n INT NOT NULL, version INT NOT NULL) ENGINE=InnoDB"); err != nil {
-		return err
-	}
-	defer func() { _, _ = db.ExecContext(context.WithoutCancel(ctx), "DROP TABLE "+table) }()
-	for article, way := range []struct {
-		name string
-		sell func(s shop, ctx context.Context) (bool, error)
-	}{
-		{"version column", shop.sellByVersion},
-		{"lock table and Guarded", func(s shop, ctx context.Context) (bool, error) { return s.sellGuarded(ctx, byTable) }},
-		{"row lock and InTx", func(s shop, ctx context.Context) (bool, error) { return s.sellInTx(ctx, byRow) }},
-	} {
-		s := shop{db, table, article}
-		sold, left, err := sale(ctx, s, way.sell)
-		if err != nil {
-			return fmt.Errorf("%s: %w", way.name, err)
-		}
-		fmt.Fprintf(out, "%s: %d pieces, %d sold, %d left\n", way.name, pieces, sold, left)
-	}
-	return nil
-}
-
-// sale puts the pieces on the shelf, and lets the tills sell until it is empty.
-func sale(ctx context.Context, s shop, sell func(shop, context.Context) (bool, error)) (sold, left int, err error) {
-	if _, err := s.db.ExecContext(ctx, "INSERT INTO "+s.table+" VALUES (?, ?, 0)", s.article, pieces); err != nil {
-		return 0, 0, err
-	}
-	var each [tills]int
-	var failed [tills]error
+// crowd lets every buyer try once.
+func (s sale) crowd(ctx context.Context, buy func(context.Context, int) (bool, error)) (int, error) {
+	var next, sold atomic.Int64
+	failed := make([]error, s.atOnce)
 	var wg sync.WaitGroup
-	for till := range tills {
+	for i := range s.atOnce {
 		wg.Go(func() {
 			for {
-				ok, err := sell(s, ctx)
-				if err != nil || !ok {
-					failed[till] = err
+				buyer := int(next.Add(1))
+				if buyer > s.buyers {
 					return
 				}
-				each[till]++
+				ok, err := buy(ctx, buyer)
+				if err != nil {
+					failed[i] = err
+					return
+				}
+				if ok {
+					sold.Add(1)
+				}
 			}
 		})
 	}
 	wg.Wait()
-	for _, n := range each {
-		sold += n
-	}
-	if err := errors.Join(failed[:]...); err != nil {
-		return sold, 0, err
-	}
-	err = s.db.QueryRowContext(ctx, "SELECT n FROM "+s.table+" WHERE id = ?", s.article).Scan(&left)
-	return sold, left, err
+	return int(sold.Load()), errors.Join(failed...)
 }

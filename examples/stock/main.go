@@ -75,7 +75,7 @@ func run(ctx context.Context, url string, tills int, out io.Writer) error {
 	for till := range tills {
 		wg.Go(func() {
 			// A till is a process of its own in a real shop, with a Locker of its own.
-			l, err := lock.Open(ctx, url)
+			l, err := lock.Open(ctx, url, nil)
 			if err != nil {
 				failed[till] = err
 				return

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -44,7 +45,7 @@ func main() {
 	orders := flag.Int("orders", 10, "how many orders to dispatch")
 	flag.Parse()
 	logging.Disable() // go-redis writes to stderr otherwise
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *file, *name, flag.Arg(0), *orders); err != nil {
 		fmt.Fprintln(os.Stderr, "swap:", err)
@@ -73,15 +74,15 @@ func run(ctx context.Context, file, name, next string, orders int) error {
 }
 
 // open is all that knows about backends.
-func open(ctx context.Context, file, name string) (lock.Locker, error) {
+func open(ctx context.Context, file, name string) (*lock.Client, error) {
 	if file == "" {
-		return lock.Open(ctx, cmp.Or(os.Getenv("LOCK_URL"), "file:"), lock.WithDefaultTTL(4*time.Second))
+		return lock.Open(ctx, cmp.Or(os.Getenv("LOCK_URL"), "file:"), &lock.Options{TTL: 4 * time.Second})
 	}
 	f, err := config.Load(file)
 	if err != nil {
 		return nil, err
 	}
-	return f.Open(ctx, name)
+	return f.Open(ctx, name, nil)
 }
 
 // dispatch reads the number, works, and writes the next number.

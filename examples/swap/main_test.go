@@ -123,14 +123,13 @@ func TestRefusals(t *testing.T) {
 			if strings.Contains(url, "?") {
 				separator = "&"
 			}
-			_, err := lock.Open(t.Context(), url+separator+"no_such_parameter=1")
+			_, err := lock.Open(t.Context(), url+separator+"no_such_parameter=1", nil)
 			require.ErrorIs(t, err, lock.ErrInvalid)
 
-			l, err := lock.Open(t.Context(), url, lock.WithDefaultTTL(4*time.Second))
+			l, err := lock.Open(t.Context(), url, &lock.Options{TTL: 4 * time.Second})
 			require.NoError(t, err)
 			defer l.Close()
-			g, ok := lock.GuaranteesOf(l)
-			require.True(t, ok)
+			g := l.Guarantees()
 			for _, ttl := range []time.Duration{time.Nanosecond, g.MinTTL - 1, 4*time.Second + g.TTLGrain/2} {
 				if g.CheckTTL(ttl) == nil {
 					continue

@@ -1,0 +1,108 @@
+//go:build unix
+
+// Dispatcher has two copies of a batch dispatcher, of which one works: it takes tasks from a
+// table, puts them on a queue that delivers at least once, and does what it receives. Tasks
+// are claimed with the fencing token of the lock. The program kills the copy that works at
+// random moments, and pauses it for longer than its lease. A second run, whose copies trust
+// the lock and compare no token, shows what the token is for.
+//
+//	go run ./examples/dispatcher
+//	go run ./examples/dispatcher -kills 50 -url file:/tmp/locks
+//	go run ./examples/dispatcher -url mysql://user:password@localhost/app
+//	go run ./examples/dispatcher -url redis://localhost:6379
+//
+// With a mysql: URL the tasks are in that database too, else in a directory of their own.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/mortiselock/lock"
+
+	// What -url may name.
+	_ "github.com/mortiselock/lock/backend/file"
+	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/redis"
+	_ "github.com/mortiselock/lock/redis/redlock"
+	_ "github.com/mortiselock/lock/zookeeper"
+)
+
+func main() {
+	logging.Disable() // go-redis writes to stderr otherwise
+	runCopy()
+	url := flag.String("url", "", "`url` of the locks (default file: with a directory of its own)")
+	kills := flag.Int("kills", 5, "how often the copy that works is killed")
+	ttl := flag.Duration("ttl", time.Second, "TTL of the lease")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, *url, *ttl, *kills, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dispatcher:", err)
+		os.Exit(1)
+	}
+}
+
+// run does both runs, and prints a table.
+func run(ctx context.Context, url string, ttl time.Duration, kills int, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "dispatcher-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if url == "" {
+		url = "file:" + filepath.Join(dir, "locks")
+	}
+	locker, err := lock.Open(ctx, url, &lock.Options{TTL: ttl}) // a wrong URL is told before anything is made
+	if err != nil {
+		return err
+	}
+	if err := locker.Close(); err != nil {
+		return err
+	}
+	var wrong error
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "claims\tkilled\tpaused\ttasks\tdone\tfailed\tbegun\trefused\tdone twice\ttime")
+	for _, t := range []trial{
+		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond}, kills, 1},
+		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond, Trust: true}, 0, 1},
+	} {
+		name := "with the token"
+		if t.Trust {
+			name = "without"
+		}
+		if t.Tasks, err = t.place(dir); err != nil {
+			return err
+		}
+		r, err := t.run(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f s\n", name, r.kills, r.pauses, r.tasks, r.done, r.failed, r.begun, r.refused, r.twice, r.took.Seconds())
+		if !t.Trust {
+			wrong = r.wrong()
+		}
+	}
+	return errors.Join(w.Flush(), wrong)
+}
+
+// place is where the tasks of a trial are.
+func (t trial) place(dir string) (string, error) {
+	if t.inSQL() {
+		return "dispatcher_" + strconv.FormatInt(time.Now().UnixNano(), 36), nil
+	}
+	return os.MkdirTemp(dir, "tasks-*")
+}

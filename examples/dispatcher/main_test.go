@@ -1,0 +1,183 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+func TestMain(m *testing.M) {
+	runCopy()
+	os.Exit(servertest.Main(m))
+}
+
+// kills is how often a copy is killed: fifty times where that may take long.
+func kills(n int) int {
+	if os.Getenv("LOCK_TEST_LONG") != "" {
+		return 50
+	}
+	return n
+}
+
+// The whole program, with nothing installed: with the token each task is done once, and
+// without it one is done twice.
+func TestEachTaskIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	require.NoError(t, run(t.Context(), "", 300*time.Millisecond, kills(5), &out))
+	t.Log("\n" + out.String())
+	rows := strings.Split(out.String(), "\n")
+	require.Len(t, rows, 4)
+	assert.Regexp(t, fmt.Sprintf(`^with the token +%d +1 +\d+ +\d+ +\d+ +\d+ +[1-9]\d* +0 `, kills(5)), rows[1])
+	assert.Regexp(t, `^without +0 +1 +\d+ +\d+ +\d+ +\d+ +0 +[1-9]\d* `, rows[2])
+
+	page, err := os.ReadFile("../../docs/dispatcher.md")
+	require.NoError(t, err)
+	columns := regexp.MustCompile(` {2,}`)
+	for _, row := range rows[:3] {
+		assert.Contains(t, columns.ReplaceAllString(string(page), " "), columns.Split(row, 2)[0], "the page has another table")
+	}
+	assert.Contains(t, columns.ReplaceAllString(string(page), " "), columns.ReplaceAllString(rows[0], " "), "the page has another table")
+}
+
+// The same with servers: the locks of Redis with the tasks of a directory, and locks and
+// tasks in one database.
+func TestOnServers(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]func(*testing.T) string{
+		"Redis": func(t *testing.T) string {
+			return servertest.SharedRedis(t).URL() + "?prefix=dispatcher:" + unique() + ":"
+		},
+		"MariaDB": func(t *testing.T) string { return servertest.SharedMariaDB(t).URL() + "?table=locks_" + unique() },
+		"MySQL":   func(t *testing.T) string { return servertest.SharedMySQL(t).URL() + "?table=locks_" + unique() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := setup{URL: url(t), TTL: time.Second, Takes: 20 * time.Millisecond}
+			for _, s.Trust = range []bool{false, true} {
+				n := kills(2)
+				if s.Trust {
+					n = 0
+				}
+				trial := trial{s, n, 1}
+				var err error
+				trial.Tasks, err = trial.place(t.TempDir())
+				require.NoError(t, err)
+				r, err := trial.run(t.Context())
+				require.NoError(t, err)
+				t.Logf("%+v", r)
+				if s.Trust {
+					assert.Positive(t, r.twice, "the check finds nothing")
+					continue
+				}
+				assert.NoError(t, r.wrong())
+				assert.Positive(t, r.refused)
+			}
+		})
+	}
+}
+
+func unique() string { return fmt.Sprintf("%d_%x", os.Getpid(), time.Now().UnixNano()) }
+
+// everyStore runs a test on both stores, with and without the comparison of tokens.
+func everyStore(t *testing.T, test func(t *testing.T, tasks store, trust bool)) {
+	t.Parallel()
+	for _, trust := range []bool{false, true} {
+		t.Run(fmt.Sprintf("file, trust %v", trust), func(t *testing.T) {
+			t.Parallel()
+			test(t, openFile(t.TempDir(), trust), trust)
+		})
+		t.Run(fmt.Sprintf("MariaDB, trust %v", trust), func(t *testing.T) {
+			t.Parallel()
+			s, err := openSQL(servertest.SharedMariaDB(t).URL(), "dispatcher_"+unique(), trust)
+			require.NoError(t, err)
+			defer s.Close()
+			require.NoError(t, s.(*sqlStore).create(t.Context()))
+			defer func() { assert.NoError(t, s.(*sqlStore).drop(t.Context())) }()
+			test(t, s, trust)
+		})
+	}
+}
+
+// A claim counts as long as its token is that of the task, and once.
+func TestStaleClaims(t *testing.T) {
+	everyStore(t, func(t *testing.T, tasks store, trust bool) {
+		ctx := t.Context()
+		require.NoError(t, tasks.Add(ctx, 2))
+		old, ok, err := tasks.Dispatch(ctx, 5, 50)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, tasks.Send(ctx, old))
+		require.NoError(t, tasks.Begin(ctx, old))
+
+		require.NoError(t, tasks.Requeue(ctx, 5), "its own are no old ones")
+		require.NoError(t, tasks.Begin(ctx, old))
+		require.NoError(t, tasks.Requeue(ctx, 6))
+		again, ok, err := tasks.Dispatch(ctx, 6, 60)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, old.Task, again.Task)
+		require.NoError(t, tasks.Begin(ctx, again))
+		require.NoError(t, tasks.Requeue(ctx, 5), "who was paused wakes up")
+		require.NoError(t, tasks.Finish(ctx, again, true))
+		require.ErrorIs(t, tasks.Begin(ctx, again), errNotOurs, "it is delivered again")
+		err = tasks.Finish(ctx, old, true)
+		v, lookErr := tasks.Look(ctx)
+		require.NoError(t, lookErr)
+		if trust {
+			require.NoError(t, err)
+			require.Equal(t, 2, v.effects()[old.Task], "this is what the token is for")
+			return
+		}
+		require.ErrorIs(t, err, errNotOurs)
+		require.Equal(t, 1, v.Refused)
+		require.Equal(t, map[int]int{old.Task: 1}, v.effects())
+		require.Equal(t, done, v.Tasks[0].State)
+		require.EqualValues(t, 6, v.Tasks[0].Token)
+
+		// What is on the queue stays there until it is acknowledged.
+		for range 2 {
+			got, err := tasks.Receive(ctx)
+			require.NoError(t, err)
+			require.Len(t, got, 1)
+			require.Equal(t, old.Task, got[0].Task)
+			old = got[0]
+		}
+		require.NoError(t, tasks.Ack(ctx, old))
+		got, err := tasks.Receive(ctx)
+		require.NoError(t, err)
+		require.Empty(t, got)
+	})
+}
+
+// A task that fails waits again, and is failed in the end, without an effect.
+func TestTaskFails(t *testing.T) {
+	everyStore(t, func(t *testing.T, tasks store, _ bool) {
+		ctx := t.Context()
+		require.NoError(t, tasks.Add(ctx, 1))
+		for range maxTries {
+			c, ok, err := tasks.Dispatch(ctx, 5, 50)
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.NoError(t, tasks.Finish(ctx, c, false))
+		}
+		_, ok, err := tasks.Dispatch(ctx, 5, 50)
+		require.NoError(t, err)
+		require.False(t, ok)
+		v, err := tasks.Look(ctx)
+		require.NoError(t, err)
+		require.Equal(t, failed, v.Tasks[0].State)
+		require.Equal(t, maxTries, v.Tasks[0].Tries)
+		require.Empty(t, v.Effects)
+	})
+}
