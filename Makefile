@@ -3,27 +3,32 @@
 GO ?= go
 ROUNDS ?= 10
 FUZZTIME ?= 30s
+FOR ?= 3s
 GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # Every server that the machine can have is required; what it can't have is said. Packages
-# run two at a time: no rule and no test depends on the machine standing still.
+# run side by side: no rule and no test depends on the machine standing still.
 # A program with the race detector sleeps for a second when it ends, unless told not to;
 # the tests start hundreds of programs.
 RACE = GORACE=atexit_sleep_ms=0
-TESTRUN = $(GO) run ./internal/testrun
+TESTRUN = $(GO) run ./scripts/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
 
+# Broken locks are there to be caught by a rule, not by the race detector.
+FLAWED = -vet=off -count=1 -p 2 -parallel 4
+UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
+
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql ./cmd/lockctl ./zookeeper ./etcd ./redis/... ./conformance/flawed ./mysql/internal/row
+LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/row
 
 # What make check runs: nothing in it needs a server.
-CHECKED = . ./backend/... ./config ./conformance/report ./internal/testrun ./examples/stock
+CHECKED = . ./backend/... ./config ./conformance/report ./scripts/testrun ./examples/stock
 
 # Modules of their own, whose dependencies are not those of the library.
-MODULES = conformance/peers internal/bench/peers internal/etcdserver internal/containers
+MODULES = observe/otel conformance/peers bench/peers internal/etcdserver internal/containers examples/marketplace/plot
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-containers images fuzz lint bench bench-peers
+.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-observe test-containers images fuzz lint bench bench-peers marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,12 +38,13 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	@$(TESTRUN) -short $(CHECKED)
-	@$(GO) test -run '^(TestPage|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance ./conformance/internal/engine
+	@$(GO) test -run '^(TestPage|TestPromises|TestProperties|TestCheckReports|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance ./conformance/internal/engine
 
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	@$(GOTEST) -timeout 20m $(LONGEST) ./...
+	@$(GO) build ./...
+	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) -timeout 20m ./conformance/flawed/...
 
 test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed
@@ -52,16 +58,21 @@ test-etcd: ## The tests on etcd
 test-zookeeper: ## The tests on ZooKeeper
 	@LOCK_TEST_REQUIRE=zookeeper CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./zookeeper ./conformance/flawed/zkflawed
 
-test-all: test test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
+test-all: test test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(GO) build -race ./...
-	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) ./...
+	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) -- $(FLAWED) -timeout 180m -count $(ROUNDS) ./conformance/flawed/...
 
-test-peers: ## Run the suite on locks of others, and hold docs/peers.md against it
+test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test the plot
 	@scripts/test-servers
-	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 10m ./...
+	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 20m ./...
+	$(GO) -C examples/marketplace/plot test ./...
+
+test-observe: ## Test the metrics, the alert rules and the dashboard, on a real Prometheus
+	@scripts/test-servers prometheus
+	cd observe/otel && LOCK_TEST_REQUIRE=prometheus CGO_ENABLED=1 $(RACE) $(GO) test -race -count=1 -timeout 5m ./...
 
 test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
 	@scripts/test-servers containers
@@ -87,12 +98,29 @@ lint: ## Check format, vet on three systems, linters, and go.mod
 	GOOS=windows $(GO) vet ./...
 	@for module in $(MODULES); do echo "$(GO) -C $$module vet ./..."; GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
 	$(GO) mod tidy -diff
+	GOWORK=off $(GO) -C observe/otel mod tidy -diff
 	$(GOLANGCI_LINT) run ./...
+	cd observe/otel && GOWORK=off $(GOLANGCI_LINT) run ./...
 
 bench: ## Compare with the bare commands of the servers; prints a table
 	@scripts/test-servers
-	$(GO) run ./internal/bench
+	$(GO) run ./bench
 
 bench-peers: ## Compare Redis and Redlock with the locks of others on the same servers; prints a table
 	@scripts/test-servers
-	cd internal/bench/peers && $(GO) run .
+	cd bench/peers && $(GO) run .
+
+marketplace: ## The marketplace example on a Redis of its own, FOR (3s) each; prints a table
+	@scripts/test-servers
+	@$(GO) run ./scripts/withservers redis -- $(GO) run ./examples/marketplace -for $(FOR)
+
+plot: ## Draw the marketplace's table of docs/examples.md
+	@$(GO) -C examples/marketplace/plot run . $(CURDIR)/docs/marketplace.svg < docs/examples.md
+
+tutorial: ## The steps of docs/tutorial.md on a Redis of its own, or STEP alone
+	@scripts/test-servers
+	@$(GO) run ./scripts/withservers redis -- $(GO) run ./examples/tutorial $(STEP)
+
+sale: ## The flash sale example on a MariaDB and a Redis of its own; prints a table
+	@scripts/test-servers
+	@$(GO) run ./scripts/withservers mariadb redis -- $(GO) run ./examples/sale
