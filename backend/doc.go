@@ -46,6 +46,7 @@
 //	Forgetter       removes what is kept of unused keys     nothing is kept
 //	FloorRaiser     counts tokens on from a larger number   tokens count from a clock
 //	Clocked         has a clock of its own                  SystemClock
+//	Interruptible   ends requests with their contexts       another goroutine makes them
 //
 // # Records and holds
 //

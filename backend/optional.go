@@ -187,3 +187,17 @@ type Clocked interface {
 	// Clock is the clock of all Instants of this backend.
 	Clock() Clock
 }
+
+// Interruptible is implemented by backends that return from every request when its context
+// ends, at once, whatever the server and the network do. The lock package then makes requests
+// on the goroutines of its callers, where otherwise it hands them to another one and waits for
+// that or for the end of the context: two hand-overs, which a fast server notices.
+//
+// [As] does not find it behind a [Wrapper], whose own steps may last. A Wrapper that is
+// interruptible too has the method.
+type Interruptible interface {
+	// Interruptible reports whether that is so. The answer is always the same. A request
+	// that was interrupted and may have reached the server has an unknown outcome, and what
+	// is requested for the same [ID] next should come to the server after it.
+	Interruptible() bool
+}

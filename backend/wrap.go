@@ -18,12 +18,13 @@ type Wrapper interface {
 //
 // A backend has the abilities whose methods it has. A [Wrapper] has those of the inner
 // backend, no more and no less: with its own method where it has one, else with that of the
-// inner backend. [LossNotifier] is the exception, since to register a listener asks nothing
-// of the server: a Wrapper may have it on its own.
+// inner backend. There are two exceptions. To register a [LossNotifier] asks nothing of the
+// server: a Wrapper may have it on its own. And a Wrapper is [Interruptible] only by its own
+// method.
 func As[T any](b Backend) (T, bool) {
 	own, has := b.(T)
 	w, wraps := b.(Wrapper)
-	if !wraps {
+	if !wraps || reflect.TypeFor[T]() == reflect.TypeFor[Interruptible]() {
 		return own, has
 	}
 	inner, ok := As[T](w.Unwrap())

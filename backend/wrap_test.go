@@ -63,3 +63,20 @@ func TestWrapperAddsNoAbility(t *testing.T) {
 	_, ok = backend.As[backend.LossNotifier](&counting{Backend: bare})
 	assert.True(t, ok, "to listen asks nothing of the server")
 }
+
+// obedient says that it is interruptible.
+type obedient struct{ backend.Backend }
+
+func (obedient) Interruptible() bool { return true }
+
+// A wrapper that waits, as one for tests does, would hold up callers who gave up.
+func TestWrapperIsInterruptibleByItsOwnMethod(t *testing.T) {
+	inner, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	_, ok := backend.As[backend.Interruptible](obedient{inner})
+	require.True(t, ok)
+	_, ok = backend.As[backend.Interruptible](&counting{Backend: obedient{inner}})
+	require.False(t, ok)
+	_, ok = backend.As[backend.Interruptible](obedient{&counting{Backend: inner}})
+	require.True(t, ok)
+}

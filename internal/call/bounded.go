@@ -9,12 +9,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Direct reports whether a call may be made on the caller's own goroutine: its
-// context cannot be cancelled, so there is nothing but Close to return early for,
-// and the backend's obedience to its context is enough. That saves two hand-overs
-// between goroutines, which a round trip on a local network notices.
-func Direct(caller context.Context) bool { return caller.Done() == nil }
-
 // ErrStopped is what Bounded returns when it stopped waiting because of done.
 var ErrStopped = errors.New("lock: stopped waiting for the server")
 
@@ -69,8 +63,8 @@ func WhileOpen[T any](ctx context.Context, c *Calls, late func(T, error), f func
 // Ask makes a call that ends with ErrClosed when the Locker closes, for at most the limit
 // if there is one: on the caller's goroutine where that is possible, else bounded.
 func Ask[T any](ctx context.Context, c *Calls, limit time.Duration, late func(T, error), f func(context.Context) (T, error)) (T, error) {
-	if Direct(ctx) {
-		limited, cancel := c.Here(ctx, limit)
+	if c.Here(ctx) {
+		limited, cancel := c.Within(ctx, limit)
 		defer cancel()
 		v, err := f(limited)
 		return v, c.ClosedIfUnknown(err)

@@ -19,6 +19,9 @@ type Calls struct {
 	Life    context.Context // ends when Close has finished
 	Kill    context.CancelFunc
 
+	// Interruptible is that of the backend. It is set before the first call.
+	Interruptible bool
+
 	asking  deadlines // of attempts that only Close ends early
 	ending  deadlines // of releases
 	workers workers   // for requests whose callers may stop waiting
@@ -34,15 +37,39 @@ func NewCalls() *Calls {
 	return c
 }
 
-// Here returns the context of a call on the goroutine of a caller whose context can't be
-// cancelled. It ends when the Locker closes, and after the limit if there is one.
-func (c *Calls) Here(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if limit <= 0 {
+// Here reports whether a call may be made on the goroutine of its caller: the backend is
+// interruptible, or the caller's context can't be cancelled, so that there is nothing but
+// Close to return early for, and the backend's obedience to its context is enough.
+func (c *Calls) Here(caller context.Context) bool { return c.Interruptible || caller.Done() == nil }
+
+// Within returns the context of a call on the goroutine of its caller. It ends with the
+// caller's, when the Locker closes, and after the limit if there is one.
+func (c *Calls) Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	switch {
+	case ctx.Done() == nil && limit > 0:
+		limited, cancel := c.asking.within(limit)
+		return openContext{limited, ctx}, cancel
+	case ctx.Done() == nil:
 		limited, cancel := context.WithCancel(c.Open)
 		return openContext{limited, ctx}, cancel
 	}
-	limited, cancel := c.asking.within(limit)
-	return openContext{limited, ctx}, cancel
+	return both(ctx, c.Open, limit)
+}
+
+// both returns a context that ends with either, and after the limit if there is one.
+func both(ctx, other context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	var ended context.Context
+	var cancel context.CancelFunc
+	if limit > 0 {
+		ended, cancel = context.WithTimeout(ctx, limit)
+	} else {
+		ended, cancel = context.WithCancel(ctx)
+	}
+	stop := context.AfterFunc(other, cancel)
+	return ended, func() {
+		stop()
+		cancel()
+	}
 }
 
 // ClosedIfUnknown returns ErrClosed for an error that says nothing once Close has begun.
@@ -53,8 +80,12 @@ func (c *Calls) ClosedIfUnknown(err error) error {
 	return err
 }
 
-// Detached returns the context of a release, which the end of the caller's does not reach.
-func (c *Calls) Detached(ctx context.Context) (context.Context, context.CancelFunc) {
+// Detached returns the context of a release, which the end of the caller's does not reach,
+// unless it is to end the request.
+func (c *Calls) Detached(ctx context.Context, ends bool) (context.Context, context.CancelFunc) {
+	if ends && ctx.Done() != nil {
+		return both(ctx, c.Life, Limit)
+	}
 	limited, cancel := c.ending.within(Limit)
 	return openContext{limited, ctx}, cancel
 }

@@ -23,6 +23,13 @@ const landing = 10 * time.Millisecond
 // NewFlight returns the Flight of a request that is about to be sent.
 func NewFlight() *Flight { return &Flight{landed: make(chan struct{})} }
 
+// Landed returns the Flight of a request for which the backend has returned the error.
+func Landed(err error) *Flight {
+	f := NewFlight()
+	f.Land(err)
+	return f
+}
+
 // Land notes what the backend has returned.
 func (f *Flight) Land(err error) {
 	f.unsent = errors.Is(err, backend.ErrNotSent)

@@ -34,6 +34,9 @@ func NewServer(b backend.Backend, clock backend.Clock, log *slog.Logger) *Server
 		EndsWithSession: b.Guarantees().EndsWithSession, cleaners: Pool{Limit: 32},
 	}
 	s.parts, _ = backend.As[backend.Partitioner](b)
+	if i, ok := backend.As[backend.Interruptible](b); ok {
+		s.Calls.Interruptible = i.Interruptible()
+	}
 	return s
 }
 

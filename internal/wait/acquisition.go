@@ -201,8 +201,8 @@ func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 	var g backend.Grant
 	var err error
 	var sent *call.Flight
-	if call.Direct(ctx) { // as call.Ask does, without a closure that the hot path would allocate
-		limited, cancel := c.server.Calls.Here(ctx, a.answerLimit())
+	if c.server.Calls.Here(ctx) { // as call.Ask does, without a closure that the hot path would allocate
+		limited, cancel := c.server.Calls.Within(ctx, a.answerLimit())
 		g, err = c.server.Backend.Try(limited, req)
 		cancel()
 		err = c.server.Calls.ClosedIfUnknown(err)
@@ -220,8 +220,11 @@ func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 	a.took = end.Sub(start)
 	// A backend that reads the clock late must not lengthen the lease.
 	g.Sent = min(g.Sent, start)
-	doubted := a.unknown
+	doubted, said := a.unknown, err
 	l, err := a.answer(ctx, g, err, end)
+	if sent == nil && a.unknown {
+		sent = call.Landed(said)
+	}
 	a.doubtOf(sent, doubted)
 	if c.server.Observed.On() {
 		c.server.Observed.Tell(ctx, a.event(call.Attempt, l, err), start)

@@ -135,12 +135,12 @@ func (w *waiter) handed(h handed) (l *Lease, left bool) {
 // releaseTo releases the hold and grants the key to a waiter of this Locker in one
 // step. It returns false when that was not possible or its outcome is unknown, and
 // a plain release has to follow.
-func (l *Lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, direct bool) (bool, error) {
+func (l *Lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{}, here bool) (bool, error) {
 	c := l.c
 	start := c.server.Clock.Now()
 	var g backend.Grant
 	var err error
-	if direct {
+	if here {
 		g, err = c.handOver.HandOver(ctx, *l.Hold(), o.req)
 	} else {
 		g, err = call.Bounded(ctx, c.server.Calls, giveUp,

@@ -29,17 +29,21 @@ func (l *Lease) Release(ctx context.Context) error { return l.End(ctx, l.sendRel
 // goes on.
 func (l *Lease) sendRelease(ctx context.Context) error {
 	c := l.c
-	detached, cancel := c.server.Calls.Detached(ctx)
-	defer cancel()
 	giveUp := ctx.Done()
 	if ctx.Err() != nil {
 		giveUp = nil
 	}
+	here := c.server.Calls.Here(ctx)
+	detached, cancel := c.server.Calls.Detached(ctx, here && giveUp != nil)
+	defer cancel()
 	repeated := false
 	if o := l.takeOffer(); o != nil {
-		done, err := l.releaseTo(detached, o, giveUp, call.Direct(ctx))
+		done, err := l.releaseTo(detached, o, giveUp, here)
 		if done {
 			return err
+		}
+		if here {
+			err = stoppedIfUnknown(ctx, giveUp, err)
 		}
 		if err == call.ErrStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
@@ -56,8 +60,9 @@ func (l *Lease) sendRelease(ctx context.Context) error {
 	for tries := 1; ; tries++ {
 		var others int
 		var err error
-		if call.Direct(ctx) {
+		if here {
 			others, err = send(detached)
+			err = stoppedIfUnknown(ctx, giveUp, err)
 		} else {
 			others, err = call.Bounded(detached, c.server.Calls, giveUp, nil, send)
 		}
@@ -75,4 +80,13 @@ func (l *Lease) sendRelease(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// stoppedIfUnknown is what call.Bounded returns when its caller has given up, for a request on
+// the goroutine of the caller.
+func stoppedIfUnknown(ctx context.Context, giveUp <-chan struct{}, err error) error {
+	if giveUp != nil && ctx.Err() != nil && err != nil && !call.IsKnown(err) {
+		return call.ErrStopped
+	}
+	return err
 }
