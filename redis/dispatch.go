@@ -37,8 +37,8 @@ const (
 // dispatcher sends the commands of concurrent callers together: a server that reads
 // and writes once for many commands has its processor for the commands.
 //
-// A caller with nobody beside it sends its command itself, on its own context. While
-// maxFlights requests are under way further commands wait, and go as one pipeline
+// A caller with nobody beside it sends its command itself, on its own goroutine: on a [line],
+// where there are any. While maxFlights requests are under way further commands wait, and go as one pipeline
 // when a request is back, or when the oldest has been away for longer than
 // flightPatience. Where there are many they are shared evenly among the flights: of a
 // large and a small request the small one is back while the server works on the large
@@ -49,8 +49,11 @@ type dispatcher struct {
 	client   *goredis.Client
 	clock    backend.Clock
 	patience time.Duration
+	// obedient: no call lasts longer than its context, since there are lines.
+	obedient bool
 
 	mu      sync.Mutex
+	lines   []*line    // that no flight has
 	flights []*flight  // not overdue, in the order of departure
 	queue   []*message // commands to be sent; empty unless there are maxFlights flights
 	timer   *time.Timer
@@ -63,6 +66,7 @@ type dispatcher struct {
 type flight struct {
 	since time.Time
 	calls int
+	line  *line // or nil
 }
 
 // message is a command that waits to be sent, or for its reply.
@@ -87,8 +91,8 @@ func (q *message) answered() (sent backend.Instant, err error) {
 	return sent, err
 }
 
-func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
-	d := &dispatcher{client: client, clock: clock, patience: flightPatience}
+func newDispatcher(client *goredis.Client, clock backend.Clock, lines []*line) *dispatcher {
+	d := &dispatcher{client: client, clock: clock, patience: flightPatience, obedient: len(lines) > 0, lines: lines}
 	d.timer = time.AfterFunc(time.Hour, d.overdue)
 	d.timer.Stop()
 	return d
@@ -98,38 +102,67 @@ func newDispatcher(client *goredis.Client, clock backend.Clock) *dispatcher {
 // before and the error of its reply.
 //
 // A context that ends while the command waits to be sent takes it back, and the error
-// says that nothing was sent. Once it was sent, process waits for the reply, until a
-// moment after the context's deadline and whether it was cancelled or not: whoever
-// cleans up after the call does so when process has returned, and that should come
-// after the command.
+// says that nothing was sent. What happens once it was sent depends on whether there are
+// lines. With them process returns [abandoned] when the context ends. Without them it waits
+// for the reply, until a moment after the context's deadline and whether it was cancelled or
+// not: whoever cleans up after the call does so when process has returned, and that should
+// come after the command.
 func (d *dispatcher) process(ctx context.Context, cmd wire.Command) (sent backend.Instant, err error) {
 	d.mu.Lock()
 	if d.closed || len(d.flights) < maxFlights {
 		f := d.depart(1)
+		if n := len(d.lines); n > 0 {
+			f.line = d.lines[n-1]
+			d.lines = d.lines[:n-1]
+		}
+		if f.line != nil || !d.obedient {
+			d.mu.Unlock()
+			defer d.land(f)
+			sent = d.clock.Now()
+			if f.line != nil {
+				return sent, neverSent(f.line.process(ctx, cmd))
+			}
+			return sent, neverSent(d.client.Process(ctx, cmd))
+		}
+		q := messageOf(ctx, cmd)
+		d.away.Add(1)
 		d.mu.Unlock()
-		defer d.land(f)
-		sent = d.clock.Now()
-		return sent, neverSent(d.client.Process(ctx, cmd))
+		go d.fly(f, []*message{q})
+		return d.await(q)
 	}
-	q := messages.Get().(*message)
-	q.ctx, q.cmd = ctx, cmd
+	q := messageOf(ctx, cmd)
 	d.queue = append(d.queue, q)
 	d.watch()
 	d.mu.Unlock()
 	return d.await(q)
 }
 
+func messageOf(ctx context.Context, cmd wire.Command) *message {
+	q := messages.Get().(*message)
+	q.ctx, q.cmd = ctx, cmd
+	return q
+}
+
 func (d *dispatcher) await(q *message) (backend.Instant, error) {
+	ctx := q.ctx
 	select {
 	case <-q.done:
 		return q.answered()
-	case <-q.ctx.Done():
+	case <-ctx.Done():
 	}
-	if d.withdraw(q) {
-		return 0, unsentAfter(q.ctx)
+	switch {
+	case d.withdraw(q):
+		return 0, unsentAfter(ctx)
+	case d.obedient:
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			<-q.done
+		}()
+		return 0, abandoned{ctx.Err(), answered}
 	}
 	var limit <-chan time.Time
-	if deadline, ok := q.ctx.Deadline(); ok {
+	if deadline, ok := ctx.Deadline(); ok {
 		timer := time.NewTimer(time.Until(deadline) + afterDeadline)
 		defer timer.Stop()
 		limit = timer.C
@@ -170,6 +203,9 @@ func (d *dispatcher) land(f *flight) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.end(f)
+	if f.line != nil {
+		d.lines = append(d.lines, f.line)
+	}
 	d.launch()
 }
 

@@ -68,6 +68,7 @@ var (
 	_ backend.ForceReleaser = (*fairBackend)(nil)
 	_ backend.Revoker       = (*fairBackend)(nil)
 	_ backend.Lister        = (*fairBackend)(nil)
+	_ backend.Interruptible = (*fairBackend)(nil)
 	_ backend.LateTicket    = (*fairTicket)(nil)
 )
 
@@ -85,6 +86,8 @@ func fairly(g backend.Guarantees) backend.Guarantees {
 func (f *fairBackend) Guarantees() backend.Guarantees { return fairly(f.b.Guarantees()) }
 
 func (f *fairBackend) Close() error { return f.b.Close() }
+
+func (f *fairBackend) Interruptible() bool { return f.b.Interruptible() }
 
 func (f *fairBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	return f.b.Renew(ctx, hold)

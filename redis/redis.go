@@ -88,6 +88,8 @@ type redisBackend struct {
 	clock      backend.Clock
 	guarantees backend.Guarantees
 	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
+	lines      []*line     // those of together
+	abandoned  abandonedOnes
 	hub        *hub
 	holders    wire.HolderTexts
 }
@@ -103,9 +105,10 @@ var (
 	_ backend.ForceReleaser = (*redisBackend)(nil)
 	_ backend.Revoker       = (*redisBackend)(nil)
 	_ backend.Lister        = (*redisBackend)(nil)
+	_ backend.Interruptible = (*redisBackend)(nil)
 )
 
-func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, error) {
+func newBackend(client goredis.UniversalClient, prefix string, lines ...*line) (*redisBackend, error) {
 	missing := client == nil
 	switch c := client.(type) {
 	case *goredis.Client:
@@ -131,7 +134,8 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 	_, b.cluster = client.(*goredis.ClusterClient)
 	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
 	if c, ok := client.(*goredis.Client); ok {
-		b.together = newDispatcher(c, b.clock)
+		b.together = newDispatcher(c, b.clock, lines)
+		b.lines = lines
 	}
 	b.guarantees = guarantees(false)
 	return b, nil
@@ -141,12 +145,19 @@ func newBackend(client goredis.UniversalClient, prefix string) (*redisBackend, e
 // if it kept an append-only file when the backend was opened.
 func (b *redisBackend) Guarantees() backend.Guarantees { return b.guarantees }
 
+// Interruptible implements backend.Interruptible. A client of the caller's can't be: what
+// go-redis reads is ended by a deadline only, and its pool does not tell the connection.
+func (b *redisBackend) Interruptible() bool { return len(b.lines) > 0 }
+
 // Close ends the subscription, and closes the client if it was opened by URL.
 func (b *redisBackend) Close() error {
 	b.hub.close()
 	var err error
 	if b.closesIt {
 		err = b.client.Close() // which also ends what is under way
+	}
+	for _, l := range b.lines {
+		l.close()
 	}
 	if b.together != nil {
 		b.together.close()

@@ -88,6 +88,11 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 	if err := ctx.Err(); err != nil {
 		return reply{}, fmt.Errorf("redislock: key %q: %w", n.key, unsentAfter(ctx))
 	}
+	var id string
+	if len(args) > 0 {
+		id, _ = args[0].(string)
+	}
+	b.abandoned.settle(ctx, id)
 	var r reply
 	for repeats := 0; ; repeats++ {
 		cmd := s.command(ctx, n, args...)
@@ -105,6 +110,7 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 			r.repeated = true
 			continue
 		}
+		b.abandoned.note(id, err)
 		return r, keyError(ctx, n, b.refusal(err), r.repeated)
 	}
 }

@@ -41,7 +41,11 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, fmt.Errorf("redislock: %w", err)
 	}
 	client := goredis.NewUniversalClient(opts)
-	b, err := newBackend(client, prefix)
+	var lines []*line
+	if opts.MasterName == "" && !opts.IsClusterMode {
+		lines = newLines(maxFlights, opts.Simple())
+	}
+	b, err := newBackend(client, prefix, lines...)
 	if err != nil {
 		_ = client.Close()
 		return nil, err

@@ -1,0 +1,180 @@
+package redislock
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
+	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+)
+
+// lined is a backend as a URL opens it, behind a proxy, and one beside the proxy.
+func lined(t *testing.T) (*redisBackend, *servertest.TCPProxy, *redisBackend) {
+	t.Helper()
+	server := servertest.SharedRedis(t)
+	p := servertest.Proxy(t, server.Addr())
+	opts := redistest.Client(t, server).Options()
+	opts.Addr, opts.Protocol, opts.ReadTimeout = p.Addr(), 2, time.Minute
+	client := goredis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := newBackend(client, defaultPrefix, newLines(maxFlights, opts)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	require.True(t, b.Interruptible())
+	return b, p, backendOn(t, redistest.Client(t, server))
+}
+
+// asking has a goroutine ask for the key.
+func asking(ctx context.Context, b backend.Backend, req backend.Request) <-chan error {
+	out := make(chan error, 1)
+	go func() {
+		_, err := b.Try(ctx, req)
+		out <- err
+	}()
+	return out
+}
+
+func TestCutCallReturnsAndIsUnknown(t *testing.T) {
+	t.Parallel()
+	b, p, direct := lined(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold), "there is a connection")
+	p.Freeze(servertest.ToClient)
+	ctx, cancel := context.WithCancel(t.Context())
+	req := redistest.Request(backendtest.UniqueKey(t))
+	out := asking(ctx, b, req)
+	backendtest.Eventually(t, "the command was applied", func() bool {
+		_, err := direct.Inspect(t.Context(), req.Key)
+		return err == nil
+	})
+	cancel()
+	err := <-out // though the server says nothing
+	require.ErrorIs(t, err, context.Canceled)
+	for _, promise := range []error{backend.ErrNotSent, backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld} {
+		require.NotErrorIs(t, err, promise)
+	}
+	p.Resume()
+	backendtest.Eventually(t, "its connection is closed when its reply is there", func() bool {
+		return b.abandoned.some.Load() == 0
+	})
+	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)), "the line has another connection")
+}
+
+// A call that waits for a connection has sent nothing.
+func TestCutWhileConnectingWasNotSent(t *testing.T) {
+	t.Parallel()
+	b, p, _ := lined(t)
+	p.Freeze(servertest.ToClient)
+	ctx, cancel := context.WithCancel(t.Context())
+	req := redistest.Request(backendtest.UniqueKey(t))
+	out := asking(ctx, b, req)
+	backendtest.Eventually(t, "it connects", func() bool { return p.Open() > 0 })
+	cancel()
+	require.ErrorIs(t, <-out, backend.ErrNotSent)
+	p.Resume()
+	_, _ = backendtest.Granted(t, b, req) // on the connection that was made meanwhile
+	require.Equal(t, 1, p.Accepted())
+}
+
+// What is sent for an acquisition comes after what was abandoned for it.
+func TestReleaseAwaitsWhatWasAbandoned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var o abandonedOnes
+		answered := make(chan struct{})
+		o.note("id", abandoned{context.Canceled, answered})
+		o.note("other", context.Canceled)
+		begin := time.Now()
+		o.settle(t.Context(), "other")
+		require.Zero(t, time.Since(begin))
+		o.settle(t.Context(), "id")
+		require.Equal(t, landing, time.Since(begin), "it hangs")
+		go func() {
+			time.Sleep(landing / 2)
+			close(answered)
+		}()
+		o.settle(t.Context(), "id")
+		require.Equal(t, landing+landing/2, time.Since(begin))
+		synctest.Wait()
+		require.Zero(t, o.some.Load())
+		require.Empty(t, o.answered)
+	})
+}
+
+// After a restart the server would answer a command on an old connection with nothing, and
+// its outcome would be unknown.
+func TestDeadConnectionIsSeenBeforeSending(t *testing.T) {
+	t.Parallel()
+	b, p, _ := lined(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	l := b.lines[len(b.lines)-1]
+	require.True(t, alive(l.conn.Conn))
+	p.Cut()
+	backendtest.Eventually(t, "it is dead", func() bool { return !alive(l.conn.Conn) })
+	l.used = time.Now().Add(-idleUnchecked - time.Second)
+	r, err := b.run(t.Context(), releaseScript, namesOf(defaultPrefix, hold.Key), hold.ID.Hex())
+	require.NoError(t, err)
+	require.False(t, r.repeated)
+}
+
+// A line that hangs keeps no other command from being sent.
+func TestHangingLinesHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	b, p, direct := lined(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p.StallReplies(maxFlights, t.Name()+"/hangs")
+	var outs []<-chan error
+	for range maxFlights {
+		req := redistest.Request(t.Name() + "/hangs/" + backend.NewID().Hex())
+		outs = append(outs, asking(ctx, b, req))
+		backendtest.Eventually(t, "the command was applied", func() bool {
+			_, err := direct.Inspect(t.Context(), req.Key)
+			return err == nil
+		})
+	}
+	_, _ = backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	cancel()
+	for _, out := range outs {
+		require.ErrorIs(t, <-out, context.Canceled)
+	}
+}
+
+func TestCloseEndsWhatIsAbandoned(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedRedis(t)
+	p := servertest.Proxy(t, server.Addr())
+	opts := redistest.Client(t, server).Options()
+	opts.Addr, opts.Protocol = p.Addr(), 2
+	l := newLines(1, opts)[0]
+	require.NoError(t, l.process(t.Context(), keyed(t.Context(), []any{"ping"})))
+	p.Freeze(servertest.ToClient)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var a abandoned
+	require.ErrorAs(t, l.process(ctx, keyed(t.Context(), []any{"ping"})), &a)
+	l.close()
+	<-a.answered
+}
+
+// What the end of a context has come too late for is not cut.
+func TestInterruptAfterTheReplyCutsNothing(t *testing.T) {
+	t.Parallel()
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	c := interruptible{conn: client}
+	require.False(t, c.over())
+	c.interrupt()
+	go func() { _, _ = server.Write([]byte("x")) }()
+	_, err := client.Read(make([]byte, 1))
+	require.NoError(t, err)
+}
