@@ -92,7 +92,7 @@ var properties = []property{
 	{"Cancelled meanwhile", "Cancelled at any moment, an acquisition returns soon, leaves nothing, and harms nobody who shares its client.",
 		"CancelDuring CancelMidRequest CancelHarmsNobody", ".: TestCancelledTryReturnsAtOnceAndTheLateGrantIsGivenBack; redis: TestEndedInFlightIsUnknownToItsCallerOnly"},
 	{"A late grant", "What the server grants after its caller was told an error ends within a TTL, though process and session live on.",
-		"LateGrant SilenceWhileAcquiring", "etcd: TestLateRequestHasNoEffect TestFrozenServerAnswersLate; zookeeper: TestLateGrant; mysql/internal/row: TestRowLateToken"},
+		"LateGrant SilenceWhileAcquiring SilentCallsEnd", "etcd: TestLateRequestHasNoEffect TestFrozenServerAnswersLate; zookeeper: TestLateGrant; mysql/internal/row: TestRowLateToken"},
 	{"One's own grant", "An acquisition whose answer was lost, or whose request came twice, is granted once and never refused because of itself.",
 		"OwnGrantRecognised TryIdempotent CutIsNoRefusal CutWhileAcquiring", "redis: TestLostReplyToTry TestClientDoesNotRepeatByItself; mysql/internal/table: TestTableLostGrant; mysql/internal/row: TestRowLostGrant; zookeeper: TestLostReplies"},
 	{"Errors are typed", "Held, not held, lost, unknown, unavailable, invalid and closed are told apart, and the server's words are kept.",

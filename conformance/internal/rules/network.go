@@ -22,6 +22,11 @@ var networkRules = []*engine.Rule{
 		Run:       silenceWhileAcquiring,
 	},
 	{
+		Name:      "SilentCallsEnd",
+		Statement: "A call of TryAcquire or Acquire on a silent network returns soon after its context has ended.",
+		Run:       silentCallsEnd,
+	},
+	{
 		Name:      "CutIsNoRefusal",
 		Statement: "A try on a free key that loses a request or an answer with its connection is not refused because of itself.",
 		Run:       cutIsNoRefusal,
@@ -108,6 +113,38 @@ func cutWhileAcquiring(e *engine.Env) {
 		d.MustRefuse(key, "the next holder has it, and what is left of the earlier call must not free it")
 		next.MustRelease()
 	})
+}
+
+func silentCallsEnd(e *engine.Env) {
+	limit := 2*e.TTL + e.Slack()
+	ends := func(op string, get func(c *engine.Client) engine.Getter) func() {
+		return func() {
+			key := e.Key("%s", op)
+			a, net := e.Behind(key)
+			net.Silent()
+			defer net.Heal()
+			ctx, cancel := context.WithCancel(e.Ctx)
+			defer cancel()
+			done := make(chan struct{})
+			wait := e.Start(func() {
+				defer close(done)
+				if h, err := a.Get(op, get(a), ctx, key, e.Opts(e.TTL)); err == nil {
+					_ = h.Release(e.Ctx)
+				}
+			})
+			e.Pause(e.TTL / 8) // its request is under way
+			cancel()
+			if !e.Within(limit, done) {
+				net.Heal()
+				e.OverdueFatalf(key, "%s had not returned %s after its context was cancelled, while the network was silent", op, limit)
+			}
+			wait()
+		}
+	}
+	e.Together(
+		ends("TryAcquire", func(c *engine.Client) engine.Getter { return c.Locker.TryAcquire }),
+		ends("Acquire", func(c *engine.Client) engine.Getter { return c.Locker.Acquire }),
+	)
 }
 
 func silenceWhileAcquiring(e *engine.Env) {

@@ -124,6 +124,7 @@ type farBackend struct {
 	backend.Backend // for the guarantees
 	addr            string
 	ask             func(ctx context.Context, req farRequest) (farAnswer, error)
+	obeys           bool
 
 	mu     sync.Mutex
 	idle   []net.Conn
@@ -205,6 +206,8 @@ func (f *farBackend) Guarantees() backend.Guarantees {
 	return g
 }
 
+func (f *farBackend) Interruptible() bool { return f.obeys }
+
 func (f *farBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	sent := backend.SystemClock().Now()
 	a, err := f.ask(ctx, farOf("try", backend.HoldOf(req)))
@@ -233,7 +236,7 @@ func (f *farBackend) Release(ctx context.Context, h backend.Hold) error {
 func (f *farBackend) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.closed = true
+	f.closed = !f.obeys
 	for _, c := range f.idle {
 		_ = c.Close()
 	}
@@ -320,6 +323,15 @@ func TestMutantsBehindANetwork(t *testing.T) {
 					return f.send(ctx, again)
 				}
 				return a, err
+			}
+		}},
+		"calls end with the answer, though it says that they end with their contexts": {"SilentCallsEnd", "had not returned", func(f *farBackend, m *lockerMutant) {
+			f.obeys = true
+			_ = m.Client.Close()
+			m.Client, _ = lock.New(f, &lock.Options{TTL: farTTL})
+			m.try, m.acquire, m.close = m.Client.TryAcquire, m.Client.Acquire, m.Client.Close
+			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+				return f.send(context.WithoutCancel(ctx), req)
 			}
 		}},
 		"the key gets its TTL in a second request": {"CutWhileAcquiring", "the key was still refused", func(f *farBackend, _ *lockerMutant) {
