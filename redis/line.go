@@ -247,7 +247,7 @@ func (l *line) attempt(c *connecting) {
 	conn := &connection{}
 	own := *l.opts
 	own.PoolSize = 1
-	dial := goredis.NewDialer(&own)
+	dial := own.Dialer
 	own.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dialled, err := dial(ctx, network, addr)
 		conn.Conn = dialled

@@ -23,6 +23,7 @@ func lined(t *testing.T) (*redisBackend, *servertest.TCPProxy, *redisBackend) {
 	p := servertest.Proxy(t, server.Addr())
 	opts := redistest.Client(t, server).Options()
 	opts.Addr, opts.Protocol, opts.ReadTimeout = p.Addr(), 2, time.Minute
+	opts.Dialer = goredis.NewDialer(opts)
 	client := goredis.NewClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
 	b, err := newBackend(client, defaultPrefix, newLines(maxFlights, opts)...)
@@ -154,6 +155,7 @@ func TestCloseEndsWhatIsAbandoned(t *testing.T) {
 	p := servertest.Proxy(t, server.Addr())
 	opts := redistest.Client(t, server).Options()
 	opts.Addr, opts.Protocol = p.Addr(), 2
+	opts.Dialer = goredis.NewDialer(opts)
 	l := newLines(1, opts)[0]
 	require.NoError(t, l.process(t.Context(), keyed(t.Context(), []any{"ping"})))
 	p.Freeze(servertest.ToClient)

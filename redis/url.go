@@ -40,6 +40,7 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 	if err != nil {
 		return nil, fmt.Errorf("redislock: %w", err)
 	}
+	opts.Dialer = wire.QuietDialer(opts.Simple())
 	client := goredis.NewUniversalClient(opts)
 	var lines []*line
 	if opts.MasterName == "" && !opts.IsClusterMode {

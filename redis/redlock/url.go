@@ -109,6 +109,7 @@ func clientsAndOptions(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Clien
 	for _, address := range addresses {
 		one := base
 		one.Addr = address
+		one.Dialer = wire.QuietDialer(&one)
 		clients = append(clients, goredis.NewClient(&one))
 	}
 	return clients, opts, nil
