@@ -25,10 +25,10 @@ LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rollin
 CHECKED = . ./backend/... ./config ./conformance/report ./scripts/testrun ./examples/stock
 
 # Modules of their own, whose dependencies are not those of the library.
-MODULES = observe/otel conformance/peers bench/peers internal/etcdserver internal/containers examples/marketplace/plot
+MODULES = observe/otel conformance/peers bench internal/etcdserver internal/containers examples/marketplace/plot
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-observe test-containers images fuzz lint bench bench-peers marketplace plot sale tutorial
+.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,9 +65,10 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@CGO_ENABLED=1 $(GO) build -race ./...
 	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) -- $(FLAWED) -timeout 180m -count $(ROUNDS) ./conformance/flawed/...
 
-test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test the plot
+test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers
 	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 20m ./...
+	$(GO) -C bench test ./...
 	$(GO) -C examples/marketplace/plot test ./...
 
 test-observe: ## Test the metrics, the alert rules and the dashboard, on a real Prometheus
@@ -102,13 +103,9 @@ lint: ## Check format, vet on three systems, linters, and go.mod
 	$(GOLANGCI_LINT) run ./...
 	cd observe/otel && GOWORK=off $(GOLANGCI_LINT) run ./...
 
-bench: ## Compare with the bare commands of the servers; prints a table
+bench: ## Compare with bare commands and the locks of others; prints tables; BENCH=-update writes docs/performance.md
 	@scripts/test-servers
-	$(GO) run ./bench
-
-bench-peers: ## Compare Redis and Redlock with the locks of others on the same servers; prints a table
-	@scripts/test-servers
-	cd bench/peers && $(GO) run .
+	$(GO) -C bench run . $(BENCH)
 
 marketplace: ## The marketplace example on a Redis of its own, FOR (3s) each; prints a table
 	@scripts/test-servers

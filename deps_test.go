@@ -105,7 +105,7 @@ var forTests = []string{"internal/servertest", "internal/backendtest", "conforma
 // isTool reports whether the directory has a command for those who work on the module,
 // which make runs. Nobody else links it.
 func isTool(dir string) bool {
-	return dir == "bench" || strings.HasPrefix(dir, "bench/") || strings.HasPrefix(dir, "scripts/")
+	return strings.HasPrefix(dir, "scripts/")
 }
 
 func isTestLibrary(imported string) bool {

@@ -1,119 +1,171 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
-	etcdlock "github.com/mortiselock/lock/etcd"
-	"github.com/mortiselock/lock/internal/measure"
+	_ "github.com/mortiselock/lock/etcd"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-func (b *bench) etcdClient() (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Endpoints: []string{"http://" + servertest.Etcd(b.host, servertest.WithDataOnDisk()).Addr()}, Logger: zap.NewNop(),
-	})
+const (
+	bareTxn       = "create if absent + delete"
+	sharedSession = "Mutex, shared session"
+	ownSession    = "Mutex, own session"
+)
+
+var etcdStore = &store{
+	name: "etcd", title: "etcd", parallel: 16,
+	about: "One member that writes to the disk.",
+	start: func(h *servertest.Program) *servers {
+		server := servertest.Etcd(h, servertest.WithDataOnDisk())
+		return &servers{
+			version: "etcd " + server.Version(), addrs: []string{server.Addr()}, url: server.URL(),
+			commands: func(ctx context.Context, _ *contender) (float64, error) { return etcdMessages(ctx, server.Addr()) },
+		}
+	},
+	contenders: []contender{
+		{
+			name: bareTxn, kind: bare,
+			how: "`Txn` with a lease of the client, `Delete`; every 1 ms while the key is taken",
+			not: map[string]string{held: "the same lease for all keys, as with the shared session"},
+			open: func(s *servers, p purpose) (client, error) {
+				c, session, err := etcdSession(s, p)
+				if err != nil {
+					return client{}, err
+				}
+				return client{
+					acquire: func(ctx context.Context, key string) (func() error, error) {
+						for {
+							resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+								Then(clientv3.OpPut(key, "", clientv3.WithLease(session.Lease()))).Commit()
+							if err != nil {
+								return nil, err
+							}
+							if resp.Succeeded {
+								return func() error { _, err := c.Delete(ctx, key); return err }, nil
+							}
+							if err := pause(ctx); err != nil {
+								return nil, err
+							}
+						}
+					},
+					close: func() { _ = session.Close(); _ = c.Close() },
+				}, nil
+			},
+		},
+		{
+			name: sharedSession, kind: peer,
+			how: "`concurrency.NewMutex` in one `Session` of the client",
+			not: map[string]string{
+				contended: "two goroutines of one session both hold", waiters: "two goroutines of one session both hold",
+			},
+			most: map[string]int{held: 10_000},
+			open: func(s *servers, p purpose) (client, error) {
+				c, session, err := etcdSession(s, p)
+				if err != nil {
+					return client{}, err
+				}
+				return client{
+					acquire: func(ctx context.Context, key string) (func() error, error) {
+						m := concurrency.NewMutex(session, key)
+						if err := m.Lock(ctx); err != nil {
+							return nil, err
+						}
+						return func() error { return m.Unlock(ctx) }, nil
+					},
+					close: func() { _ = session.Close(); _ = c.Close() },
+				}, nil
+			},
+		},
+		{
+			name: ownSession, kind: peer,
+			how:  "a `Session` for each acquisition, which goroutines of one program need",
+			most: map[string]int{held: 1000},
+			open: func(s *servers, p purpose) (client, error) {
+				c, err := etcdClient(s)
+				if err != nil {
+					return client{}, err
+				}
+				return client{
+					acquire: func(ctx context.Context, key string) (func() error, error) { return ownMutex(ctx, c, p, key) },
+					close:   func() { _ = c.Close() },
+				}, nil
+			},
+		},
+		{
+			name: "etcd:", kind: own, open: ours(""),
+			how:  "`lock.Open` of `etcd://host`",
+			most: map[string]int{held: 10_000},
+			aims: []aim{
+				atLeast(serial, 1.0, sharedSession),
+				atLeast(contended, 2, ownSession),
+			},
+		},
+	},
 }
 
-// etcd compares acquire and release of a free key by one goroutine with the bare
-// requests, and with the Mutex of the client library. Two of its handles in one
-// session both hold, so that each owner needs a session of its own.
-func (b *bench) etcd() error {
-	client, err := b.etcdClient()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	locker, err := etcdlock.New(b.ctx, client, nil)
-	if err != nil {
-		return err
-	}
-	defer locker.Close()
-	lease, err := client.Grant(b.ctx, 3600) // for longer than any run
-	if err != nil {
-		return err
-	}
-	kept, err := concurrency.NewSession(client)
-	if err != nil {
-		return err
-	}
-	defer kept.Close()
-	bare := &measure.Side{Name: "create if absent + delete", Take: func(ctx context.Context) (func() error, error) {
-		resp, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision("bare"), "=", 0)).
-			Then(clientv3.OpPut("bare", "", clientv3.WithLease(lease.ID))).Commit()
-		if err == nil && !resp.Succeeded {
-			err = errBareHeld
-		}
-		return func() error { _, err := client.Delete(ctx, "bare"); return err }, err
-	}}
-	mutex := &measure.Side{Name: "Mutex, a session per owner", Take: newSessionMutex(client, "mutex")}
-	against := append(to(bare, 0.9), measure.Comparison{To: mutex, By: "the second", Goal: measure.Goal{AtLeast: 2}})
-	return b.diskPairs(
-		bare,
-		mutex,
-		&measure.Side{Name: "Mutex, one session for all", Take: sessionMutex(kept, "mutex-kept")},
-		&measure.Side{Name: "Locker.TryAcquire + Release", Take: measure.Taking(locker.TryAcquire, "ours"), Against: against},
-		&measure.Side{Name: "Locker.Acquire + Release", Take: measure.Taking(locker.Acquire, "ours"), Against: against},
-	)
+func etcdClient(s *servers) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{"http://" + s.addrs[0]}, Logger: zap.NewNop()})
 }
 
-// sessionMutex is the client library's Mutex, in one session for all holds.
-func sessionMutex(s *concurrency.Session, key string) measure.Taker {
-	return func(ctx context.Context) (func() error, error) {
-		m := concurrency.NewMutex(s, key)
-		return func() error { return m.Unlock(ctx) }, m.Lock(ctx)
+func etcdSession(s *servers, p purpose) (*clientv3.Client, *concurrency.Session, error) {
+	c, err := etcdClient(s)
+	if err != nil {
+		return nil, nil, err
 	}
+	session, err := concurrency.NewSession(c, concurrency.WithTTL(int(p.ttl/time.Second)))
+	if err != nil {
+		_ = c.Close()
+	}
+	return c, session, err
 }
 
-// newSessionMutex is the client library's Mutex, in a new session for each hold.
-func newSessionMutex(client *clientv3.Client, key string) measure.Taker {
-	return func(ctx context.Context) (func() error, error) {
-		s, err := concurrency.NewSession(client, concurrency.WithTTL(15))
-		if err != nil {
-			return nil, err
-		}
-		unlock, err := sessionMutex(s, key)(ctx)
-		return func() error {
-			if err := unlock(); err != nil {
-				return err
-			}
-			return s.Close()
-		}, err
+// ownMutex locks with a session of its own.
+func ownMutex(ctx context.Context, c *clientv3.Client, p purpose, key string) (func() error, error) {
+	session, err := concurrency.NewSession(c, concurrency.WithTTL(int(p.ttl/time.Second)))
+	if err != nil {
+		return nil, err
 	}
+	m := concurrency.NewMutex(session, key)
+	if err := m.Lock(ctx); err != nil {
+		_ = session.Close()
+		return nil, err
+	}
+	return func() error { return errors.Join(m.Unlock(ctx), session.Close()) }, nil
 }
 
-// etcdContended lets several clients with several goroutines each compete for one
-// key that is held for a millisecond at a time.
-func (b *bench) etcdContended() error {
-	contest := measure.Contest{Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second}
-	mutexes := &measure.Contender{Name: "Mutex, a session per owner"}
-	kept := &measure.Contender{Name: "Mutex, a session per goroutine"}
-	ours := &measure.Contender{Name: "Locker.Acquire + Release"}
-	for range contest.Clients {
-		client, err := b.etcdClient()
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		locker, err := etcdlock.New(b.ctx, client, nil)
-		if err != nil {
-			return err
-		}
-		defer locker.Close()
-		for range contest.Goroutines {
-			session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
+// etcdMessages is how many the server has received, those in streams too.
+func etcdMessages(ctx context.Context, addr string) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	total := 0.0
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "grpc_server_msg_received_total{") {
+			_, value, _ := strings.Cut(lines.Text(), "} ")
+			n, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				return err
+				return 0, err
 			}
-			defer session.Close()
-			mutexes.Takers = append(mutexes.Takers, newSessionMutex(client, "mutex-contended"))
-			kept.Takers = append(kept.Takers, sessionMutex(session, "mutex-kept-contended"))
-			ours.Takers = append(ours.Takers, measure.Taking(locker.Acquire, "contended"))
+			total += n
 		}
 	}
-	return b.compete(contest, "%8.0f grants/s", measure.Contention.GrantsPerSecond, 1.5, mutexes, kept, ours)
+	return total, lines.Err()
 }

@@ -1,131 +1,161 @@
-// Command bench measures the library beside the bare commands it is made of, in
-// one run, and prints ratios: single numbers of a shared machine say little.
+// Command bench measures locks as their users call them, side by side on the same servers
+// in one run: the bare commands, the libraries that one would pick instead, and this one,
+// opened by URL. It is a module of its own, so that nobody else sees what it is compared
+// with.
 //
-//	go run ./bench                            # everything
-//	go run ./bench -only uncontended,leases   # some of it
-//	go run ./bench -list                      # what there is
+//	go run .                                                  # everything, in ten minutes at most
+//	go run . -backend redis,etcd -scenario serial,contended   # some of it
+//	go run . -list                                            # what there is
+//	go run . -update                                          # everything, and write docs/performance.md
 //
-// Each comparison takes the median of several rounds that alternate between the
-// sides; what was aimed at stands beside it, with "ok", "below" or "above". The
-// servers are found or started when the first measurement asks for them.
+// What counts are ratios to neighbours in the same round, and the median of the rounds:
+// single numbers of a shared machine say little. The servers are found or started as for
+// the tests.
 package main
 
 import (
-	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9/logging"
 
-	"github.com/mortiselock/lock/internal/measure"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// measurement is one comparison. Its run prints a table.
-type measurement struct {
-	name string
-	run  func(b *bench) error
-}
-
-var measurements = []measurement{
-	{"uncontended", (*bench).uncontended},
-	{"leases", (*bench).leases},
-	{"contended", (*bench).contended},
-	{"etcd", (*bench).etcd},
-	{"etcd-contended", (*bench).etcdContended},
-	{"redlock", (*bench).redlock},
-	{"mysql-row", (*bench).mysqlRow},
-	{"zookeeper", (*bench).zookeeper},
-	{"mysql-table", (*bench).mysqlTable},
-}
-
-// bench is what every measurement has.
+// bench has the results of a run, and how it is made.
 type bench struct {
-	ctx    context.Context
-	rounds int
-	host   *servertest.Program
-}
-
-// redis is one Redis server for all measurements.
-func (b *bench) redis() *servertest.Server { return servertest.SharedRedis(b.host) }
-
-// pairs compares the sides, one goroutine on a free key, and prints a table.
-func (b *bench) pairs(sides ...*measure.Side) error {
-	if err := measure.SideBySide(b.ctx, b.rounds, measure.Length, sides...); err != nil {
-		return err
-	}
-	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)
-	return nil
-}
-
-// diskLength is how much of a round each side gets whose server writes to a disk.
-const diskLength = 1500 * time.Millisecond
-
-// diskPairs is pairs for servers that write to a disk at each step.
-func (b *bench) diskPairs(sides ...*measure.Side) error {
-	if err := measure.PairByPair(b.ctx, b.rounds, diskLength, sides...); err != nil {
-		return err
-	}
-	measure.Print(os.Stdout, "%8.0f pairs/s", sides...)
-	return nil
-}
-
-// to compares with a side, and aims at a ratio.
-func to(base *measure.Side, atLeast float64) []measure.Comparison {
-	return []measure.Comparison{{To: base, By: "the first", Goal: measure.Goal{AtLeast: atLeast}}}
-}
-
-// compete lets the contenders compete for a key and prints a table. The last one is
-// ours, and aims at a ratio to the first.
-func (b *bench) compete(contest measure.Contest, format string, figure func(measure.Contention) float64, atLeast float64, contenders ...*measure.Contender) error {
-	if err := contest.SideBySide(b.ctx, b.rounds, contenders...); err != nil {
-		return err
-	}
-	var sides []*measure.Side
-	for _, c := range contenders {
-		sides = append(sides, c.Side(figure))
-	}
-	sides[len(sides)-1].Against = to(sides[0], atLeast)
-	fmt.Printf("  %s:\n", contest)
-	measure.Print(os.Stdout, format, sides...)
-	return nil
-}
-
-func (b *bench) client() *goredis.Client {
-	return goredis.NewClient(&goredis.Options{Addr: b.redis().Addr(), Password: b.redis().Password()})
+	*results
+	host       *servertest.Program
+	rounds     int
+	length     time.Duration
+	background bool
+	versions   []string // of the servers
 }
 
 func main() {
-	rounds := flag.Int("rounds", 7, "interleaved rounds of each side")
-	only := flag.String("only", "", "which measurements, with commas (default all)")
-	list := flag.Bool("list", false, "list the measurements")
+	b := &bench{results: newResults(), host: &servertest.Program{}}
+	flag.IntVar(&b.rounds, "rounds", 3, "`number` of rounds of each contender")
+	flag.DurationVar(&b.length, "d", 500*time.Millisecond, "`time` of a contender in each round")
+	flag.BoolVar(&b.background, "background", false, "acquire with contexts that can't be cancelled")
+	backends := flag.String("backend", "", "`names` of backends, with commas (default all)")
+	scenes := flag.String("scenario", "", "`names` of scenarios, with commas (default all)")
+	list := flag.Bool("list", false, "list backends, contenders and scenarios")
+	update := flag.Bool("update", false, "write docs/performance.md and its plots")
 	flag.Parse()
+	defer b.host.CleanUp()
+	sts, err := chosen("backend", *backends, stores, func(st *store) string { return st.name })
+	if err != nil {
+		b.host.Fatalf("%v", err)
+	}
+	scs, err := chosen("scenario", *scenes, scenarios, func(sc *scenario) string { return sc.name })
+	if err != nil {
+		b.host.Fatalf("%v", err)
+	}
+	if *list {
+		printList(sts, scs)
+		return
+	}
+	docs, err := docsDir()
+	if *update && (err != nil || len(sts) < len(stores) || len(scs) < len(scenarios) || b.background) {
+		b.host.Fatalf("the page has everything, with contexts that can be cancelled, and is written from within the tree")
+	}
+	// What the clients say of servers without persistence and of waits that were given up.
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	goredis.Disable()
+	for _, st := range sts {
+		if err := b.measure(st, scs); err != nil {
+			b.host.Fatalf("%s: %v", st.name, err)
+		}
+	}
+	fmt.Print(b.aimsTable(sts, scs).text())
+	if *update {
+		if err := b.write(docs); err != nil {
+			b.host.Fatalf("%v", err)
+		}
+	}
+}
+
+// measure starts the servers of a store, and prints a table for each scenario.
+func (b *bench) measure(st *store, scs []*scenario) error {
 	host := &servertest.Program{}
-	host.Cleanup(func() { _ = servertest.StopShared() })
 	defer host.CleanUp()
-	b := &bench{ctx: context.Background(), rounds: *rounds, host: host}
-	wanted := strings.Split(*only, ",")
-	for _, name := range wanted {
-		known := func(m measurement) bool { return m.name == name }
-		if *only != "" && !slices.ContainsFunc(measurements, known) {
-			host.Fatalf("no measurement is called %q; see -list", name)
-		}
+	s := st.start(host)
+	if s.version != "" {
+		b.versions = append(b.versions, s.version)
 	}
-	for _, m := range measurements {
-		switch {
-		case *list:
-			fmt.Println(m.name)
-			continue
-		case *only != "" && !slices.Contains(wanted, m.name):
+	for _, sc := range scs {
+		if len(st.in(sc)) == 0 {
 			continue
 		}
-		fmt.Printf("\n%s, %d rounds\n", m.name, b.rounds)
-		if err := m.run(b); err != nil {
-			host.Fatalf("%s: %v", m.name, err)
+		begun := time.Now()
+		if err := sc.run(b, st, s, sc); err != nil {
+			return fmt.Errorf("%s: %w", sc.name, err)
+		}
+		fmt.Printf("%s, %s (%.0f s)\n%s\n", st.title, sc.name, time.Since(begun).Seconds(), b.table(st, sc).text())
+	}
+	return nil
+}
+
+// saw adds a round.
+func (b *bench) saw(at cell, f seen) { b.results.rounds[at] = append(b.results.rounds[at], f) }
+
+// fail says why a contender has no figures. The others go on.
+func (b *bench) fail(at cell, err error) {
+	b.failed[at] = "failed"
+	delete(b.results.rounds, at)
+	fmt.Fprintf(os.Stderr, "%s, %s, %s: %v\n", at.store, at.scenario, at.contender, err)
+}
+
+// chosen are those with the names.
+func chosen[T any](what, names string, all []T, name func(T) string) ([]T, error) {
+	if names == "" {
+		return all, nil
+	}
+	var some []T
+	wanted := strings.Split(names, ",")
+	for _, x := range all {
+		if slices.Contains(wanted, name(x)) {
+			some = append(some, x)
 		}
 	}
+	if len(some) < len(wanted) {
+		return nil, fmt.Errorf("a %s of %q is unknown, or twice there; see -list", what, names)
+	}
+	return some, nil
+}
+
+func printList(sts []*store, scs []*scenario) {
+	for _, sc := range scs {
+		fmt.Printf("%-10s %s\n", sc.name, sc.about)
+	}
+	for _, st := range sts {
+		fmt.Println()
+		for _, c := range st.contenders {
+			fmt.Printf("%-10s %-26s %s\n", st.name, c.name, c.how)
+		}
+	}
+}
+
+// docsDir is the directory of the pages, from the tree's root or from here.
+func docsDir() (string, error) {
+	for _, dir := range []string{"../docs", "docs"} {
+		if _, err := os.Stat(filepath.Join(dir, "guarantees.md")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("there is no docs/guarantees.md")
+}
+
+// made says how the figures were made.
+func (b *bench) made() string {
+	return fmt.Sprintf("Figures of %d rounds of %s, on %d processors of %s/%s, with %s, %s.",
+		b.rounds, b.length, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.Join(b.versions, ", "))
 }

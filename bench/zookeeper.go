@@ -1,64 +1,83 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/measure"
 	"github.com/mortiselock/lock/internal/servertest"
-	zklock "github.com/mortiselock/lock/zookeeper"
+	_ "github.com/mortiselock/lock/zookeeper"
 )
 
-// zookeeper compares with the Lock of the client library: one goroutine on a free
-// key, and several sessions with several goroutines each on one key that is held for
-// a millisecond at a time.
-func (b *bench) zookeeper() error {
-	contest := measure.Contest{Clients: 4, Goroutines: 4, HeldFor: time.Millisecond, Length: 2 * time.Second}
-	addr := servertest.SharedZooKeeper(b.host).Addr()
-	library := &measure.Contender{Name: "zk.Lock + Unlock"}
-	ours := &measure.Contender{Name: "Locker.Acquire + Release"}
-	var conns []*zk.Conn
-	var lockers []lock.Locker
-	for range contest.Clients {
-		conn, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
-		if err != nil {
-			return err
+const zkLock = "zk.Lock"
+
+var zookeeperStore = &store{
+	name: "zookeeper", title: "ZooKeeper", parallel: 16,
+	about: "One server that writes to the disk.",
+	start: func(h *servertest.Program) *servers {
+		server := servertest.ZooKeeper(h, servertest.WithDataOnDisk())
+		return &servers{
+			version: "ZooKeeper " + server.Version(), addrs: []string{server.Addr()}, url: server.URL(),
+			commands: func(ctx context.Context, _ *contender) (float64, error) { return zkReceived(ctx, server.Addr()) },
 		}
-		defer func() {
-			conn.Close()
-			for range events {
-			}
-		}()
-		locker, err := zklock.New(b.ctx, []string{addr}, nil)
-		if err != nil {
-			return err
-		}
-		defer locker.Close()
-		conns, lockers = append(conns, conn), append(lockers, locker)
-		for range contest.Goroutines {
-			library.Takers = append(library.Takers, zkLock(conn, "several"))
-			ours.Takers = append(ours.Takers, measure.Taking(locker.Acquire, "several"))
-		}
-	}
-	bare := &measure.Side{Name: library.Name, Take: zkLock(conns[0], "one")}
-	sides := []*measure.Side{
-		bare,
-		{Name: ours.Name, Take: measure.Taking(lockers[0].Acquire, "one"), Against: to(bare, 0.9)},
-		{Name: "Locker.TryAcquire + Release", Take: measure.Taking(lockers[0].TryAcquire, "one"), Against: to(bare, 0.9)},
-	}
-	fmt.Println("  one goroutine:")
-	if err := b.diskPairs(sides...); err != nil {
-		return err
-	}
-	return b.compete(contest, "%8.0f grants/s", measure.Contention.GrantsPerSecond, 0.9, library, ours)
+	},
+	contenders: []contender{
+		{
+			name: zkLock, kind: peer,
+			how:  "`zk.NewLock` on one connection; its `Lock` takes no context",
+			most: map[string]int{held: 10_000},
+			open: func(s *servers, p purpose) (client, error) {
+				conn, events, err := zk.Connect(s.addrs, p.ttl, zk.WithLogInfo(false))
+				if err != nil {
+					return client{}, err
+				}
+				go func() {
+					for range events {
+					}
+				}()
+				return client{
+					acquire: func(_ context.Context, key string) (func() error, error) {
+						l := zk.NewLock(conn, "/bench/"+key, zk.WorldACL(zk.PermAll))
+						return l.Unlock, l.Lock()
+					},
+					close: conn.Close,
+				}, nil
+			},
+		},
+		{
+			name: "zk:", kind: own, open: ours(""),
+			how:  "`lock.Open` of `zk://host`",
+			most: map[string]int{held: 10_000},
+			aims: []aim{
+				atLeast(serial, 1.0, zkLock),
+				atLeast(contended, 1.3, zkLock),
+			},
+		},
+	},
 }
 
-// zkLock is the Lock of the client library.
-func zkLock(conn *zk.Conn, key string) measure.Taker {
-	l := zk.NewLock(conn, "/bench/"+key, zk.WorldACL(zk.PermAll))
-	return func(context.Context) (func() error, error) { return l.Unlock, l.Lock() }
+// zkReceived is how many packets the server has received.
+func zkReceived(ctx context.Context, addr string) (float64, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := fmt.Fprint(conn, "srvr"); err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		var n float64
+		if _, err := fmt.Sscanf(lines.Text(), "Received: %f", &n); err == nil {
+			return n, nil
+		}
+	}
+	return 0, errors.Join(lines.Err(), errors.New("the server does not say what it has received"))
 }

@@ -3,54 +3,33 @@ package measure
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
 
 // A Contest lets goroutines compete for one key.
 type Contest struct {
-	Clients    int
-	Goroutines int // of each client
-	HeldFor    time.Duration
-	Length     time.Duration
+	HeldFor time.Duration
+	// Gather is for how long they compete before anything counts, so that all of them wait.
+	Gather time.Duration
+	Length time.Duration
+	// CutOff ends the contexts of those who still wait when the Length is over. Otherwise
+	// everybody's wait is awaited.
+	CutOff bool
 	// Commands is how many commands the server has been sent so far; nil, they are
 	// not counted.
 	Commands func(ctx context.Context) (float64, error)
 }
 
-// String is the size of the contest, for the line above a table.
-func (c Contest) String() string {
-	return fmt.Sprintf("%d clients x %d, held %s", c.Clients, c.Goroutines, c.HeldFor)
-}
-
-// A Contender is one of several ways to compete for a key.
-type Contender struct {
-	Name string
-	// Open makes a client, for one round, and returns how its goroutines take the
-	// key, and how to close it.
-	Open func() (Taker, func(), error)
-	// Takers, if Open is nil, are used in every round: one for each goroutine.
-	Takers  []Taker
-	Results []Contention // one for each round
-}
-
-// Side is a line of a table: one figure of each round.
-func (c *Contender) Side(figure func(Contention) float64) *Side {
-	s := &Side{Name: c.Name}
-	for _, r := range c.Results {
-		s.Figures = append(s.Figures, figure(r))
-	}
-	return s
-}
-
-// Contention is what was seen in one round. Only holds that began before its end
-// count, and of their use what was before it.
+// Contention is what was seen in one round. Only holds that began within its Length
+// count, and of their use what was within it.
 type Contention struct {
 	Wall     time.Duration
 	Used     time.Duration // in which somebody did what the key is for
 	Grants   int
 	Waits    []float64 // in seconds
+	Longest  float64   // wait in seconds, of those too that ended without the key
 	Commands float64
 }
 
@@ -60,6 +39,7 @@ func (c *Contention) Add(round Contention) {
 	c.Used += round.Used
 	c.Grants += round.Grants
 	c.Waits = append(c.Waits, round.Waits...)
+	c.Longest = max(c.Longest, round.Longest)
 	c.Commands += round.Commands
 }
 
@@ -72,86 +52,90 @@ func (c Contention) GrantsPerSecond() float64 { return float64(c.Grants) / c.Wal
 // CommandsPerGrant is what a hand-over costs the server.
 func (c Contention) CommandsPerGrant() float64 { return c.Commands / float64(max(c.Grants, 1)) }
 
-// Wait is a quantile of the waits, in fair shares: the fair share of a waiter is its
-// turn after everybody else's.
+// Wait is a quantile of the waits, in fair shares.
 func (c Contention) Wait(q float64, contenders int) float64 {
-	share := c.Wall.Seconds() / float64(max(c.Grants, 1)) * float64(contenders)
-	return Quantile(c.Waits, q) / share
+	return Quantile(c.Waits, q) / c.FairShare(contenders)
 }
 
-// SideBySide lets each contender have its turn in every round.
-func (c Contest) SideBySide(ctx context.Context, rounds int, contenders ...*Contender) error {
-	return Rounds(rounds, func(counted bool) error {
-		for _, one := range contenders {
-			r, err := c.round(ctx, one)
-			if err != nil {
-				return fmt.Errorf("%s: %w", one.Name, err)
-			}
-			if counted {
-				one.Results = append(one.Results, r)
-			}
-		}
-		return nil
-	})
-}
-
-func (c Contest) round(ctx context.Context, one *Contender) (Contention, error) {
-	takers := one.Takers
-	if one.Open != nil {
-		takers = nil
-		for range c.Clients {
-			take, closeIt, err := one.Open()
-			if err != nil {
-				return Contention{}, err
-			}
-			defer closeIt()
-			for range c.Goroutines {
-				takers = append(takers, take)
-			}
-		}
-	}
-	return c.Run(ctx, takers)
+// FairShare is the wait in seconds of somebody whose turn comes after everybody else's.
+func (c Contention) FairShare(contenders int) float64 {
+	return c.Wall.Seconds() / float64(max(c.Grants, 1)) * float64(contenders)
 }
 
 // Run makes one round, with a goroutine for each taker. The first error ends it.
 func (c Contest) Run(ctx context.Context, takers []Taker) (Contention, error) {
-	var mu sync.Mutex
-	r := Contention{Wall: c.Length}
-	before, err := c.commands(ctx)
-	if err != nil {
-		return r, err
-	}
 	w := newWorkers(ctx)
-	deadline := time.Now().Add(c.Length)
+	cut, end := context.WithCancel(context.Background())
+	defer end()
+	begin := time.Now().Add(c.Gather)
+	deadline := begin.Add(c.Length)
+	r := round{Contention: Contention{Wall: c.Length}, heldFor: c.HeldFor, begin: begin, deadline: deadline}
 	for _, take := range takers {
 		w.start(func(ctx context.Context) error {
 			for time.Now().Before(deadline) && ctx.Err() == nil {
-				asked := time.Now()
-				giveBack, err := take(ctx)
-				if err != nil {
+				if err := r.hold(ctx, cut, take); err != nil {
 					return err
-				}
-				granted := time.Now()
-				time.Sleep(c.HeldFor)
-				released := time.Now()
-				if err := giveBack(); err != nil {
-					return err
-				}
-				if granted.Before(deadline) {
-					mu.Lock()
-					r.Grants++
-					r.Used += min(released.Sub(granted), deadline.Sub(granted))
-					r.Waits = append(r.Waits, granted.Sub(asked).Seconds())
-					mu.Unlock()
 				}
 			}
 			return nil
 		})
 	}
+	time.Sleep(time.Until(begin))
+	before, err := c.commands(ctx)
 	time.Sleep(time.Until(deadline))
-	after, err := c.commands(ctx)
+	after, again := c.commands(ctx)
+	if c.CutOff {
+		end()
+	}
+	err = errors.Join(w.wait(), err, again)
 	r.Commands = after - before
-	return r, errors.Join(w.wait(), err)
+	return r.Contention, err
+}
+
+// round is what the goroutines of a contest have seen together.
+type round struct {
+	mu sync.Mutex
+	Contention
+	heldFor         time.Duration
+	begin, deadline time.Time
+}
+
+// hold waits for the key and holds it, once.
+func (r *round) hold(ctx, cut context.Context, take Taker) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(cut, cancel)
+	asked := time.Now()
+	giveBack, err := take(ctx)
+	stop()
+	if err != nil {
+		if cut.Err() == nil {
+			return err
+		}
+		r.waited(asked, r.deadline)
+		return nil
+	}
+	granted := time.Now()
+	r.waited(asked, granted)
+	time.Sleep(r.heldFor)
+	released := time.Now()
+	if err := giveBack(); err != nil && cut.Err() == nil {
+		return err
+	}
+	if granted.Before(r.deadline) && !granted.Before(r.begin) {
+		r.mu.Lock()
+		r.Grants++
+		r.Used += min(released.Sub(granted), r.deadline.Sub(granted))
+		r.Waits = append(r.Waits, granted.Sub(asked).Seconds())
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+func (r *round) waited(from, until time.Time) {
+	r.mu.Lock()
+	r.Longest = max(r.Longest, until.Sub(from).Seconds())
+	r.mu.Unlock()
 }
 
 func (c Contest) commands(ctx context.Context) (float64, error) {
@@ -159,4 +143,13 @@ func (c Contest) commands(ctx context.Context) (float64, error) {
 		return 0, nil
 	}
 	return c.Commands(ctx)
+}
+
+// Quantile is the figure below which the part q of all figures is.
+func Quantile(xs []float64, q float64) float64 {
+	s := slices.Sorted(slices.Values(xs))
+	if len(s) == 0 {
+		return 0
+	}
+	return s[min(int(q*float64(len(s))), len(s)-1)]
 }

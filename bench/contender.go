@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/servertest"
+)
+
+// A store is a kind of server, with the ways to lock in it.
+type store struct {
+	name, title string
+	about       string                               // how the server is set up
+	start       func(h *servertest.Program) *servers // nil: nothing to start
+	parallel    int                                  // goroutines of the scenario parallel
+	contenders  []contender
+}
+
+// servers are those of a store, for as long as it is measured.
+type servers struct {
+	version string
+	addrs   []string
+	url     string // of ours
+	dsn     string // of MySQL
+	// commands is how many the contender has sent so far; nil, nothing counts them.
+	commands func(ctx context.Context, c *contender) (float64, error)
+}
+
+// kind says what a contender stands for.
+type kind int
+
+const (
+	bare kind = iota // commands that a user would send
+	peer             // a library
+	own              // this one
+)
+
+// A contender is one way to lock.
+type contender struct {
+	name string
+	kind kind
+	how  string // how it is called, for the page
+	// against is the bare contender that it is compared with; empty, the store's first.
+	against string
+	// plainSet: it sends SET by itself. Of others, SET is counted with the script that calls it.
+	plainSet bool
+	// most is how many waiters or leases it can be asked for, by scenario; none, as many
+	// as are tried.
+	most map[string]int
+	// not has the scenarios that it takes no part in, and why.
+	not  map[string]string
+	open func(s *servers, p purpose) (client, error)
+	aims []aim
+}
+
+// A purpose says what a client is opened for.
+type purpose struct {
+	goroutines int // that use it
+	ttl        time.Duration
+	renewed    bool // holds last for longer than a TTL
+}
+
+// A client has connections of its own, as a program has.
+type client struct {
+	acquire func(ctx context.Context, key string) (release func() error, err error)
+	close   func()
+}
+
+// An aim is for a figure of a contender of ours, as a ratio to that of another.
+type aim struct {
+	scenario string
+	figure   figure // the rate, unless it is said
+	// against is a contender, or bestPeer; empty, the figure itself is meant.
+	against string
+	// more: the difference is meant, and not the ratio.
+	more bool
+	goal goal
+}
+
+// bestPeer is the fastest of the peers, in each round.
+const bestPeer = "the best peer"
+
+func atLeast(scenario string, ratio float64, against string) aim {
+	return aim{scenario: scenario, against: against, goal: goal{atLeast: ratio}}
+}
+
+// stores are all that can be measured.
+var stores = []*store{redisStore, redlockStore, etcdStore, zookeeperStore, mysqlStore, memoryStore}
+
+// ours is opened by URL.
+func ours(parameters string) func(*servers, purpose) (client, error) {
+	return func(s *servers, p purpose) (client, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		l, err := lock.Open(ctx, s.url+parameters, &lock.Options{TTL: p.ttl})
+		if err != nil {
+			return client{}, err
+		}
+		return client{
+			acquire: func(ctx context.Context, key string) (func() error, error) {
+				lease, err := l.Acquire(ctx, key)
+				if err != nil {
+					return nil, err
+				}
+				return func() error { return lease.Release(ctx) }, nil
+			},
+			close: func() { _ = l.Close() },
+		}, nil
+	}
+}
+
+// random is what tells the holds of a bare contender apart.
+func random() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// retry is how long the bare contenders wait before they ask again.
+const retry = time.Millisecond
+
+// pause waits before the next attempt.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(retry):
+		return nil
+	}
+}
+
+// refreshing has a goroutine refresh the hold every third of the TTL until it is released,
+// as programs do whose library leaves that to them.
+func refreshing(ttl time.Duration, refresh, release func() error) func() error {
+	end := make(chan struct{})
+	go func() {
+		for tick := time.NewTicker(ttl / 3); ; {
+			select {
+			case <-tick.C:
+				_ = refresh()
+			case <-end:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	return func() error { close(end); return release() }
+}

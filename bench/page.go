@@ -1,0 +1,289 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// A table has a heading and rows. The first column is text, and so are those in front of
+// number.
+type table struct {
+	number int // column from which on there are numbers
+	rows   [][]string
+}
+
+// text is the table for a terminal.
+func (t table) text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range t.rows {
+		_, _ = fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// markdown is the table for the page.
+func (t table) markdown() string {
+	var b strings.Builder
+	for i, row := range t.rows {
+		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
+		if i == 0 {
+			b.WriteString("|" + strings.Repeat("---|", min(t.number, len(row))) + strings.Repeat("--:|", max(len(row)-t.number, 0)) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// heads are the headings of the figures, with their units.
+var heads = [figures]string{
+	p50: "p50 ms", p99: "p99 ms", longest: "longest, in fair shares", allocations: "allocations",
+	processor: "processor µs", commands: "commands", goroutines: "goroutines", memory: "KB", keeping: "processor µs",
+}
+
+func (sc *scenario) head(f figure) string {
+	if f == rate {
+		return sc.rate
+	}
+	return heads[f]
+}
+
+// sizeHead is the heading of a size.
+func (sc *scenario) sizeHead(size int) string {
+	unit := sc.unit[1]
+	if size == 1 {
+		unit = sc.unit[0]
+	}
+	return thousands(size) + " " + unit
+}
+
+// lockHead is the first heading of tables with figures.
+const lockHead = "Lock"
+
+// table is that of a scenario.
+func (b *bench) table(st *store, sc *scenario) table {
+	if sc.sizes != nil {
+		return b.growth(st, sc)
+	}
+	head := []string{lockHead, sc.head(rate)}
+	bares, peers := st.has(sc, bare), st.has(sc, peer)
+	if bares {
+		head = append(head, "of the bare commands")
+	}
+	if peers {
+		head = append(head, "of the best peer")
+	}
+	for _, f := range sc.columns[1:] {
+		head = append(head, sc.head(f))
+	}
+	t := table{number: 1, rows: [][]string{head}}
+	for _, c := range st.in(sc) {
+		at := cell{store: st.name, scenario: sc.name, contender: c.name}
+		row := []string{c.name, rate.format(b.median(at, rate))}
+		if b.failed[at] != "" {
+			row[1] = b.failed[at]
+		}
+		if bares {
+			base := at
+			base.contender = st.baseOf(c)
+			row = append(row, ratio(to(b.each(at, rate), b.each(base, rate), false)))
+		}
+		if peers {
+			row = append(row, ratio(to(b.each(at, rate), b.best(st, at, rate), false)))
+		}
+		for _, f := range sc.columns[1:] {
+			row = append(row, f.format(b.median(at, f)))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func ratio(xs []float64) string {
+	if x := median(xs); !math.IsNaN(x) {
+		return fmt.Sprintf("%.2f", x)
+	}
+	return ""
+}
+
+// growth is the table of a scenario with sizes: all columns in one cell.
+func (b *bench) growth(st *store, sc *scenario) table {
+	head := []string{lockHead}
+	for _, size := range sc.sizes {
+		head = append(head, sc.sizeHead(size))
+	}
+	t := table{number: 1, rows: [][]string{head}}
+	for _, c := range st.in(sc) {
+		row := []string{c.name}
+		for _, size := range sc.sizes {
+			at := cell{store: st.name, scenario: sc.name, size: size, contender: c.name}
+			var parts []string
+			for _, f := range sc.columns {
+				if text := f.format(b.median(at, f)); text != "" {
+					parts = append(parts, text)
+				}
+			}
+			text := strings.Join(parts, " / ")
+			switch {
+			case !c.takesPart(sc, size):
+				text = "-"
+			case b.failed[at] != "":
+				text = b.failed[at]
+			}
+			row = append(row, text)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// aimHead is the first heading of the table of aims.
+const aimHead = "Aim"
+
+// aimsTable has every aim of the stores in the scenarios.
+func (b *bench) aimsTable(sts []*store, scs []*scenario) table {
+	t := table{number: 4, rows: [][]string{{aimHead, "scenario", "compared with", "to be", "is", ""}}}
+	for _, st := range sts {
+		for i := range st.contenders {
+			c := &st.contenders[i]
+			for _, a := range c.aims {
+				if slices.ContainsFunc(scs, func(sc *scenario) bool { return sc.name == a.scenario }) {
+					t.rows = append(t.rows, b.aimRow(st, c, a))
+				}
+			}
+		}
+	}
+	return t
+}
+
+func (b *bench) aimRow(st *store, c *contender, a aim) []string {
+	what := c.name
+	if a.figure != rate {
+		what += ", " + forms[a.figure].name
+	}
+	bound := a.goal.String()
+	if a.more {
+		bound += " more"
+	}
+	is, verdict := "", ""
+	if xs := b.of(st, c, a); !math.IsNaN(median(xs)) {
+		lo, hi := spread(xs)
+		is = fmt.Sprintf("%.2f (%.2f to %.2f)", median(xs), lo, hi)
+		verdict = "missed"
+		if a.goal.reached(median(xs)) {
+			verdict = "reached"
+		}
+	}
+	against := a.against
+	if against == "" {
+		against = "the fair share"
+	}
+	return []string{what, a.scenario, against, bound, is, verdict}
+}
+
+// The marks around what is of one run in the text of the page.
+const (
+	runBegin = "<!-- run -->"
+	runEnd   = "<!-- /run -->"
+)
+
+// page is docs/performance.md.
+func (b *bench) page(made string) string {
+	var p strings.Builder
+	p.WriteString(`<!-- Generated: make bench BENCH=-update -->
+# Performance
+
+Locks as their users call them, side by side on the same servers in one run of [bench](../bench): the bare commands, the
+libraries that one would pick instead, and this one, opened by URL. Clients and servers share one machine, and with it
+its processors. **Ratios say something, numbers don't**: the network of a real installation is slower. A ratio is that
+of neighbours in the same round, and every figure is the median of the rounds. What each library promises for its price
+is on [peers](peers.md).
+
+| Scenario | |
+|---|---|
+`)
+	for _, sc := range scenarios {
+		fmt.Fprintf(&p, "| %s | %s |\n", sc.name, sc.about)
+	}
+	p.WriteString(`
+Contexts can be cancelled, as those of requests can. Holds have a TTL of 15 s where nothing else is said.
+
+| Column | |
+|---|---|
+| p50, p99 | of a pair of acquire and release; under contention, of the wait |
+| longest | the longest wait, of those too who still wait at the end of the round; the fair share is one turn of everybody else |
+| allocations, processor | of this process, for a pair; under contention, for a grant |
+| commands | requests that the server has counted, for a pair or a grant: a script is one, a message in a stream is one |
+
+In the tables of waiters a cell is grants per second / commands per grant. In those of what is held it is goroutines /
+KB of heap and stacks per lease / µs of processor time per lease in each TTL. A dash was not tried.
+
+    make bench                                                  # everything, in ten minutes at most
+    cd bench && go run . -backend redis -scenario serial        # some of it
+    cd bench && go run . -list                                  # what there is
+
+## Aims
+
+`)
+	fmt.Fprintf(&p, "%s%s%s\n\n", runBegin, made, runEnd)
+	p.WriteString("Ratios of rates, where nothing else is said; in brackets the smallest and the largest of the rounds.\n\n")
+	p.WriteString(b.aimsTable(stores, scenarios).markdown())
+	for _, st := range stores {
+		b.section(&p, st)
+	}
+	return p.String()
+}
+
+// section is what the page has of a store.
+func (b *bench) section(p *strings.Builder, st *store) {
+	fmt.Fprintf(p, "\n## %s\n\n%s\n\n| | How it is called |\n|---|---|\n", st.title, st.about)
+	for _, c := range st.contenders {
+		fmt.Fprintf(p, "| %s | %s |\n", c.name, c.how)
+	}
+	for _, sc := range scenarios {
+		if len(st.in(sc)) == 0 {
+			continue
+		}
+		fmt.Fprintf(p, "\n### %s: %s\n\n%s", st.title, sc.name, b.table(st, sc).markdown())
+		var without []string
+		for _, c := range st.contenders {
+			if why := c.not[sc.name]; why != "" {
+				without = append(without, c.name+" ("+why+")")
+			}
+		}
+		if without != nil {
+			fmt.Fprintf(p, "\nNot here: %s.\n", strings.Join(without, ", "))
+		}
+		if sc.sizes != nil {
+			fmt.Fprintf(p, "\n![%s: %s](%s)\n", st.title, sc.name, plotFile(st, sc))
+		}
+	}
+}
+
+// plotFile is relative to the page.
+func plotFile(st *store, sc *scenario) string {
+	return "performance/" + st.name + "-" + sc.name + ".svg"
+}
+
+// write writes the page and its plots.
+func (b *bench) write(docs string) error {
+	if err := os.MkdirAll(filepath.Join(docs, "performance"), 0o755); err != nil {
+		return err
+	}
+	for _, st := range stores {
+		for _, sc := range scenarios {
+			if sc.sizes == nil || len(st.in(sc)) == 0 {
+				continue
+			}
+			if err := b.plot(st, sc, filepath.Join(docs, filepath.FromSlash(plotFile(st, sc)))); err != nil {
+				return err
+			}
+		}
+	}
+	return os.WriteFile(filepath.Join(docs, "performance.md"), []byte(b.page(b.made())), 0o644)
+}
