@@ -17,10 +17,7 @@ import (
 func (b *bench) plot(st *store, sc *scenario, file string) error {
 	panels := make([]*plot.Plot, len(sc.columns))
 	for i, f := range sc.columns {
-		var err error
-		if panels[i], err = b.panel(st, sc, f, i == 0); err != nil {
-			return err
-		}
+		panels[i] = b.panel(st, sc, f, i == 0)
 	}
 	width := vg.Length(len(panels)) * 9 * vg.Centimeter
 	canvas := vgsvg.New(width, 9*vg.Centimeter)
@@ -42,34 +39,38 @@ func (b *bench) plot(st *store, sc *scenario, file string) error {
 // titles are those of panels.
 var titles = map[figure]string{
 	rate: "grants a second", commands: "commands per grant",
-	goroutines: "goroutines", memory: "KB per lease", keeping: "µs of processor time per lease and TTL",
+	goroutines: "goroutines more", memory: "KB per lease", keeping: "µs of processor time per lease and TTL",
 }
 
-func (b *bench) panel(st *store, sc *scenario, f figure, legend bool) (*plot.Plot, error) {
+func (b *bench) panel(st *store, sc *scenario, f figure, legend bool) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = titles[f]
 	p.X.Label.Text = sc.unit[1]
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Add(plotter.NewGrid())
-	for i, c := range st.in(sc) {
+	for i := range st.contenders {
+		c := &st.contenders[i]
+		if c.not[sc.name] != "" {
+			continue
+		}
 		var points plotter.XYs
 		for _, size := range sc.sizes {
 			at := cell{store: st.name, scenario: sc.name, size: size, contender: c.name}
-			if y := b.median(at, f); y > 0 { // a logarithm needs something
+			y := b.median(at, f)
+			if f == goroutines { // none are drawn as one: a logarithm needs something
+				y = max(y, 1)
+			}
+			if y > 0 {
 				points = append(points, plotter.XY{X: float64(size), Y: y})
 			}
 		}
-		if points == nil {
-			continue
+		line, marks := &plotter.Line{XYs: points}, &plotter.Scatter{XYs: points}
+		line.LineStyle = draw.LineStyle{Color: plotutil.Color(i), Width: vg.Points(2)}
+		marks.GlyphStyle = draw.GlyphStyle{Color: plotutil.Color(i), Radius: vg.Points(2.5), Shape: plotutil.Shape(i)}
+		if points != nil {
+			p.Add(line, marks)
 		}
-		line, marks, err := plotter.NewLinePoints(points)
-		if err != nil {
-			return nil, err
-		}
-		line.Color, line.Width = plotutil.Color(i), vg.Points(2)
-		marks.Color, marks.Shape = plotutil.Color(i), plotutil.Shape(i)
-		p.Add(line, marks)
 		if legend {
 			p.Legend.Add(c.name, line, marks)
 		}
@@ -77,9 +78,10 @@ func (b *bench) panel(st *store, sc *scenario, f figure, legend bool) (*plot.Plo
 	if math.IsInf(p.Y.Min, 0) { // nothing was drawn
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 1, 10, 1, 10
 	}
-	p.Legend.Top = true
+	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(p.Y.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.Y.Max))))
+	p.Legend.Top, p.Legend.Left = true, f == goroutines
 	if legend {
-		p.Y.Max *= 30 // room for the legend
+		p.Y.Max *= 10 // room for it
 	}
-	return p, nil
+	return p
 }
