@@ -182,7 +182,7 @@ func (g goal) reached(x float64) bool {
 	return (g.atLeast == 0 || x >= g.atLeast) && (g.atMost == 0 || x <= g.atMost)
 }
 
-// rounds of an aim are what was seen of it, round by round.
+// of is what was seen of an aim, round by round.
 func (r *results) of(st *store, c *contender, a aim) []float64 {
 	at := cell{store: st.name, scenario: a.scenario, contender: c.name}
 	ours := r.each(at, a.figure)

@@ -75,7 +75,9 @@ func main() {
 			b.host.Fatalf("%s: %v", st.name, err)
 		}
 	}
-	fmt.Print(b.aimsTable(sts, scs).text())
+	if aims := b.aimsTable(sts, scs); len(aims.rows) > 1 {
+		fmt.Print(aims.text())
+	}
 	if *update {
 		if err := b.write(docs); err != nil {
 			b.host.Fatalf("%v", err)
@@ -88,7 +90,7 @@ func (b *bench) measure(st *store, scs []*scenario) error {
 	host := &servertest.Program{}
 	defer host.CleanUp()
 	s := st.start(host)
-	if s.version != "" {
+	if s.version != "" && !slices.Contains(b.versions, s.version) {
 		b.versions = append(b.versions, s.version)
 	}
 	for _, sc := range scs {
@@ -156,6 +158,6 @@ func docsDir() (string, error) {
 
 // made says how the figures were made.
 func (b *bench) made() string {
-	return fmt.Sprintf("Figures of %d rounds of %s, on %d processors of %s/%s, with %s, %s.",
-		b.rounds, b.length, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.Join(b.versions, ", "))
+	return fmt.Sprintf("Figures of %d rounds of %d ms, on %d processors of %s/%s, with %s, %s.",
+		b.rounds, b.length.Milliseconds(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.Join(b.versions, ", "))
 }

@@ -32,15 +32,12 @@ func (b *bench) context(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithCancel(ctx)
 }
 
-// meter is what has been used so far.
+// meter is what this process has used so far.
 type meter struct {
-	commands  float64 // NaN where nothing counts them
 	processor time.Duration
 	mallocs   uint64
 }
 
-// spent is what this process has used. Commands are counted apart, since counting uses
-// some too.
 func spent() meter {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -285,11 +282,13 @@ func within(f func(ctx context.Context) error) error {
 	case <-time.After(time.Minute):
 	}
 	cancel()
+	hangs := errors.New("it hangs")
 	select {
-	case <-done:
+	case err := <-done:
+		return errors.Join(hangs, err)
 	case <-time.After(10 * time.Second):
+		return hangs
 	}
-	return errors.New("it hangs")
 }
 
 // compete lets n goroutines compete for a key.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"sync"
 
 	"github.com/go-sql-driver/mysql"
@@ -114,7 +115,7 @@ func startMariaDB(h *servertest.Program) *servers {
 	}
 	h.Cleanup(func() { _ = admin.Close() })
 	return &servers{
-		version: server.Version(), url: server.URL(), dsn: servertest.MySQLDSN(server),
+		version: "MariaDB " + strings.Split(server.Version(), "-")[0], url: server.URL(), dsn: servertest.MySQLDSN(server),
 		commands: func(ctx context.Context, _ *contender) (n float64, err error) {
 			var name string
 			err = admin.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n)
