@@ -13,10 +13,14 @@ const hands = 64 // goroutines that acquire and release
 
 // heldTTL leaves time to acquire and to renew so many keys.
 func heldTTL(n int) time.Duration {
-	if n > 10_000 {
+	switch {
+	case n > 10_000:
 		return ttl
+	case n > 1000:
+		return 6 * time.Second
+	default:
+		return 4 * time.Second
 	}
-	return 4 * time.Second
 }
 
 // hold has one client hold many keys for a TTL, in which each is renewed a few times.

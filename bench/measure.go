@@ -63,6 +63,7 @@ func (s *servers) sent(ctx context.Context, c *contender) (float64, error) {
 type side struct {
 	*contender
 	client
+	at     cell
 	takers []measure.Taker
 	waits  [][]float64 // of each goroutine
 	cancel []context.CancelFunc
@@ -83,41 +84,37 @@ func (b *bench) pairs(st *store, s *servers, sc *scenario) error {
 		n = st.parallel
 	}
 	var sides []*side
-	fail := func(x *side, err error) {
-		b.fail(cell{store: st.name, scenario: sc.name, contender: x.contender.name}, err)
-		for i := range sides {
-			if sides[i] == x {
-				sides = append(sides[:i], sides[i+1:]...)
-				break
-			}
-		}
-	}
 	for _, c := range st.in(sc) {
+		at := cell{store: st.name, scenario: sc.name, contender: c.name}
 		x, err := b.open(s, sc, c, n)
 		if err != nil {
-			b.fail(cell{store: st.name, scenario: sc.name, contender: c.name}, err)
+			b.fail(at, err)
 			continue
 		}
 		defer x.end()
-		sides = append(sides, x)
 		if err := within(func(context.Context) error { return x.warmUp() }); err != nil {
-			fail(x, err)
+			b.fail(at, err)
+			continue
 		}
+		x.at = at
+		sides = append(sides, x)
 	}
 	for range b.rounds {
 		for range turnsPerRound {
 			for _, i := range rand.Perm(len(sides)) {
-				if i >= len(sides) {
-					continue // one has failed
+				x := sides[i]
+				if b.failed[x.at] != "" {
+					continue
 				}
-				if err := within(func(context.Context) error { return sides[i].turn(s, b.length/turnsPerRound) }); err != nil {
-					fail(sides[i], err)
+				if err := within(func(context.Context) error { return x.turn(s, b.length/turnsPerRound) }); err != nil {
+					b.fail(x.at, err)
 				}
 			}
 		}
 		for _, x := range sides {
-			at := cell{store: st.name, scenario: sc.name, contender: x.contender.name}
-			b.saw(at, x.round(s))
+			if b.failed[x.at] == "" {
+				b.saw(x.at, x.round(s))
+			}
 		}
 	}
 	return nil

@@ -217,7 +217,7 @@ Contexts can be cancelled, as those of requests can. Holds have a TTL of 15 s wh
 |---|---|
 | p50, p99 | of a pair of acquire and release; under contention, of the wait |
 | longest | the longest wait, of those too who still wait at the end of the round; the fair share is one turn of everybody else |
-| allocations, processor | of this process, for a pair; under contention, for a grant |
+| allocations, processor | of the process with the clients, for a pair; under contention, for a grant; up to two allocations are the tool's |
 | commands | requests that the server has counted, for a pair or a grant: a script is one, a message in a stream is one |
 
 In the tables of waiters a cell is grants per second / commands per grant. In those of what is held it is goroutines /
