@@ -69,8 +69,9 @@ func (s *Store) advance(key string, q *queue, now backend.Instant) {
 }
 
 func (s *Store) grantFirst(q *queue, n *node, now backend.Instant) {
-	q.token, q.holder = s.nextToken(), n.holder
-	q.holder.Since = time.Now()
+	wall := time.Now()
+	q.token, q.holder = s.nextToken(wall), n.holder
+	q.holder.Since = wall
 	n.granted = true
 	n.expiry = now.Add(n.ttl)
 	n.grant = backend.Grant{

@@ -32,7 +32,7 @@ func (b *recordBackend) Try(ctx context.Context, req backend.Request) (backend.G
 	switch {
 	case r == nil:
 		g = s.grant(req, now)
-	case has(r.holds, req.ID):
+	case r.has(req.ID):
 	case req.Owner == "" || r.owner != req.Owner:
 		return backend.Grant{}, r.refuse(req.Key, now)
 	case len(r.holds) >= backend.MaxHolds:
@@ -50,16 +50,10 @@ func (b *recordBackend) Try(ctx context.Context, req backend.Request) (backend.G
 
 // grant makes the record of a free key. The mutex is held.
 func (s *Store) grant(req backend.Request, now backend.Instant) backend.Grant {
-	owner := req.Owner
-	if owner == "" {
-		owner = req.ID.Hex()
-	}
 	holder := req.Holder
 	holder.Since = time.Now()
-	r := &record{
-		owner: owner, token: s.nextToken(), holder: holder,
-		holds: map[backend.ID]backend.Instant{req.ID: now.Add(req.TTL)},
-	}
+	r := &record{owner: req.Owner, token: s.nextToken(holder.Since), holder: holder}
+	r.holds = append(r.first[:0], hold{req.ID, now.Add(req.TTL)})
 	s.records[req.Key] = r
 	return r.grant(now, req.TTL)
 }
@@ -69,11 +63,6 @@ func (r *record) grant(now backend.Instant, ttl time.Duration) backend.Grant {
 		Token: r.token, Holds: len(r.holds),
 		Validity: backend.Validity{Sent: now, For: backend.ValidFor(ttl)},
 	}
-}
-
-func has(m map[backend.ID]backend.Instant, id backend.ID) bool {
-	_, ok := m[id]
-	return ok
 }
 
 func (r *record) refuse(key string, now backend.Instant) error {
@@ -92,7 +81,7 @@ func (b *recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Vali
 	}
 	now := s.clock.Now()
 	r := s.live(h.Key, now)
-	if r == nil || !has(r.holds, h.ID) {
+	if r == nil || !r.has(h.ID) {
 		return backend.Validity{}, backend.ErrNotHeld
 	}
 	r.extend(h.ID, now.Add(h.TTL))
@@ -128,10 +117,10 @@ func (b *recordBackend) ReleaseTelling(ctx context.Context, h backend.Hold) (oth
 		return 0, err
 	}
 	r := s.live(h.Key, s.clock.Now())
-	if r == nil || !has(r.holds, h.ID) {
+	if r == nil || !r.has(h.ID) {
 		return 0, backend.ErrNotHeld
 	}
-	delete(r.holds, h.ID)
+	r.end(h.ID)
 	if len(r.holds) == 0 {
 		delete(s.records, h.Key)
 		s.signal(h.Key)
@@ -153,10 +142,10 @@ func (b *recordBackend) HandOver(ctx context.Context, from backend.Hold, to back
 	}
 	now := s.clock.Now()
 	r := s.live(from.Key, now)
-	if r == nil || !has(r.holds, from.ID) {
+	if r == nil || !r.has(from.ID) {
 		return backend.Grant{}, backend.ErrNotHeld
 	}
-	delete(r.holds, from.ID)
+	r.end(from.ID)
 	if len(r.holds) > 0 {
 		return backend.Grant{}, r.refuse(from.Key, now)
 	}
@@ -226,9 +215,8 @@ func (b *recordBackend) Revoke(ctx context.Context, key string, token uint64) er
 	if r == nil || r.token != token {
 		return backend.ErrNotHeld
 	}
-	nobody := backend.NewID()
-	r.owner, r.revoked = nobody.Hex(), true
-	r.holds = map[backend.ID]backend.Instant{nobody: now.Add(r.remaining(now))}
+	r.owner, r.revoked = "", true
+	r.holds = []hold{{backend.NewID(), now.Add(r.remaining(now))}} // by an id that nobody knows
 	return nil
 }
 

@@ -41,36 +41,55 @@ func NewStore(clock backend.Clock) *Store {
 
 // record is the state of one key in the personality with expiry.
 type record struct {
-	owner  string // explicit owner, or the id of the only hold
+	owner  string // explicit owner, or empty
 	token  uint64
 	holder backend.Holder
-	holds  map[backend.ID]backend.Instant // id to expiry
+	holds  []hold
 	// revoked: it is that of nobody, until it runs out.
 	revoked bool
+
+	first [1]hold // where holds begin: there is only one as a rule
 }
 
-// extend moves the expiry of a hold, never back. An instant may be negative, so a
-// hold that is not there yet needs a case of its own.
+// hold is one acquisition, and when it ends.
+type hold struct {
+	id     backend.ID
+	expiry backend.Instant
+}
+
+// has reports whether the acquisition holds the key.
+func (r *record) has(id backend.ID) bool { return r.find(id) >= 0 }
+
+func (r *record) find(id backend.ID) int {
+	return slices.IndexFunc(r.holds, func(h hold) bool { return h.id == id })
+}
+
+// extend adds a hold, or moves its expiry, never back.
 func (r *record) extend(id backend.ID, to backend.Instant) {
-	if old, ok := r.holds[id]; ok {
-		to = max(to, old)
+	if i := r.find(id); i >= 0 {
+		r.holds[i].expiry = max(r.holds[i].expiry, to)
+		return
 	}
-	r.holds[id] = to
+	r.holds = append(r.holds, hold{id, to})
+}
+
+func (r *record) end(id backend.ID) {
+	r.holds = slices.DeleteFunc(r.holds, func(h hold) bool { return h.id == id })
 }
 
 // remaining is how long the last hold lasts.
 func (r *record) remaining(now backend.Instant) time.Duration {
 	var d time.Duration
-	for _, e := range r.holds {
-		d = max(d, e.Sub(now))
+	for _, h := range r.holds {
+		d = max(d, h.expiry.Sub(now))
 	}
 	return d
 }
 
 // nextToken returns a token larger than all before it, in this process and, by
 // the wall clock, in the process before it. The mutex is held.
-func (s *Store) nextToken() uint64 {
-	s.token = max(s.token+1, uint64(time.Now().UnixMicro()))
+func (s *Store) nextToken(wall time.Time) uint64 {
+	s.token = max(s.token+1, uint64(wall.UnixMicro()))
 	return s.token
 }
 
@@ -91,11 +110,7 @@ func (s *Store) live(key string, now backend.Instant) *record {
 	if r == nil {
 		return nil
 	}
-	for id, expiry := range r.holds {
-		if now >= expiry {
-			delete(r.holds, id)
-		}
-	}
+	r.holds = slices.DeleteFunc(r.holds, func(h hold) bool { return now >= h.expiry })
 	if len(r.holds) == 0 {
 		delete(s.records, key)
 		return nil
