@@ -115,6 +115,9 @@ func (s *Settings) fail(err error) {
 // ErrInvalid. A Locker that cannot honour a setting must refuse it with
 // ErrUnsupported, never ignore it.
 func ResolveOptions(opts ...Option) (Settings, error) {
+	if len(opts) == 0 {
+		return Settings{}, nil // without the allocation that options take
+	}
 	var s Settings
 	for _, o := range opts {
 		if o != nil {

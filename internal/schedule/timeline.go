@@ -17,6 +17,9 @@ type timed[E any] struct {
 	e     E
 }
 
+// keptEmpty is for how many entries there is room in a timeline that has none any more.
+const keptEmpty = 64
+
 // Never is an instant that no clock reaches.
 const Never = backend.Instant(math.MaxInt64)
 
@@ -72,7 +75,7 @@ func (t *Timeline[E]) remove(i int) {
 	if i < last {
 		t.move(i, x)
 	}
-	if len(t.items) == 0 {
+	if len(t.items) == 0 && cap(t.items) > keptEmpty {
 		t.items = nil
 	}
 }
