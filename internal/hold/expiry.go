@@ -1,8 +1,6 @@
 package hold
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -149,7 +147,7 @@ func (x *expiries) tell() {
 func endAll(leases []*Lease) {
 	if len(leases) <= expireTogether {
 		for _, l := range leases {
-			l.end(l.expired())
+			l.end.because(l.expired())
 		}
 		return
 	}
@@ -159,28 +157,3 @@ func endAll(leases []*Lease) {
 	}
 	all.Wait()
 }
-
-// leaseContext ends with the hold. Its Err looks at the clock, so that after a
-// pause of the process the first look tells the truth, before any timer had a
-// chance to run.
-type leaseContext struct {
-	context.Context
-	l *Lease
-}
-
-func (c leaseContext) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
-	}
-	if at, over := c.l.term.read(); !over && c.l.c.server.Clock.Now() < at {
-		return nil
-	}
-	c.l.expire()
-	return c.Context.Err()
-}
-
-// Format is that of the lease.
-func (c leaseContext) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "context of the %v", c.l) }
-
-// String is for the names of contexts that are made from it.
-func (c leaseContext) String() string { return fmt.Sprintf("%v", c) }

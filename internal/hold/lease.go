@@ -16,11 +16,10 @@ import (
 // renewals and the expiries.
 type Lease struct {
 	c     *Leases
-	hold  *backend.Hold // not in place, so that printing what has a lease in it stops here
+	hold  backend.Hold
 	since backend.Instant
 	limit backend.Instant // end of the maximum hold, or never
-	ctx   leaseContext
-	end   context.CancelCauseFunc
+	end   end
 	auto  bool // it is renewed without being asked
 	late  bool // a request may arrive after the end, and is then given back
 	span  *call.Span
@@ -36,7 +35,8 @@ type Lease struct {
 	next      int32  // the place in the scheduler
 	part      string // what served the key when that was asked last
 	state     machine
-	releasing chan struct{} // closed when the release under way has ended; nil when there is none
+	releasing bool          // a release is under way
+	released  chan struct{} // closed when it has ended; nil when nobody waits for that
 	unsettled bool          // a release was sent whose outcome is unknown, or whose answer nobody reads
 }
 
@@ -50,9 +50,7 @@ type Terms struct {
 // Begin begins the hold of a lease. The caller then has it admitted, and its grant told.
 func (c *Leases) Begin(l *Lease, h backend.Hold, g backend.Grant, t Terms, now backend.Instant) {
 	h.Token = g.Token
-	l.c, l.hold, l.since, l.auto, l.late, l.part = c, &h, now, t.Renewed, g.MayArrive, c.server.Partition(h.Key)
-	ctx, end := context.WithCancelCause(context.Background())
-	l.ctx, l.end = leaseContext{ctx, l}, end
+	l.c, l.hold, l.since, l.auto, l.late, l.part = c, h, now, t.Renewed, g.MayArrive, c.server.Partition(h.Key)
 	l.state = newMachine(h.TTL, g.Validity, now, t.Renewed, t.Longest, rand.Float64())
 	l.limit = l.state.limit
 	l.term.begin(l.state.ends())
@@ -81,10 +79,10 @@ func (l *Lease) Key() string { return l.hold.Key }
 func (l *Lease) Token() uint64 { return l.hold.Token }
 
 // Context ends with the hold.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context { return (*leaseContext)(l) }
 
 // Hold is the hold as the backend knows it. It does not change.
-func (l *Lease) Hold() *backend.Hold { return l.hold }
+func (l *Lease) Hold() *backend.Hold { return &l.hold }
 
 // Backend is the backend of the hold.
 func (l *Lease) Backend() backend.Backend { return l.c.server.Backend }
@@ -167,17 +165,16 @@ func (l *Lease) apply(event func(h *machine, now backend.Instant) action) action
 	var act action
 	for {
 		at, over := l.term.read()
-		state := l.state
 		if over {
-			act = state.tick(max(at, l.c.server.Clock.Now()), 0)
-			l.state = state
+			act = l.state.tick(max(at, l.c.server.Clock.Now()), 0)
 			break
 		}
-		act = event(&state, l.c.server.Clock.Now())
-		if ends := state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
-			l.state = state
+		before := l.state
+		act = event(&l.state, l.c.server.Clock.Now())
+		if ends := l.state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
 			break
 		}
+		l.state = before
 	}
 	s.Set((*renewals)(l), l.state.renewal())
 	if l.state.phase != phaseHeld {
@@ -194,7 +191,7 @@ func (l *Lease) carryOut(act action, cause error) {
 	if act&actEnd == 0 {
 		return
 	}
-	l.end(cause)
+	l.end.because(cause)
 	l.c.ended(l, cause, act&actCleanUp != 0)
 }
 
@@ -211,7 +208,7 @@ func (l *Lease) expired() error {
 // the deadline since the caller looked, nothing ends.
 func (l *Lease) expire() {
 	if at, over := l.term.read(); !over && l.c.server.Clock.Now() >= at && l.term.end(at) {
-		l.end(l.expired())
+		l.end.because(l.expired())
 		l.step(func(h *machine, now backend.Instant) action { return h.tick(now, 0) })
 		return
 	}
@@ -220,9 +217,9 @@ func (l *Lease) expire() {
 	l.c.server.Sched.Unlock()
 	switch at, over := l.term.read(); {
 	case ph != phaseHeld:
-		l.end(cause)
+		l.end.because(cause)
 	case over:
-		l.end(l.expired())
+		l.end.because(l.expired())
 	case l.c.server.Clock.Now() >= at:
 		l.expire()
 	}
@@ -244,8 +241,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 	// Without an answer the wait ends with the hold, Close included.
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	v, err := call.Bounded(limited, l.c.server.Calls, l.ctx.Done(), nil, func(ctx context.Context) (backend.Validity, error) {
-		return l.c.server.Backend.Renew(ctx, *l.hold)
+	v, err := call.Bounded(limited, l.c.server.Calls, l.Context().Done(), nil, func(ctx context.Context) (backend.Validity, error) {
+		return l.c.server.Backend.Renew(ctx, l.hold)
 	})
 	l.c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 	if err == nil {
@@ -260,11 +257,10 @@ func (l *Lease) Renew(ctx context.Context) error {
 // ended returns why the hold is over, matching backend.ErrNotHeld, or nil while it goes
 // on.
 func (l *Lease) ended() error {
-	if l.ctx.Err() == nil {
+	if l.Context().Err() == nil {
 		return nil
 	}
-	cause := context.Cause(l.ctx)
-	return &endedError{key: l.hold.Key, cause: cause}
+	return &endedError{key: l.hold.Key, cause: l.end.why()}
 }
 
 // endedError says that an operation came too late because the hold had ended. It

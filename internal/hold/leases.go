@@ -112,7 +112,7 @@ func (c *Leases) EndAll() {
 	}
 	c.server.Sched.Unlock()
 	for i, l := range leases {
-		l.end(causes[i])
+		l.end.because(causes[i])
 	}
 	for i, l := range leases {
 		l.carryOut(acts[i], causes[i])

@@ -42,7 +42,7 @@ func (c *Leases) Heed(l *Lease) {
 	if cause != nil {
 		l.step(func(h *machine, now backend.Instant) action { return h.gone(now, cause) })
 	}
-	if l.ctx.Context.Err() != nil {
+	if l.end.why() != nil {
 		c.Forget(l.hold.ID) // it may have ended before it was registered
 	}
 }

@@ -32,6 +32,10 @@ func (l *Lease) End(ctx context.Context, send func(context.Context) error) error
 	}
 	defer l.c.server.Calls.Done()
 	err := l.endRelease(send(ctx))
+	if err == nil {
+		l.TellRelease(ctx)
+		return nil
+	}
 	if lost := (*endedError)(nil); errors.As(err, &lost) {
 		l.tellEnd(ctx, call.Lost, lost.cause)
 	} else {
@@ -55,13 +59,16 @@ func (l *Lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 		settled, err = true, &endedError{key: l.hold.Key, cause: ErrReleased}
 	case phaseHeld, phaseReleasing:
 		switch {
-		case l.releasing != nil:
-			turn = l.releasing
+		case l.releasing:
+			if l.released == nil {
+				l.released = make(chan struct{})
+			}
+			turn = l.released
 		case s.Stopped():
 			settled, err = true, fmt.Errorf("%w: releasing %q was not confirmed before; the lease ends within its TTL: %w", backend.ErrOutcomeUnknown, l.hold.Key, backend.ErrClosed)
 		default:
 			l.c.server.Calls.Follow()
-			l.releasing = make(chan struct{})
+			l.releasing = true
 		}
 	}
 	s.Unlock()
@@ -93,7 +100,7 @@ func (l *Lease) endRelease(err error) error {
 func (l *Lease) giveBack() {
 	c := l.c
 	c.server.CleanUp(l.hold.Key, l.hold.TTL, func(error) bool { return l.late }, func(ctx context.Context) error {
-		return c.server.Backend.Release(ctx, *l.hold)
+		return c.server.Backend.Release(ctx, l.hold)
 	})
 }
 
@@ -102,8 +109,11 @@ func (l *Lease) concludeRelease(err error) (again bool, _ error) {
 	s := l.c.server.Sched
 	s.Lock()
 	defer s.Unlock()
-	close(l.releasing)
-	l.releasing = nil
+	l.releasing = false
+	if l.released != nil {
+		close(l.released)
+		l.released = nil
+	}
 	repeated := l.unsettled
 	switch {
 	case err == nil:

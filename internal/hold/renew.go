@@ -121,7 +121,7 @@ func (c *Leases) renewalContext(ttl time.Duration) (context.Context, context.Can
 }
 
 func (c *Leases) renew(l *Lease) {
-	if l.ctx.Err() != nil || !c.server.Calls.Add() {
+	if l.Context().Err() != nil || !c.server.Calls.Add() {
 		return
 	}
 	defer c.server.Calls.Done()
@@ -129,7 +129,7 @@ func (c *Leases) renew(l *Lease) {
 	defer cancel()
 	start := c.server.Clock.Now()
 	v, err := call.WhileOpen(ctx, c.server.Calls, nil, func(ctx context.Context) (backend.Validity, error) {
-		return c.server.Backend.Renew(ctx, *l.hold)
+		return c.server.Backend.Renew(ctx, l.hold)
 	})
 	c.renewalEnded(ctx, l, v, err, start, rand.Float64())
 }
@@ -141,8 +141,8 @@ func (c *Leases) renewBatch(leases []*Lease) {
 	holds := make([]backend.Hold, 0, len(leases))
 	var ttl time.Duration
 	for _, l := range leases {
-		if l.ctx.Err() == nil {
-			live, holds, ttl = append(live, l), append(holds, *l.hold), max(ttl, l.hold.TTL)
+		if l.Context().Err() == nil {
+			live, holds, ttl = append(live, l), append(holds, l.hold), max(ttl, l.hold.TTL)
 		}
 	}
 	if len(live) == 0 || !c.server.Calls.Add() {
@@ -196,7 +196,7 @@ func (c *Leases) renewalEnded(ctx context.Context, l *Lease, v backend.Validity,
 func (l *Lease) logRenewal(v backend.Validity, err error) {
 	log := l.c.server.Log
 	switch {
-	case l.ctx.Context.Err() != nil: // its end is logged
+	case l.end.why() != nil: // its end is logged
 	case err == nil && v.For > 0:
 		if l.failing.Swap(false) {
 			log.Info("lock renewed again", "key", l.hold.Key, "token", l.hold.Token)

@@ -15,7 +15,7 @@ func TestLookBesideARenewalEndsNothing(t *testing.T) {
 	t.Parallel()
 	_, l := begin(backend.RuntimeClock(), time.Minute, Terms{})
 	l.expire()
-	require.NoError(t, l.ctx.Err())
+	require.NoError(t, l.Context().Err())
 	_, over := l.term.read()
 	require.False(t, over)
 }
