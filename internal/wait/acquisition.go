@@ -121,17 +121,17 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 	}
 	ln, p := c.lanes.enter(laneKey{a.req.Key, a.req.Owner})
 	defer c.lanes.leave(ln, p)
-	if refused || p.head != nil {
+	if refused || p != nil {
 		a.waits(ctx)
 	}
-	if p.head != nil {
+	if p != nil {
 		if a.unknown {
 			// Those before this one may be of the same owner. What has perhaps been
 			// granted to this one must not keep them waiting while it waits for them.
 			a.rename()
 		}
 		select {
-		case <-p.head:
+		case <-p:
 		case <-ctx.Done():
 			a.passedOver(ln)
 			return nil, ctx.Err()
@@ -139,7 +139,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 			return nil, backend.ErrClosed
 		}
 	}
-	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p.head == nil}}
+	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p == nil}}
 	if refused || ln.granted {
 		ln.held.Store(refused || w.heldHere())
 		ln.granted = false
@@ -162,7 +162,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 			w.m.granted(a.took)
 		}
 	}
-	if l == nil && p.head != nil {
+	if l == nil && p != nil {
 		a.passedOver(ln) // its time may have ended with its turn
 	}
 	return l, err
@@ -196,25 +196,18 @@ func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	req := a.req
-	c.leases.Expect(req.ID)
+	c.leases.Expect(a.req.ID)
 	var g backend.Grant
 	var err error
 	var sent *call.Flight
-	if c.server.Calls.Here(ctx) { // as call.Ask does, without a closure that the hot path would allocate
+	if c.server.Calls.Here(ctx) { // as call.Ask does, without the closures of tryBounded
 		limited, cancel := c.server.Calls.Within(ctx, a.answerLimit())
-		g, err = c.server.Backend.Try(limited, req)
+		g, err = c.server.Backend.Try(limited, a.req)
 		cancel()
 		err = c.server.Calls.ClosedIfUnknown(err)
 	} else {
 		sent = call.NewFlight()
-		g, err = call.Ask(ctx, c.server.Calls, a.answerLimit(),
-			func(_ backend.Grant, err error) { a.late(req, err) },
-			func(ctx context.Context) (backend.Grant, error) {
-				g, err := c.server.Backend.Try(ctx, req)
-				sent.Land(err)
-				return g, err
-			})
+		g, err = a.tryBounded(ctx, sent)
 	}
 	end := c.server.Clock.Now()
 	a.took = end.Sub(start)
@@ -230,6 +223,18 @@ func (a *acquisition) try(ctx context.Context) (*Lease, error) {
 		c.server.Observed.Tell(ctx, a.event(call.Attempt, l, err), start)
 	}
 	return l, err
+}
+
+// tryBounded asks the server, and stops waiting when ctx ends.
+func (a *acquisition) tryBounded(ctx context.Context, sent *call.Flight) (backend.Grant, error) {
+	req, server := a.req, a.c.server
+	return call.Ask(ctx, server.Calls, a.answerLimit(),
+		func(_ backend.Grant, err error) { a.late(req, err) },
+		func(ctx context.Context) (backend.Grant, error) {
+			g, err := server.Backend.Try(ctx, req)
+			sent.Land(err)
+			return g, err
+		})
 }
 
 // answer turns what the backend said into a lease or an error that is

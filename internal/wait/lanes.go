@@ -3,6 +3,7 @@ package wait
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,8 +29,8 @@ type laneKey struct{ key, owner string }
 
 type lane struct {
 	key     laneKey
-	waiting []*place // behind the head; guarded by lanes.mu
-	offer   *offer   // of the head, to be handed the key; guarded by lanes.mu
+	waiting []place // behind the head; guarded by lanes.mu
+	offer   *offer  // of the head, to be handed the key; guarded by lanes.mu
 
 	// Of the head, for those behind it who give up.
 	held  atomic.Bool                    // the server has said so, or the lane holds the key itself
@@ -52,42 +53,39 @@ func (ln *lane) isHeld() bool {
 	return t != nil && (*t).Behind()
 }
 
-// place is where one acquisition stands in a lane.
-type place struct {
-	head chan struct{} // closed when the place is the head; nil if it was from the beginning
-}
+// place is where one acquisition stands in a lane. It is closed when it is the head; nil if
+// it was from the beginning.
+type place chan struct{}
 
 // enter takes the last place.
-func (ls *lanes) enter(k laneKey) (*lane, *place) {
+func (ls *lanes) enter(k laneKey) (*lane, place) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.m[k]
 	if l == nil {
 		l = &lane{key: k, traffic: traffic{watchAt: math.MinInt64}}
 		ls.m[k] = l
-		return l, &place{}
+		return l, nil
 	}
-	p := &place{head: make(chan struct{})}
+	p := make(place)
 	l.waiting = append(l.waiting, p)
 	return l, p
 }
 
 // leave gives the place up; the next in line becomes the head. The last to leave
 // ends the watch.
-func (ls *lanes) leave(l *lane, p *place) {
+func (ls *lanes) leave(l *lane, p place) {
 	ls.mu.Lock()
-	for i, w := range l.waiting {
-		if w == p {
-			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-			ls.mu.Unlock()
-			return
-		}
+	if i := slices.Index(l.waiting, p); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		ls.mu.Unlock()
+		return
 	}
 	// The place was the head.
 	if len(l.waiting) > 0 {
 		next := l.waiting[0]
-		l.waiting = append(l.waiting[:0], l.waiting[1:]...)
-		close(next.head)
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		close(next)
 		ls.mu.Unlock()
 		return
 	}

@@ -19,6 +19,8 @@ type Lease struct {
 	// set before the caller gets the lease.
 	doubts int
 	run    run
+
+	turn turn // that its release leaves to other clients; guarded by lanes.mu
 }
 
 // Release ends the hold.
@@ -50,24 +52,20 @@ func (l *Lease) sendRelease(ctx context.Context) error {
 		}
 		repeated = !call.IsDecided(err)
 	}
-	send := func(ctx context.Context) (int, error) { return -1, c.server.Backend.Release(ctx, *l.Hold()) }
-	if c.teller != nil && !(c.server.Counted && l.Hold().Owner != "") {
-		send = func(ctx context.Context) (int, error) { return c.teller.ReleaseTelling(ctx, *l.Hold()) }
-	}
 	start := c.server.Clock.Now()
-	t := l.openTurn()
+	t := l.openTurn(start)
 	defer l.closeTurn(t)
 	for tries := 1; ; tries++ {
 		var others int
 		var err error
 		if here {
-			others, err = send(detached)
+			others, err = l.tellServer(detached)
 			err = stoppedIfUnknown(ctx, giveUp, err)
 		} else {
-			others, err = call.Bounded(detached, c.server.Calls, giveUp, nil, send)
+			others, err = call.Bounded(detached, c.server.Calls, giveUp, nil, l.tellServer)
 		}
 		if err == nil && c.queuer == nil {
-			l.leaveTurn(t, others, c.server.Clock.Now().Sub(start))
+			l.leaveTurn(t, others, start)
 		}
 		if err == call.ErrStopped {
 			return fmt.Errorf("no answer yet: %w", ctx.Err())
@@ -89,4 +87,14 @@ func stoppedIfUnknown(ctx context.Context, giveUp <-chan struct{}, err error) er
 		return call.ErrStopped
 	}
 	return err
+}
+
+// tellServer sends the release. It returns how many other clients were told of it, or less
+// than zero where the server does not say.
+func (l *Lease) tellServer(ctx context.Context) (others int, _ error) {
+	c := l.c
+	if c.teller == nil || c.server.Counted && l.Hold().Owner != "" {
+		return -1, c.server.Backend.Release(ctx, *l.Hold())
+	}
+	return c.teller.ReleaseTelling(ctx, *l.Hold())
 }

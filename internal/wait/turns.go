@@ -30,16 +30,16 @@ const mostDoubts = 3
 
 // openTurn begins the turn of others with a release that will tell of them. It returns nil
 // where the release can't.
-func (l *Lease) openTurn() *turn {
+func (l *Lease) openTurn(now backend.Instant) *turn {
 	c := l.c
 	if c.teller == nil || c.queuer != nil || l.Hold().Owner != "" {
 		return nil
 	}
-	t := &turn{since: c.server.Clock.Now(), until: schedule.Never}
 	c.lanes.mu.Lock()
 	defer c.lanes.mu.Unlock()
-	c.lanes.putTurn(l.Hold().Key, t, t.since)
-	return t
+	l.turn = turn{since: now, until: schedule.Never}
+	c.lanes.putTurn(l.Hold().Key, &l.turn, now)
+	return &l.turn
 }
 
 // closeTurn lets those who wait for the end of the release go on. What it has not left to
@@ -60,9 +60,9 @@ func (l *Lease) closeTurn(t *turn) {
 }
 
 // leaveTurn leaves others their turn after a release, which has told so many of them;
-// it took so long. Fewer than zero: the server does not say how many wait. t is the turn
+// it began at start. Fewer than zero: the server does not say how many wait. t is the turn
 // that was begun with the release, or nil.
-func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
+func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 	c := l.c
 	doubts := 0
 	if others < 0 {
@@ -72,6 +72,7 @@ func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
 		return
 	}
 	now := c.server.Clock.Now()
+	took := now.Sub(start)
 	d := min(courtesyLeast+4*took, pollMost)
 	if c.watcher == nil {
 		// Those who poll pause about as long as they have been waiting for this holder.
@@ -88,7 +89,8 @@ func (l *Lease) leaveTurn(t *turn, others int, took time.Duration) {
 		return // who waits here knows of the others
 	}
 	if t == nil {
-		t = &turn{since: now}
+		t = &l.turn
+		*t = turn{since: now}
 	}
 	t.until, t.took, t.others, t.doubts = now.Add(d), took, max(others, 1), doubts
 	ls.putTurn(l.Hold().Key, t, now)

@@ -91,19 +91,19 @@ func (w *waiter) heldHere() bool {
 
 // watch begins to watch the key for as long as the lane has waiters.
 func (w *waiter) watch(ctx context.Context) (step, error) {
-	c := w.a.c
+	c, key := w.a.c, w.lane.key.key
 	life, stop := context.WithCancel(c.server.Calls.Life)
 	limited, cancel := context.WithTimeout(ctx, pollWatched)
 	defer cancel()
 	hints, err := call.WhileOpen(limited, c.server.Calls, nil, func(context.Context) (<-chan backend.Hint, error) {
-		return c.watcher.Watch(life, w.lane.key.key)
+		return c.watcher.Watch(life, key)
 	})
 	if err != nil {
 		stop()
 		if errors.Is(err, backend.ErrClosed) || ctx.Err() != nil {
 			return step{}, err
 		}
-		c.server.Log.Debug("lock watch failed, polling instead", "key", w.lane.key.key, "error", err)
+		c.server.Log.Debug("lock watch failed, polling instead", "key", key, "error", err)
 		return w.m.unwatched(w.view()), nil
 	}
 	w.lane.hints, w.lane.stopWatch = hints, stop
