@@ -48,10 +48,10 @@ func (c *Calls) Within(ctx context.Context, limit time.Duration) (context.Contex
 	switch {
 	case ctx.Done() == nil && limit > 0:
 		limited, cancel := c.asking.within(limit)
-		return openContext{limited, ctx}, cancel
+		return withValues(limited, ctx), cancel
 	case ctx.Done() == nil:
 		limited, cancel := context.WithCancel(c.Open)
-		return openContext{limited, ctx}, cancel
+		return withValues(limited, ctx), cancel
 	}
 	return both(ctx, c.Open, limit)
 }
@@ -87,7 +87,16 @@ func (c *Calls) Detached(ctx context.Context, ends bool) (context.Context, conte
 		return both(ctx, c.Life, Limit)
 	}
 	limited, cancel := c.ending.within(Limit)
-	return openContext{limited, ctx}, cancel
+	return withValues(limited, ctx), cancel
+}
+
+// withValues returns a context that ends with one of the Locker, and has the values of the
+// caller's, if it can have any.
+func withValues(own, caller context.Context) context.Context {
+	if caller == context.Background() {
+		return own
+	}
+	return openContext{own, caller}
 }
 
 // openContext ends with one context of the Locker, and has the values of the caller's,
