@@ -47,6 +47,7 @@
 //	FloorRaiser     counts tokens on from a larger number   tokens count from a clock
 //	Clocked         has a clock of its own                  SystemClock
 //	Interruptible   ends requests with their contexts       another goroutine makes them
+//	Immediate       answers without waiting for anything    requests have contexts
 //
 // # Records and holds
 //

@@ -201,3 +201,14 @@ type Interruptible interface {
 	// is requested for the same [ID] next should come to the server after it.
 	Interruptible() bool
 }
+
+// Immediate is implemented by backends whose requests wait for nothing, such as one in the
+// memory of the process. They are [Interruptible], too. The lock package then makes no
+// contexts for requests, which would cost more than they do. Behind a Wrapper it is not found
+// either.
+type Immediate interface {
+	// Immediate reports whether requests return at once, whatever their contexts say: none
+	// waits for a server, a disk or another request. Only [Ticket.Wait] waits, until its
+	// context ends. The answer is always the same.
+	Immediate() bool
+}

@@ -19,16 +19,16 @@ type Wrapper interface {
 // A backend has the abilities whose methods it has. A [Wrapper] has those of the inner
 // backend, no more and no less: with its own method where it has one, else with that of the
 // inner backend. There are two exceptions. To register a [LossNotifier] asks nothing of the
-// server: a Wrapper may have it on its own. And a Wrapper is [Interruptible] only by its own
-// method.
+// server: a Wrapper may have it on its own. And a Wrapper is [Interruptible] or [Immediate] only by
+// its own method.
 func As[T any](b Backend) (T, bool) {
 	own, has := b.(T)
 	w, wraps := b.(Wrapper)
-	if !wraps || reflect.TypeFor[T]() == reflect.TypeFor[Interruptible]() {
+	ability := reflect.TypeFor[T]()
+	if !wraps || ability == reflect.TypeFor[Interruptible]() || ability == reflect.TypeFor[Immediate]() {
 		return own, has
 	}
 	inner, ok := As[T](w.Unwrap())
-	ability := reflect.TypeFor[T]()
 	if has && (ok || ability.Kind() != reflect.Interface || ability == reflect.TypeFor[LossNotifier]()) {
 		return own, true
 	}

@@ -30,6 +30,23 @@ func (c *counting) Inspect(ctx context.Context, key string) (backend.Record, err
 
 func (c *counting) NotifyLoss(func(backend.ID, error)) {}
 
+// prompt is a wrapper that waits for nothing.
+type prompt struct{ counting }
+
+func (*prompt) Immediate() bool { return true }
+
+func TestWrapperIsImmediateOnItsOwnOnly(t *testing.T) {
+	inner, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	is := func(b backend.Backend) bool {
+		i, ok := backend.As[backend.Immediate](b)
+		return ok && i.Immediate()
+	}
+	assert.True(t, is(inner))
+	assert.False(t, is(&counting{Backend: inner}))
+	assert.True(t, is(&prompt{counting{Backend: struct{ backend.Backend }{inner}}}))
+}
+
 func TestWrapperHasTheAbilitiesOfTheInnerBackend(t *testing.T) {
 	inner, err := memlock.NewBackend(t.Context(), nil)
 	require.NoError(t, err)

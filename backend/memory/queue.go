@@ -130,6 +130,7 @@ func (b *queueBackend) Guarantees() backend.Guarantees {
 }
 
 func (b *queueBackend) Clock() backend.Clock { return b.s.clock }
+func (b *queueBackend) Immediate() bool      { return true }
 func (b *queueBackend) Close() error         { return nil }
 
 // NotifyLoss implements backend.LossNotifier.

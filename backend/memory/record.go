@@ -14,6 +14,7 @@ func newRecordBackend(s *Store) (backend.Backend, error) { return &recordBackend
 
 func (b *recordBackend) Guarantees() backend.Guarantees { return guarantees() }
 func (b *recordBackend) Clock() backend.Clock           { return b.s.clock }
+func (b *recordBackend) Immediate() bool                { return true }
 func (b *recordBackend) Close() error                   { return nil }
 
 func (b *recordBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {

@@ -19,8 +19,8 @@ type Calls struct {
 	Life    context.Context // ends when Close has finished
 	Kill    context.CancelFunc
 
-	// Interruptible is that of the backend. It is set before the first call.
-	Interruptible bool
+	// Interruptible and Immediate are those of the backend. They are set before the first call.
+	Interruptible, Immediate bool
 
 	asking  deadlines // of attempts that only Close ends early
 	ending  deadlines // of releases
@@ -43,9 +43,12 @@ func NewCalls() *Calls {
 func (c *Calls) Here(caller context.Context) bool { return c.Interruptible || caller.Done() == nil }
 
 // Within returns the context of a call on the goroutine of its caller. It ends with the
-// caller's, when the Locker closes, and after the limit if there is one.
+// caller's, when the Locker closes, and after the limit if there is one. A request that waits
+// for nothing does without.
 func (c *Calls) Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	switch {
+	case c.Immediate && limit > 0:
+		return ctx, nothing
 	case ctx.Done() == nil && limit > 0:
 		limited, cancel := c.asking.within(limit)
 		return withValues(limited, ctx), cancel
@@ -83,7 +86,10 @@ func (c *Calls) ClosedIfUnknown(err error) error {
 // Detached returns the context of a release, which the end of the caller's does not reach,
 // unless it is to end the request.
 func (c *Calls) Detached(ctx context.Context, ends bool) (context.Context, context.CancelFunc) {
-	if ends && ctx.Done() != nil {
+	switch {
+	case c.Immediate:
+		return withValues(c.Life, ctx), nothing
+	case ends && ctx.Done() != nil:
 		return both(ctx, c.Life, Limit)
 	}
 	limited, cancel := c.ending.within(Limit)

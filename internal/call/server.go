@@ -37,6 +37,9 @@ func NewServer(b backend.Backend, clock backend.Clock, log *slog.Logger) *Server
 	if i, ok := backend.As[backend.Interruptible](b); ok {
 		s.Calls.Interruptible = i.Interruptible()
 	}
+	if i, ok := backend.As[backend.Immediate](b); ok && i.Immediate() {
+		s.Calls.Interruptible, s.Calls.Immediate = true, true
+	}
 	return s
 }
 
