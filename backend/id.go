@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"sync"
 )
 
 // ID names one acquisition: 128 random bits, never reused. Who knows an ID can
@@ -14,9 +15,24 @@ type ID [16]byte
 // NewID returns a fresh random ID. It does not fail: crypto/rand ends the
 // program when the system has no randomness.
 func NewID() ID {
-	var id ID
-	_, _ = rand.Read(id[:])
+	random.mu.Lock()
+	defer random.mu.Unlock()
+	if len(random.left) == 0 {
+		_, _ = rand.Read(random.bytes[:])
+		random.left = random.bytes[:]
+	}
+	id := ID(random.left)
+	clear(random.left[:len(id)])
+	random.left = random.left[len(id):]
 	return id
+}
+
+// random are the bytes of the next IDs: to ask the system for each of them would be a
+// twentieth of an acquisition in memory.
+var random struct {
+	mu    sync.Mutex
+	bytes [32 * len(ID{})]byte
+	left  []byte
 }
 
 // Hex is the ID as 32 lower-case hexadecimal digits. Send it to the server, and
