@@ -2,76 +2,92 @@ package memlock_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 
 	"github.com/mortiselock/lock"
 	memlock "github.com/mortiselock/lock/backend/memory"
 )
 
-// acquire is Acquire or TryAcquire.
-type acquire func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error)
-
-// costs calls each with the ways to acquire a key that cost different things.
-func costs[TB interface {
-	testing.TB
-	Run(name string, f func(TB)) bool
-}](tb TB, each func(tb TB, ctx context.Context, take acquire)) {
+func newLocker(tb testing.TB) lock.Locker {
 	locker, err := memlock.New(context.Background(), &memlock.Options{Store: memlock.NewStore(nil)})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer locker.Close()
-	cancellable, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	tb.Run("Acquire", func(tb TB) { each(tb, context.Background(), locker.Acquire) })
-	tb.Run("TryAcquire", func(tb TB) { each(tb, context.Background(), locker.TryAcquire) })
-	tb.Run("Acquire/cancellable", func(tb TB) { each(tb, cancellable, locker.Acquire) })
-	tb.Run("TryAcquire/cancellable", func(tb TB) { each(tb, cancellable, locker.TryAcquire) })
+	tb.Cleanup(func() { locker.Close() })
+	return locker
 }
 
-func pair(tb testing.TB, ctx context.Context, take acquire) {
-	lease, err := take(ctx, "key")
-	if err == nil {
-		err = lease.Release(ctx)
-	}
-	if err != nil {
-		tb.Error(err)
+// contexts are those that cost different things.
+func contexts(tb testing.TB) map[string]context.Context {
+	cancellable, cancel := context.WithCancel(context.Background())
+	tb.Cleanup(cancel)
+	return map[string]context.Context{"background": context.Background(), "cancellable": cancellable}
+}
+
+// uncontended calls each with what acquires and releases a free key.
+func uncontended(tb testing.TB, each func(name string, pair func())) {
+	locker := newLocker(tb)
+	for kind, ctx := range contexts(tb) {
+		for name, take := range map[string]func(context.Context, string, ...lock.Option) (lock.Lease, error){
+			"Acquire": locker.Acquire, "TryAcquire": locker.TryAcquire,
+		} {
+			each(name+"/"+kind, func() {
+				lease, err := take(ctx, "key")
+				if err == nil {
+					err = lease.Release(ctx)
+				}
+				if err != nil {
+					tb.Error(err)
+				}
+			})
+		}
 	}
 }
 
 // BenchmarkUncontended is one acquisition of a free key and its release.
 func BenchmarkUncontended(b *testing.B) {
-	costs(b, func(b *testing.B, ctx context.Context, take acquire) {
-		b.ReportAllocs()
-		for b.Loop() {
-			pair(b, ctx, take)
-		}
+	uncontended(b, func(name string, pair func()) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				pair()
+			}
+		})
 	})
 }
 
-// BenchmarkContended is one acquisition and its release where eight goroutines compete, and
-// beside it a mutex made of a channel.
+// BenchmarkContended is one acquisition and its release where eight goroutines compete, each
+// of which lets the others run while it holds the key. Beside it is a mutex made of a channel.
 func BenchmarkContended(b *testing.B) {
 	contend := func(b *testing.B, once func()) {
 		b.ReportAllocs()
-		b.SetParallelism(4)
+		b.SetParallelism(8 / runtime.GOMAXPROCS(0))
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				once()
 			}
 		})
 	}
-	costs(b, func(b *testing.B, ctx context.Context, take acquire) {
-		contend(b, func() {
-			if lease, err := take(ctx, "key"); err == nil {
+	locker := newLocker(b)
+	for name, ctx := range contexts(b) {
+		b.Run(name, func(b *testing.B) {
+			contend(b, func() {
+				lease, err := locker.Acquire(ctx, "key")
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				runtime.Gosched()
 				_ = lease.Release(ctx)
-			}
+			})
 		})
-	})
+	}
 	b.Run("channel", func(b *testing.B) {
 		mutex := make(chan struct{}, 1)
 		contend(b, func() {
 			mutex <- struct{}{}
+			runtime.Gosched()
 			<-mutex
 		})
 	})
