@@ -14,9 +14,10 @@ import (
 type offer struct {
 	a       *acquisition
 	req     backend.Request
-	taken   chan handed // holds the one answer
-	settled atomic.Bool // by whoever is first: the answer, or the end of the wait for it
-	run     run         // of which its lease is, once it is taken
+	taken   chan struct{} // closed when there is an answer
+	handed  handed        // the answer, set before
+	settled atomic.Bool   // by whoever is first: the answer, or the end of the wait for it
+	run     run           // of which its lease is, once it is taken
 }
 
 // run counts the hand-overs since the server was last asked. It goes from lease to lease,
@@ -41,7 +42,7 @@ func (w *waiter) offer() *offer {
 	if w.a.c.handOver == nil || w.a.req.Owner != "" {
 		return nil
 	}
-	o := &offer{a: w.a, req: w.a.req, taken: make(chan handed, 1)}
+	o := &offer{a: w.a, req: w.a.req, taken: make(chan struct{})}
 	ls := &w.a.c.lanes
 	ls.mu.Lock()
 	w.lane.offer = o
@@ -92,15 +93,16 @@ func (l *Lease) takeOffer() *offer {
 func (o *offer) answered(ctx context.Context, c *Waits) (handed, error) {
 	var gaveUp error
 	select {
-	case h := <-o.taken:
-		return h, nil
+	case <-o.taken:
+		return o.handed, nil
 	case <-ctx.Done():
 		gaveUp = ctx.Err()
 	case <-c.server.Calls.Open.Done():
 		gaveUp = backend.ErrClosed
 	}
 	if !o.settled.CompareAndSwap(false, true) {
-		return <-o.taken, nil
+		<-o.taken
+		return o.handed, nil
 	}
 	return handed{}, gaveUp
 }
@@ -108,7 +110,8 @@ func (o *offer) answered(ctx context.Context, c *Waits) (handed, error) {
 // answer tells the waiter, or gives back what it no longer waits for.
 func (o *offer) answer(c *Waits, h handed) {
 	if o.settled.CompareAndSwap(false, true) {
-		o.taken <- h
+		o.handed = h
+		close(o.taken)
 	} else if h.err == nil || !call.IsDecided(h.err) {
 		c.server.Undo(o.req, nil)
 	}

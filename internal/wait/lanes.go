@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 )
@@ -38,6 +39,7 @@ type lane struct {
 
 	// Only the head uses the rest.
 	traffic
+	timer     *time.Timer         // of its sleep
 	hints     <-chan backend.Hint // the watch, or nil
 	stopWatch context.CancelFunc  // ends it
 	last      *Lease              // what the lane was granted last

@@ -16,7 +16,6 @@ import (
 // wait for itself.
 func (w *waiter) queue(ctx context.Context) (*Lease, error) {
 	a := w.a
-	defer w.stop()
 	for {
 		if a.req.Owner != "" && !w.m.asked {
 			l, err := a.try(ctx)

@@ -18,15 +18,12 @@ type waiter struct {
 	m    machine
 	// handedOver: a release of this Locker has granted the lease.
 	handedOver bool
-
-	timer *time.Timer
 }
 
 // askUntilHeld asks, watches where the backend can, and sleeps until the key is held. Where
 // the server has a queue, see queue.
 func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 	a := w.a
-	defer w.stop()
 	var next step
 	if w.m.asked || w.m.watching {
 		next = w.m.look(w.view())
@@ -115,28 +112,31 @@ func (w *waiter) watch(ctx context.Context) (step, error) {
 // the lease that was handed over, or the reason why the wait is over.
 func (w *waiter) sleep(ctx context.Context, d time.Duration) (*Lease, step, error) {
 	w.a.waits(ctx)
-	if w.timer == nil {
-		w.timer = time.NewTimer(d)
+	timer := w.lane.timer
+	if timer == nil {
+		timer = time.NewTimer(d)
+		w.lane.timer = timer
 	} else {
-		w.timer.Reset(d)
+		timer.Reset(d)
 	}
+	defer timer.Stop()
 	o := w.offer()
-	var taken <-chan handed
+	var taken <-chan struct{}
 	if o != nil {
 		taken = o.taken
 	}
 	var next step
 	var err error
 	select {
-	case h := <-taken:
-		l, left := w.handed(h)
+	case <-taken:
+		l, left := w.handed(o.handed)
 		if left {
 			return nil, w.m.othersDue(d), nil
 		}
 		return l, w.m.tick(), nil
 	case hint, ok := <-w.lane.hints:
 		next = w.hinted(hint, ok)
-	case <-w.timer.C:
+	case <-timer.C:
 		next = w.m.tick()
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -166,10 +166,4 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) step {
 	}
 	own := hint.Watchers > 0 && w.endTurn()
 	return w.m.hint(w.a.c.server.Clock.Now(), hint.Watchers, own)
-}
-
-func (w *waiter) stop() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
 }
