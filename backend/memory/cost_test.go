@@ -2,8 +2,11 @@ package memlock_test
 
 import (
 	"context"
+	"iter"
 	"runtime"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/mortiselock/lock"
 	memlock "github.com/mortiselock/lock/backend/memory"
@@ -19,20 +22,20 @@ func newLocker(tb testing.TB) lock.Locker {
 }
 
 // contexts are those that cost different things.
-func contexts(tb testing.TB) map[string]context.Context {
+func contexts(tb testing.TB) iter.Seq2[string, context.Context] {
 	cancellable, cancel := context.WithCancel(context.Background())
 	tb.Cleanup(cancel)
-	return map[string]context.Context{"background": context.Background(), "cancellable": cancellable}
+	return func(yield func(string, context.Context) bool) {
+		_ = yield("background", context.Background()) && yield("cancellable", cancellable)
+	}
 }
 
 // uncontended calls each with what acquires and releases a free key.
 func uncontended(tb testing.TB, each func(name string, pair func())) {
 	locker := newLocker(tb)
 	for kind, ctx := range contexts(tb) {
-		for name, take := range map[string]func(context.Context, string, ...lock.Option) (lock.Lease, error){
-			"Acquire": locker.Acquire, "TryAcquire": locker.TryAcquire,
-		} {
-			each(name+"/"+kind, func() {
+		pair := func(take func(context.Context, string, ...lock.Option) (lock.Lease, error)) func() {
+			return func() {
 				lease, err := take(ctx, "key")
 				if err == nil {
 					err = lease.Release(ctx)
@@ -40,9 +43,19 @@ func uncontended(tb testing.TB, each func(name string, pair func())) {
 				if err != nil {
 					tb.Error(err)
 				}
-			})
+			}
 		}
+		each("Acquire/"+kind, pair(locker.Acquire))
+		each("TryAcquire/"+kind, pair(locker.TryAcquire))
 	}
+}
+
+// What is allocated is the lease, the record, the call with its place in line, and the
+// context of the release where the caller's can be cancelled.
+func TestUncontendedAllocatesLittle(t *testing.T) {
+	uncontended(t, func(name string, pair func()) {
+		assert.LessOrEqual(t, testing.AllocsPerRun(1000, pair), 5.0, name)
+	})
 }
 
 // BenchmarkUncontended is one acquisition of a free key and its release.
