@@ -49,6 +49,8 @@ func TestAbilitiesAreThoseOfTheInnerBackend(t *testing.T) {
 		lister, _ := backend.As[backend.Lister](two.Backend())
 		assert.Equal(t, inner, lister, name)
 		assert.True(t, is[backend.LossNotifier](two.Backend()))
+		assert.True(t, is[backend.Immediate](inner))
+		assert.False(t, is[backend.Immediate](one.Backend()), "a fault may hang")
 		assert.True(t, is[backend.LossNotifier](two.Primitives()))
 
 		none := faultlock.New(bare{inner}, nil).Backend()

@@ -47,8 +47,8 @@
 // [Faults.Backend] is a backend.Wrapper: it has the abilities of the inner backend. Watcher,
 // Queuer, BatchRenewer, HandOverer, ReleaseTeller, Inspector and ForceReleaser lead through
 // the faults, the others past them. It is always a LossNotifier, which [Faults.Lose] needs,
-// and hands on the notices of the inner backend. [Faults.Primitives] has try, renewal and
-// release only.
+// and hands on the notices of the inner backend. It is never Immediate, since a fault may
+// hang. [Faults.Primitives] has try, renewal and release only.
 //
 // # Time
 //
