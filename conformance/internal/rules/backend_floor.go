@@ -65,19 +65,22 @@ func askWhileRaised(e *engine.Env, above uint64, raise func(uint64)) {
 	c, key := e.Locker(), e.Key("while the floor moves")
 	var moved atomic.Uint64
 	moved.Store(above)
+	begun := make(chan struct{})
 	wait := e.Start(func() {
+		close(begun)
 		for n := uint64(1); n <= times && e.Ctx.Err() == nil; n++ {
 			raise(above + n*step)
 			moved.Store(above + n*step)
 		}
 	})
 	defer wait()
+	<-begun
 	for last, n := uint64(0), 0; n < times && moved.Load() < above+times*step; n++ {
-		begun := moved.Load()
+		before := moved.Load()
 		h := c.MustAcquire(key)
 		token := h.Lease.Token()
-		if token <= max(begun, last) {
-			e.Failf(key, "the token %d was granted after %d, when the floor had been raised to %d; expected a larger one", token, last, begun)
+		if token <= max(before, last) {
+			e.Failf(key, "the token %d was granted after %d, when the floor had been raised to %d; expected a larger one", token, last, before)
 		}
 		last = token
 		h.MustRelease()

@@ -185,6 +185,7 @@ func waiterGivesUp(e *engine.Env) {
 			e.Is(key, err, "Acquire whose context "+name, ctxErr, lock.ErrHeld)
 			not(e, key, err, "Acquire whose context "+name, lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed)
 			h.MustLive("somebody who waited for it gave up")
+			e.Pause(10 * time.Millisecond) // a wait that goes on is in the way by then
 			w := c.Acquiring(key)
 			h.MustRelease()
 			w.MustGet(e, key, e.WaitBound(), "the key was released, and the waiter before it had given up").MustRelease()
