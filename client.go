@@ -106,12 +106,12 @@ func (c *Client) Backend() backend.Backend { return c.server.Own }
 // ErrUnsupported or ErrInvalid, and nothing is sent. An attempt is given up after two
 // thirds of the TTL, which [Options.TTL] or [WithTTL] sets.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	req, terms, err := c.begin(ctx, key, opts)
+	req, longest, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.Calls.Done()
-	l, err := c.waits.TryAcquire(ctx, req, terms)
+	l, err := c.waits.TryAcquire(ctx, req, longest)
 	if err != nil {
 		return nil, err
 	}
@@ -124,12 +124,12 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts ...Option) (Le
 // ErrUnavailable, whichever kept it waiting. Options that the backend cannot honour are
 // refused as in TryAcquire. ErrPermanent and ErrClosed end the wait at once.
 func (c *Client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	req, terms, err := c.begin(ctx, key, opts)
+	req, longest, err := c.begin(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.server.Calls.Done()
-	l, err := c.waits.Acquire(ctx, req, terms)
+	l, err := c.waits.Acquire(ctx, req, longest)
 	if err != nil {
 		return nil, err
 	}
@@ -138,36 +138,36 @@ func (c *Client) Acquire(ctx context.Context, key string, opts ...Option) (Lease
 
 // begin checks what can be checked before anything is sent. Without an error the
 // caller owes a Calls.Done.
-func (c *Client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, terms hold.Terms, _ error) {
+func (c *Client) begin(ctx context.Context, key string, opts []Option) (req backend.Request, longest time.Duration, _ error) {
 	if err := ValidateKey(key); err != nil {
-		return req, terms, err
+		return req, 0, err
 	}
 	s, err := ResolveOptions(opts...)
 	if err != nil {
-		return req, terms, err
+		return req, 0, err
 	}
 	if s.TTL == 0 {
 		s.TTL = c.ttl
 	} else if err := c.guarantees.CheckTTL(s.TTL); err != nil {
-		return req, terms, err
+		return req, 0, err
 	}
 	if s.Owner != "" && c.guarantees.Reentrancy == backend.ReentrancyNone {
-		return req, terms, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
+		return req, 0, fmt.Errorf("%w: %s has no reentrant locks; leave out WithOwner", ErrUnsupported, c.guarantees.Name)
 	}
 	if s.NoRenewal && !c.guarantees.WithoutRenewal {
-		return req, terms, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
+		return req, 0, fmt.Errorf("%w: %s always renews; leave out WithoutRenewal, or use WithMaxHold", ErrUnsupported, c.guarantees.Name)
 	}
 	if err := ctx.Err(); err != nil {
-		return req, terms, fmt.Errorf("lock: acquiring %q: %w", key, err)
+		return req, 0, fmt.Errorf("lock: acquiring %q: %w", key, err)
 	}
 	if !c.server.Calls.Add() {
-		return req, terms, ErrClosed
+		return req, 0, ErrClosed
 	}
 	return backend.Request{
 		Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
 		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid},
 		Renewed: !s.NoRenewal,
-	}, hold.Terms{Renewed: !s.NoRenewal, Longest: s.MaxHold, Label: s.Label}, nil
+	}, s.MaxHold, nil
 }
 
 // Close ends every wait and every lease with ErrClosed, releases what is held, and closes

@@ -16,9 +16,9 @@ import (
 // same acquisition id, so that a repeat finds the grant of a request whose answer
 // was lost.
 type acquisition struct {
-	c     *Waits
-	req   backend.Request
-	terms hold.Terms
+	c       *Waits
+	req     backend.Request
+	longest time.Duration // to hold, or zero for no limit
 
 	// What is known so far, for the error of a wait that ends without a grant.
 	refusal error         // the last refusal: somebody else holds the key
@@ -36,8 +36,8 @@ type acquisition struct {
 }
 
 // acquisition returns one that begins now.
-func (c *Waits) acquisition(req backend.Request, terms hold.Terms) *acquisition {
-	a := &acquisition{c: c, req: req, terms: terms}
+func (c *Waits) acquisition(req backend.Request, longest time.Duration) *acquisition {
+	a := &acquisition{c: c, req: req, longest: longest}
 	if c.server.Observed.On() {
 		a.start = c.server.Clock.Now()
 	}
@@ -281,8 +281,9 @@ func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*Lease, err
 			backend.ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
 		return nil, a.trouble
 	}
+	terms := hold.Terms{Renewed: a.req.Renewed, Longest: a.longest, Label: a.req.Holder.Label}
 	l := &Lease{c: c}
-	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, a.terms, now)
+	c.leases.Begin(&l.Lease, backend.HoldOf(a.req), g, terms, now)
 	if !c.leases.Admit(&l.Lease) {
 		a.doubt()
 		return nil, backend.ErrClosed

@@ -4,6 +4,7 @@ package wait
 
 import (
 	"context"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
@@ -38,15 +39,15 @@ func New(s *call.Server, leases *hold.Leases) *Waits {
 }
 
 // TryAcquire asks the server once. Without an error the lease is not nil.
-func (c *Waits) TryAcquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
-	a := c.acquisition(req, terms)
+func (c *Waits) TryAcquire(ctx context.Context, req backend.Request, longest time.Duration) (*Lease, error) {
+	a := c.acquisition(req, longest)
 	l, err := a.try(ctx)
 	return l, a.ended(ctx, l, err)
 }
 
 // Acquire waits until the key is held or ctx ends. Without an error the lease is not nil.
-func (c *Waits) Acquire(ctx context.Context, req backend.Request, terms hold.Terms) (*Lease, error) {
-	a := c.acquisition(req, terms)
+func (c *Waits) Acquire(ctx context.Context, req backend.Request, longest time.Duration) (*Lease, error) {
+	a := c.acquisition(req, longest)
 	l, err := a.contend(ctx)
 	return l, a.ended(ctx, l, err)
 }
