@@ -20,7 +20,7 @@ func alive(conn net.Conn) bool {
 	silent := false
 	err = raw.Read(func(fd uintptr) bool {
 		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		silent = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK //nolint:errorlint // a number
+		silent = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK
 		return true
 	})
 	return err == nil && silent
