@@ -238,6 +238,7 @@ func TestPairWaitsWithTheOldStoreHeld(t *testing.T) {
 					assert.Equal(t, 5*time.Second, time.Since(begun).Round(100*time.Millisecond))
 				}
 				_ = l.Release(ctx)
+				synctest.Wait() // a lost lease is given back in the background
 				require.True(t, s.free(s.old, "k"))
 				require.True(t, s.free(s.next, "k"))
 			})

@@ -164,6 +164,7 @@ func silenceWhileAcquiring(e *engine.Env) {
 				}
 				net.Heal()
 			}
+			e.Pause(e.TTL / 4) // what was held back arrives
 			if err == nil {
 				_ = h.Release(e.Ctx)
 			}
