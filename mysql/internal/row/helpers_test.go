@@ -67,3 +67,9 @@ func statementsOn(t testing.TB, db *sql.DB, key string) int {
 	return mysqltest.Number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()",
 		"%"+strings.Trim(literal(key), "x'")+"% FOR UPDATE%")
 }
+
+// recordOfNobody makes the record of a key that was never granted, as earlier versions do.
+func recordOfNobody(st statements, key string) string {
+	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) VALUES (" +
+		literal(key) + ", 0, 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
+}

@@ -41,6 +41,7 @@ type hold struct {
 	// The turn guards the rest.
 	phase phase
 	s     *session
+	made  bool // the row of the key
 	token uint64
 	until backend.Instant // until when the server is certain to keep the session
 	cause error           // of its loss

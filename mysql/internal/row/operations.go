@@ -2,10 +2,8 @@ package row
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -152,6 +150,7 @@ func (b *Backend) lockExisting(ctx context.Context, h *hold, key string, lockRow
 			if err := b.create(ctx, key); err != nil {
 				return err
 			}
+			h.made = true
 		case err == nil, errors.Is(err, errRowHeld):
 			return err
 		case h.s.reused && sessionEnded(err) && !isMoved(err) && ctx.Err() == nil:
@@ -176,7 +175,7 @@ func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (back
 	if err := b.checkAddress(ctx, h.s, req.TTL); err != nil {
 		return backend.Grant{}, err
 	}
-	token, err := b.nextToken(ctx, h.s, req)
+	token, err := b.nextToken(ctx, h.s, req, h.made)
 	if err != nil {
 		return backend.Grant{}, err
 	}
@@ -199,11 +198,19 @@ func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (back
 // transaction of the hold would be rolled back with it, and given again. A request
 // that arrives late, when the session is gone, does not write over the record of
 // those who came after it. On a server that has become read-only there is no token, for
-// no account.
-func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request) (uint64, error) {
-	q := b.raise(req.Key, s, req.TTL, req.Holder)
-	for attempt := range 2 {
+// no account. made: the key is new, and has no record yet.
+func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request, made bool) (uint64, error) {
+	raise := b.raise(req.Key, s, req.TTL, req.Holder)
+	first := b.raiseFirst(req.Key, s, req.TTL, req.Holder)
+	steps := []string{raise, first, raise}
+	if made {
+		steps = steps[1:]
+	}
+	for _, q := range steps {
 		res, err := b.changeOnControl(ctx, q)
+		if wire.CodeOf(err) == wire.CodeDuplicate {
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -214,11 +221,6 @@ func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request
 		if n > 0 {
 			token, err := res.LastInsertId()
 			return uint64(token), err
-		}
-		if attempt == 0 { // somebody has deleted it
-			if _, err := b.changeOnControl(ctx, b.insertHolder(req.Key)); err != nil {
-				return 0, err
-			}
 		}
 	}
 	var last uint64
@@ -465,8 +467,3 @@ func endSession(ctx context.Context, conn *sql.Conn, id uint64, mark string) err
 }
 
 const codeNoSuchThread = 1094
-
-func shortHash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:12])
-}

@@ -282,7 +282,7 @@ func TestRowRecordWithoutASession(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		b, admin := backendOn(t, s, Options{}), mysqltest.AdminPool(t, s)
 		key := backendtest.UniqueKey(t)
-		mysqltest.Exec(t, admin, b.insertHolder(key))
+		mysqltest.Exec(t, admin, recordOfNobody(b.statements, key))
 		_, err := b.Inspect(t.Context(), key)
 		require.ErrorIs(t, err, backend.ErrNotHeld)
 		for _, token := range []uint64{0, 1} {

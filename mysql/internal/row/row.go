@@ -122,8 +122,7 @@ type ownConnector struct{ driver.Connector }
 
 // controlConnector makes the connections of the control pool. They are set to what
 // its statements rely on, whatever the caller's DSN or the server's init_connect says:
-// with autocommit off, a token would never be committed. The isolation level makes no
-// difference to them.
+// with autocommit off, a token would never be committed.
 type controlConnector struct{ driver.Connector }
 
 // Connect is part of driver.Connector.
@@ -139,8 +138,9 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	for _, q := range []string{
 		// The server ends a connection that was cut off soon after the pool would have.
-		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES', wait_timeout = " + seconds(2*controlIdle),
-		"SET SESSION TRANSACTION READ WRITE",
+		"SET SESSION autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES', wait_timeout = " + seconds(2*controlIdle) +
+			", innodb_lock_wait_timeout = " + seconds(lockWait),
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 	} {
 		if _, err := e.ExecContext(ctx, q, nil); err != nil {
 			_ = conn.Close()

@@ -217,41 +217,10 @@ func (b *Backend) checkEngine(ctx context.Context) error {
 	return nil
 }
 
-// create makes the rows of a key, by statements that are committed on their own. A
-// named lock lets one client at a time do it: an insert that meets the row of
-// another one takes locks that would refuse the others' tries.
+// create makes the row of a key, by a statement that is committed on its own. An insert that
+// meets a row waits for whoever has it locked, so that none is sent where there is one.
 func (b *Backend) create(ctx context.Context, key string) error {
-	conn, err := b.controlConn(ctx)
-	if err != nil {
-		return err
-	}
-	name := "'mortise-new:" + shortHash(b.rows+key) + "'"
-	var got sql.NullInt64
-	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+name+", 2)").Scan(&got)
-	if err == nil {
-		err = conn.QueryRowContext(ctx, b.row(key)).Scan(new(int))
-	}
-	if errors.Is(err, sql.ErrNoRows) {
-		for _, q := range []string{
-			b.insertHolder(key),
-			"INSERT IGNORE INTO " + b.rows + " (k) VALUES (" + literal(key) + ")",
-		} {
-			// The connection is kept, since it has the named lock.
-			for try := 1; ; try++ {
-				_, err = conn.ExecContext(ctx, q)
-				if !wire.WorthRepeating(err) || try == wire.Repeats || wire.Jitter(ctx, try) != nil {
-					break
-				}
-			}
-			if err != nil {
-				break
-			}
-		}
-	}
-	if err == nil && got.Int64 == 1 {
-		err = conn.QueryRowContext(ctx, "SELECT RELEASE_LOCK("+name+")").Scan(&got)
-	}
-	closeConn(conn, err)
+	_, err := b.changeOnControl(ctx, b.insertRow(key))
 	return err
 }
 

@@ -28,7 +28,7 @@ func olderRowTables(t *testing.T, s *servertest.Server, without ...string) strin
 	for _, q := range st.ddl() {
 		mysqltest.Exec(t, admin, q)
 	}
-	mysqltest.Exec(t, admin, st.insertHolder("k"))
+	mysqltest.Exec(t, admin, recordOfNobody(st, "k"))
 	mysqltest.Exec(t, admin, "INSERT INTO "+table+" VALUES ('k')")
 	mysqltest.Exec(t, admin, "UPDATE "+table+"_holders SET token = 9007199254740000")
 	for _, c := range without {

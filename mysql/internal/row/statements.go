@@ -77,7 +77,7 @@ func (st *statements) raise(key string, s *session, ttl time.Duration, h backend
 	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pid = ")
 	q.WriteString(strconv.Itoa(max(h.PID, 0)))
 	q.WriteString(" WHERE k = " + literal(key) + " AND token < " + strconv.FormatUint(largestToken, 10))
-	q.WriteString(" AND IS_USED_LOCK('" + s.mark + "') = " + strconv.FormatUint(s.id, 10) + " AND " + wire.Writable)
+	q.WriteString(" AND " + s.lives() + " AND " + wire.Writable)
 	return q.String()
 }
 
@@ -85,10 +85,23 @@ func (st *statements) lastToken(key string) string {
 	return "SELECT token, " + wire.Writable + " FROM " + st.holders + " WHERE k = " + literal(key)
 }
 
-// insertHolder makes the row of a key in the second table, if it is missing.
-func (st *statements) insertHolder(key string) string {
-	return "INSERT IGNORE INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) VALUES (" +
-		literal(key) + ", 0, 0, 0, '', 0, UTC_TIMESTAMP(6), '', '', 0)"
+// insertRow makes the row of a key in the first table, if it is missing. The look for it locks
+// nothing under READ COMMITTED.
+func (st *statements) insertRow(key string) string {
+	return "INSERT IGNORE INTO " + st.rows + " (k) SELECT " + literal(key) + " FROM DUAL WHERE NOT EXISTS (" + st.row(key) + ")"
+}
+
+// raiseFirst is raise for a key that has no row in the second table, and makes it.
+func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h backend.Holder) string {
+	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) SELECT " + literal(key) +
+		", LAST_INSERT_ID(" + utcMicros + "), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
+		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " +
+		strconv.Itoa(max(h.PID, 0)) + " FROM DUAL WHERE " + s.lives() + " AND " + wire.Writable
+}
+
+// lives is the condition that the server has the session.
+func (s *session) lives() string {
+	return "IS_USED_LOCK('" + s.mark + "') = " + strconv.FormatUint(s.id, 10)
 }
 
 // markUser is the connection that has the mark of the session at present. The first

@@ -12,7 +12,7 @@ import (
 // that taking one of them again need not look first. What it forgets or confuses
 // costs a round trip and nothing else.
 type freedKeys struct {
-	slots [256]struct{ hash, at atomic.Uint64 }
+	slots [4096]struct{ hash, at atomic.Uint64 }
 }
 
 var freedSeed = maphash.MakeSeed()
