@@ -32,7 +32,8 @@ func TestRowStatements(t *testing.T) {
 				require.NoError(t, lease.Release(t.Context()))
 			})
 		}
-		pair(l.TryAcquire, key) // makes the row and the connections
+		pair(l.TryAcquire, key) // makes the connections too
+		require.Len(t, pair(l.TryAcquire, key+"/new"), 6, "the try, the row, the lock, the token with its record, the savepoint, the rollback")
 		require.Len(t, pair(l.TryAcquire, key), 4)
 		require.Len(t, pair(l.Acquire, key), 4)
 
