@@ -77,6 +77,7 @@ func lostByDeadline(e *engine.Env) {
 	}()
 	e.Each(4, func(i int) {
 		key := e.Key("%d", i)
+		e.Pause(time.Duration(i) * e.TTL / 4) // at moments of their own: what delays one delays no other
 		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
 		h.Lapses()
 		deadline := h.Until()
