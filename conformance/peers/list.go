@@ -13,6 +13,7 @@ func All() []Peer { return []Peer{bsmRedislock, redsyncMutex, rueidisLock, etcdM
 const (
 	ttlCut         = "a TTL is cut to milliseconds"
 	nothingToClose = "there is nothing to close"
+	readsOn        = "go-redis reads until its ReadTimeout, whatever became of the context"
 	refreshed      = "locks are refreshed by their caller"
 	refreshedCtx   = "Release sends its request with the context that it is given"
 	extended       = "locks are extended by their caller"
@@ -29,7 +30,7 @@ var bsmRedislock = Peer{
 	Deviations: map[string]string{
 		"RenewKeeps": refreshed, "HoldOutlivesAcquireCtx": refreshed, "WaitOutlastsTTL": refreshed, "CrashFreesProcess": refreshed,
 		"ManyLeases": refreshed, "ShortPauseIsNoLoss": refreshed, "ShortSilenceIsNoLoss": refreshed,
-		"IdleLockerWorks": refreshed, "EndedContexts": refreshedCtx, "ReleaseDetached": refreshedCtx, "TTLGrain": ttlCut,
+		"IdleLockerWorks": refreshed, "EndedContexts": refreshedCtx, "ReleaseDetached": refreshedCtx, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
 		"ContextEndsFirst": nothingToClose, "CloseEndsHolds": nothingToClose, "CloseEndsWaits": nothingToClose, "CloseTwice": nothingToClose,
 	},
 	Guarantees: backend.Guarantees{
@@ -45,7 +46,7 @@ var redsyncMutex = Peer{
 	Deviations: map[string]string{
 		"RenewKeeps": extended, "HoldOutlivesAcquireCtx": extended, "WaitOutlastsTTL": extended, "CrashFreesProcess": extended,
 		"ManyLeases": extended, "ShortPauseIsNoLoss": extended, "ShortSilenceIsNoLoss": extended, "Defaults": extended,
-		"IdleLockerWorks": extended, "EndedContexts": extendedCtx, "ReleaseDetached": extendedCtx, "TTLGrain": ttlCut,
+		"IdleLockerWorks": extended, "EndedContexts": extendedCtx, "ReleaseDetached": extendedCtx, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
 		"ContextEndsFirst": nothingToClose, "CloseEndsHolds": nothingToClose, "CloseEndsWaits": nothingToClose, "CloseTwice": nothingToClose, "NoLeak": nothingToClose,
 	},
 	Breaks: map[string]string{
@@ -88,6 +89,7 @@ var etcdMutex = Peer{
 	Deviations: map[string]string{
 		"CloseEndsHolds": sessionClose, "CloseEndsWaits": sessionClose, "CloseTwice": sessionClose,
 		"ReleaseTwice":    "a Mutex is for one goroutine; the adapter answers the second time",
+		"SilentCallsEnd":  "what a call undoes when its context has ended waits for the server",
 		"EndedContexts":   unlockCtx,
 		"ReleaseDetached": unlockCtx,
 		"LostOnRemoval":   sessionEnds,
