@@ -37,13 +37,13 @@ const (
 // dispatcher sends the commands of concurrent callers together: a server that reads
 // and writes once for many commands has its processor for the commands.
 //
-// A caller with nobody beside it sends its command itself, on its own goroutine: on a [line],
-// where there are any. While maxFlights requests are under way further commands wait, and go as one pipeline
-// when a request is back, or when the oldest has been away for longer than
-// flightPatience. Where there are many they are shared evenly among the flights: of a
-// large and a small request the small one is back while the server works on the large
-// one, and then the server waits. A pipeline has the values of its first caller's context and the
-// deadline of the last, and no caller's cancellation ends it. A goroutine exists only
+// A caller with nobody beside it sends its command itself, on its own goroutine: on a
+// [line], where there are any. While maxFlights requests are under way further commands
+// wait, and go as one pipeline when a request is back, or when the oldest has been away for
+// longer than flightPatience. Where there are many they are shared evenly among the flights:
+// of a large and a small request the small one is back while the server works on the large
+// one, and then the server waits. A pipeline has the values of its first caller's context
+// and the deadline of the last, and no caller's cancellation ends it. A goroutine exists only
 // while there is a pipeline to send. The mutex is never held during I/O.
 type dispatcher struct {
 	client   *goredis.Client

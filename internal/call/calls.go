@@ -3,6 +3,7 @@ package call
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -75,9 +76,10 @@ func both(ctx, other context.Context, limit time.Duration) (context.Context, con
 	}
 }
 
-// ClosedIfUnknown returns ErrClosed for an error that says nothing once Close has begun.
+// ClosedIfUnknown returns ErrClosed for an error that says nothing once Close has begun, or
+// that Close may have kept the request from being sent.
 func (c *Calls) ClosedIfUnknown(err error) error {
-	if err != nil && c.Open.Err() != nil && !IsKnown(err) {
+	if err != nil && c.Open.Err() != nil && (!IsKnown(err) || errors.Is(err, backend.ErrNotSent)) {
 		return backend.ErrClosed
 	}
 	return err
