@@ -15,7 +15,7 @@ var z28 = Lock{
 	Rule: "HoldOutlivesAcquireCtx",
 	Also: []string{
 		"NothingKept", "TTLRange",
-		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "WaiterDeathHarmless",
+		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "CancelHarmsNobody", "WaiterDeathHarmless",
 		"HeldDetails", "Progress", "AcquireKeepsTTL", "RenewKeeps", "WithoutRenewalEnds", "MaxHoldEnds", "GrantIsUsable", "GaveUpWakesNext",
 		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases",
 	},

@@ -105,7 +105,8 @@ func (h *CallLog) tookOrFailed(ev *Event, err error) {
 	}
 }
 
-// neverAnswered is the longest that an undisturbed call took that had no answer.
+// neverAnswered is the longest that a call took which had no answer, though nothing
+// disturbed it: of those that were, what is beneath the fault counts.
 func (h *CallLog) neverAnswered() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,10 +116,14 @@ func (h *CallLog) neverAnswered() time.Duration {
 // failed looks whether a call that nothing disturbed failed for want of an answer.
 func (h *CallLog) failed(ev *Event, err error) {
 	if noAnswer(err) {
-		h.mu.Lock()
-		h.waited = max(h.waited, ev.to-ev.From)
-		h.mu.Unlock()
+		h.unanswered(ev.to - ev.From)
 	}
+}
+
+func (h *CallLog) unanswered(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waited = max(h.waited, d)
 }
 
 // took tells how long a request took, which nothing disturbed and which was answered
@@ -142,6 +147,8 @@ func (h *CallLog) answered(op faultlock.Op, _ string, d time.Duration, err error
 			h.mu.Lock()
 			h.unrenewed = max(h.unrenewed, d)
 			h.mu.Unlock()
+		case op != faultlock.OpRenew && noAnswer(err):
+			h.unanswered(d)
 		}
 	}
 }

@@ -441,3 +441,41 @@ func (s slowAtTimes) Try(ctx context.Context, req backend.Request) (backend.Gran
 	}
 	return s.Backend.Try(ctx, req)
 }
+
+// deaf does not answer a try until the caller has given it up.
+type deaf struct {
+	backend.Backend
+	is *atomic.Bool
+}
+
+func (d deaf) Try(ctx context.Context, r backend.Request) (backend.Grant, error) {
+	if d.is.Load() {
+		<-ctx.Done()
+		return backend.Grant{}, ctx.Err()
+	}
+	return d.Backend.Try(ctx, r)
+}
+
+// The server that does not answer is to blame also where a fault delays the answer besides.
+func TestNoAnswerBeneathAFaultIsInconclusive(t *testing.T) {
+	t.Parallel()
+	virtually(t, func(t *testing.T) {
+		cfg := memory()
+		open, is := cfg.OpenBackend, new(atomic.Bool)
+		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+			b, err := open(ctx)
+			return deaf{b, is}, err
+		}
+		cfg.TTL = time.Second
+		runs := 0
+		res := one(t, cfg, &Rule{Run: func(e *Env) {
+			is.Store(runs == 0)
+			runs++
+			a, f := e.Faulty()
+			f.All(faultlock.DelayAfter(e.TTL/5), faultlock.OpTry)
+			a.MustTry(e.Key("a")).MustRelease()
+		}})
+		assert.Equal(t, Pass, res.Verdict, res.Evidence)
+		assert.Equal(t, 2, runs)
+	})
+}
