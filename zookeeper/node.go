@@ -343,7 +343,7 @@ func (s *session) children(ctx context.Context, dir string) ([]string, *zk.Stat,
 // of a key is a container, which the server removes when it has been empty for a while.
 func (s *session) makeDir(ctx context.Context, dir string) error {
 	for tries := 0; ; tries++ {
-		a := ask(ctx, s, func(c *zk.Conn) (string, error) { return c.CreateContainer(dir, nil, zk.FlagContainer, s.cfg.acl) }, nil)
+		a := ask(ctx, s, func(c *zk.Conn) (string, error) { return s.makeContainer(c, dir) }, nil)
 		switch {
 		case a.err == nil, errors.Is(a.err, zk.ErrNodeExists):
 			return nil

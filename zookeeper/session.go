@@ -28,6 +28,8 @@ type session struct {
 	begun chan struct{} // closed when conn is set
 	over  chan struct{} // closed when the connection has been closed
 
+	making sync.WaitGroup // requests for containers under way; added to with mu, before the session ends
+
 	mu        sync.Mutex
 	link      *link
 	timeout   time.Duration   // granted, or asked for until then
@@ -226,6 +228,7 @@ func (s *session) outlivedLocked() bool {
 // close ends the connection, and with it the session on the server. It is called by
 // the keeper, after end.
 func (s *session) close() {
+	s.letContainersBeMade()
 	s.conn.Close()
 	s.mu.Lock()
 	l := s.link
@@ -234,6 +237,33 @@ func (s *session) close() {
 		_ = l.Close()
 	}
 	for range s.loop {
+	}
+}
+
+// makeContainer is CreateContainer of the client library, which reads what the server said
+// also when Close has ended it, and the answer may still be coming in.
+func (s *session) makeContainer(c *zk.Conn, path string) (string, error) {
+	s.mu.Lock()
+	if s.ended() {
+		s.mu.Unlock()
+		return "", errGone
+	}
+	s.making.Add(1)
+	s.mu.Unlock()
+	defer s.making.Done()
+	return c.CreateContainer(path, nil, zk.FlagContainer, s.cfg.acl)
+}
+
+// letContainersBeMade waits until no container is being made, as long at most as the client
+// library waits for the answer to the end of a session.
+func (s *session) letContainersBeMade() {
+	made := make(chan struct{})
+	go func() { s.making.Wait(); close(made) }()
+	limit := time.NewTimer(time.Second)
+	defer limit.Stop()
+	select {
+	case <-made:
+	case <-limit.C:
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -453,4 +454,19 @@ func TestNothingIsLoggedAfterClose(t *testing.T) {
 		return !s.reaping
 	}, time.Minute, time.Millisecond)
 	assert.Zero(t, log.late.Load())
+}
+
+// The client library reads what was made also when its Close has ended the request.
+func TestCloseWhileContainersAreMade(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		b := shared(t)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { _, _ = b.Try(t.Context(), request(backendtest.UniqueKey(t))) })
+		}
+		time.Sleep(rand.N(5 * time.Millisecond))
+		require.NoError(t, b.Close())
+		all.Wait()
+	}
 }
