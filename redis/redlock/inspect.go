@@ -114,12 +114,14 @@ func (b *majority) candidateOf(answer wire.List) (candidate, bool) {
 	return c, ok
 }
 
-// ForceRelease removes the record from every node where it has the token.
+// ForceRelease removes the record from every node where it has the token. It revokes the
+// hold first: while one node is slow, renewals would put it back on those that have removed it.
 func (b majorityWithTokens) ForceRelease(ctx context.Context, key string, token uint64) error {
 	if err := enter(ctx, b.gates.others, key); err != nil {
 		return err
 	}
 	defer leave(b.gates.others)
+	b.askByToken(ctx, revokeScript, key, token)
 	r := b.askByToken(ctx, forceScript, key, token)
 	removed, not := r.tally.count(yes), r.tally.count(no)
 	switch {

@@ -209,6 +209,35 @@ func TestForceOnANodeWithoutTheToken(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrNotHeld)
 }
 
+// TestForceOnNodesThatAreSlow: the nodes get the request one after another, and the holder
+// renews in between.
+func TestForceOnNodesThatAreSlow(t *testing.T) {
+	t.Parallel()
+	clients := doubleClients(t, 3)
+	holder := doubleOn(t, clients, Options{})
+	hold, _ := backendtest.Granted(t, holder, redistest.Request("k"))
+	backendtest.Eventually(t, "every node has it", func() bool { return holder.count(t, "k") == 3 })
+	before := holder.records(t, "k")
+	operator := doubleOn(t, clients, Options{Prefix: holder.prefix, NodeTimeout: time.Minute, Lock: lock.Options{TTL: time.Hour}})
+	var goOn []func()
+	for _, node := range operator.nodes {
+		goOn = append(goOn, node.stall())
+	}
+	forced := make(chan error, 1)
+	go func() { forced <- majorityWithTokens{operator.majority}.ForceRelease(t.Context(), "k", hold.Token) }()
+	for i := range goOn {
+		goOn[i]()
+		backendtest.Eventually(t, "the node has done it", func() bool { return holder.records(t, "k")[i] != before[i] })
+		if _, err := holder.Renew(t.Context(), hold); err == nil && holder.sent(placeScript) > i {
+			backendtest.Eventually(t, "it is back", func() bool { return holder.records(t, "k")[i] == before[i] })
+		}
+	}
+	require.NoError(t, <-forced)
+	_, err := holder.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrNotHeld)
+	backendtest.Granted(t, operator, redistest.Request("k"))
+}
+
 // TestFullMemory: nodes whose memory is full grant nothing, and what is held is
 // renewed, released, revoked and forced.
 func TestFullMemory(t *testing.T) {
