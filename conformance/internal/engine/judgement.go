@@ -54,10 +54,13 @@ const usualTimeout = 150 * time.Millisecond
 // Timely is the excuse of a thing that takes a part of a TTL. With the longest TTL that is
 // tried there is time for more: a lock whose own requests are so slow that it loses what
 // it renews is wrong.
-func (e *Env) Timely() Excuse {
-	from := e.TTL / 20
-	if e.TTL >= longestRepeat {
-		from = e.TTL / 4
+func (e *Env) Timely() Excuse { return TimelyFor(e.TTL) }
+
+// TimelyFor is Timely for a lease with a TTL that the case has chosen by itself.
+func TimelyFor(ttl time.Duration) Excuse {
+	from := ttl / 20
+	if ttl >= longestRepeat {
+		from = ttl / 4
 	}
 	return Excuse{max(from, stallNoted), AnyRequest}
 }

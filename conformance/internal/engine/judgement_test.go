@@ -479,3 +479,18 @@ func TestNoAnswerBeneathAFaultIsInconclusive(t *testing.T) {
 		assert.Equal(t, 2, runs)
 	})
 }
+
+// A short TTL that a case tries by itself is as short beside a long one.
+func TestALeaseIsJudgedByItsOwnTTL(t *testing.T) {
+	t.Parallel()
+	late := func(ttl time.Duration) Verdict {
+		cfg := memory()
+		cfg.TTL = 20 * time.Second
+		return one(t, cfg, &Rule{Run: func(e *Env) {
+			e.standStill(400 * ms)
+			e.Fail(TimelyFor(ttl), "", "too late")
+		}}).Verdict
+	}
+	assert.Equal(t, Inconclusive, late(2*time.Second))
+	assert.Equal(t, Fail, late(20*time.Second))
+}

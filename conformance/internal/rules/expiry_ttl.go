@@ -143,7 +143,7 @@ func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) {
 		least = ttl / 2 // a session may be proved for a part of its time only
 	}
 	if left := deadline.Sub(e.Log.Base.Add(h.Invoked)); left <= 0 || left < least-10*time.Millisecond {
-		e.Latef(key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected nearly the whole TTL, and never nothing", ttl, left)
+		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected nearly the whole TTL, and never nothing", ttl, left)
 	}
 	if !e.Claimed.WithoutRenewal || time.Until(deadline) > 3*time.Second {
 		b.MustRefuse(key, "its holder's TTL is "+ttl.String())
@@ -197,7 +197,8 @@ func everyTTLLasts(e *engine.Env) {
 				why = "its holder renewed it once"
 				e.Pause(ttl / 10)
 				if err := old.Renew(); err != nil {
-					e.LateFatalf(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+					e.Fail(engine.TimelyFor(ttl), key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+					return
 				}
 			}
 			deadline := old.Until()
