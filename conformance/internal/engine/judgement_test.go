@@ -494,3 +494,22 @@ func TestALeaseIsJudgedByItsOwnTTL(t *testing.T) {
 	assert.Equal(t, Inconclusive, late(2*time.Second))
 	assert.Equal(t, Fail, late(20*time.Second))
 }
+
+// What takes several steps waits for its turn before each: none of the waits is long.
+func TestLatenessIsWithoutTheTimeThatTheProcessStoodStill(t *testing.T) {
+	t.Parallel()
+	late := func(gap time.Duration) Verdict {
+		return one(t, memory(), &Rule{Run: func(e *Env) {
+			var l Lateness
+			e.stalls.mu.Lock()
+			for i := range time.Duration(5) {
+				e.stalls.stood = append(e.stalls.stood, stall{time.Now().Add((i - 5) * 80 * ms), gap})
+			}
+			e.stalls.mu.Unlock()
+			l.Add(e, 410*ms)
+			l.Judge(e, "", 250*ms, "it came")
+		}}).Verdict
+	}
+	assert.Equal(t, Pass, late(60*ms))
+	assert.Equal(t, Fail, late(10*ms))
+}

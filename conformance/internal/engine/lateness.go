@@ -14,7 +14,8 @@ func (e *Env) Prompt() time.Duration {
 
 // Lateness collects by how much the same thing came late, several times. The machine
 // may delay any of them and a late lock delays all, so that the least one counts,
-// against a bound that would be too narrow for each. It counts unless requests take half of
+// against a bound that would be too narrow for each, and without the time for which this
+// process stood still. It counts unless requests take half of
 // that as a rule, and enough for what is too much; or where there were few, unless one did.
 type Lateness struct {
 	By    HoldUp // allRequests, if it is not said
@@ -26,8 +27,11 @@ type Lateness struct {
 // many are enough to know what is usual.
 const many = 8
 
-// Add takes note of one delay.
-func (l *Lateness) Add(d time.Duration) {
+// Add takes note of one delay, which ends now.
+func (l *Lateness) Add(e *Env, d time.Duration) {
+	if d > 0 {
+		d -= e.stalls.during(d)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.n++; l.n == 1 || d < l.least {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"runtime/metrics"
+	"slices"
 	"sync"
 	"time"
 )
@@ -18,6 +19,7 @@ type stallMeter struct {
 	stalls []stall
 	sample []metrics.Sample // nil: nothing is late here
 	counts []uint64         // of the runtime's histogram when it was read last
+	stood  []stall          // those that the timer has seen: unlike the others, no two overlap
 }
 
 type stall struct {
@@ -60,6 +62,7 @@ func (m *stallMeter) run() {
 		if gap := now.Sub(last) - stallTick; gap >= stallNoted {
 			m.mu.Lock()
 			m.stalls = append(m.stalls, stall{now, gap})
+			m.stood = append(m.stood, stall{now, gap})
 			m.mu.Unlock()
 		}
 		if now.Sub(read) >= stallRead {
@@ -113,4 +116,19 @@ func (m *stallMeter) since(t time.Time) (worst time.Duration) {
 		}
 	}
 	return worst
+}
+
+// during is for how long this process stood still in the time that ends now, one time with
+// another: what takes several steps waits for its turn before each.
+func (m *stallMeter) during(d time.Duration) (sum time.Duration) {
+	from := time.Now().Add(-d)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range slices.Backward(m.stood) {
+		if s.at.Before(from) {
+			break
+		}
+		sum += min(s.length, s.at.Sub(from))
+	}
+	return sum
 }

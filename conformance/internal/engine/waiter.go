@@ -107,7 +107,7 @@ func (c *Client) GivesUp(key string, cancelled bool, late *Lateness) (ctxErr, er
 			_ = got.Release(e.Ctx)
 			e.Fatalf(key, "Acquire was granted a key that was held")
 		}
-		late.Add(took - d)
+		late.Add(e, took-d)
 		if took > d+e.Slack() {
 			e.Overduef(key, "Acquire returned %s after the call; its context had ended after %s", took.Round(time.Millisecond), d)
 		}

@@ -49,7 +49,7 @@ func idleLockerWorks(e *engine.Env) {
 		stands.MustRelease()
 		released := time.Now()
 		w.MustGet(e, key, e.WaitBound(), "the key was released").MustRelease()
-		late.Add(time.Since(released))
+		late.Add(e, time.Since(released))
 	}
 	late.Judge(e, "", e.WakeBound(), "waiters of Lockers that had been idle were granted the key after its release")
 }

@@ -120,7 +120,7 @@ func crashFrees(e *engine.Env) {
 			return
 		}
 		next := b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its holder died")
-		late.Add(e.Log.Now() - expiry)
+		late.Add(e, e.Log.Now()-expiry)
 		_ = next.Release(e.Ctx)
 	})
 	judgeExpiry(e, &late, "a holder died")

@@ -84,7 +84,7 @@ func lostByDeadline(e *engine.Env) {
 		if !e.Within(time.Until(deadline)+e.Slack(), h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.Slack())
 		}
-		late.Add(time.Since(deadline))
+		late.Add(e, time.Since(deadline))
 		if now := time.Now(); now.Before(deadline.Add(-e.TTL / 3)) {
 			e.Failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), engine.Outcome(h.Cause()))
 		}

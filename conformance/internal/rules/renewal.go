@@ -232,7 +232,7 @@ func renewBounded(e *engine.Env) {
 				e.Failf(key, "after many renewals the deadline is %s; expected at most one TTL from now, %s", engine.Seconds(e.Log.At(g.Until())), engine.Seconds(e.Log.At(latest)))
 			}
 			next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder stopped renewing, and many renewals are worth one TTL")
-			late.Add(e.Log.Now() - expiry)
+			late.Add(e, e.Log.Now()-expiry)
 			_ = next.Release(e.Ctx)
 		})
 		judgeExpiry(e, &late, "a holder stopped renewing")
@@ -291,7 +291,7 @@ func withoutRenewalEnds(e *engine.Env) {
 		h := w.mustGet(a, key, e.TTL, lock.WithoutRenewal())
 		expiry := e.Log.Now() + e.TTL
 		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, by "+w.name)
-		late.Add(e.Log.Now() - expiry)
+		late.Add(e, e.Log.Now()-expiry)
 		if e.Claimed.LossSignal && !h.Lost() {
 			e.Latef(key, "the lease still says that it is held, although another client was granted the key")
 		}

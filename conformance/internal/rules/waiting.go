@@ -39,7 +39,7 @@ func waitOutlastsTTL(e *engine.Env) {
 	var late engine.Lateness
 	e.Each(len(waits), func(i int) {
 		got := waits[i].MustGet(e, key, e.WaitBound(), "its holder has released it")
-		late.Add(time.Since(released))
+		late.Add(e, time.Since(released))
 		_ = got.Release(e.Ctx)
 	})
 	late.Judge(e, key, e.WakeBound(), "callers that had waited for long were granted the key after its release")
@@ -167,7 +167,7 @@ func waiterWakes(e *engine.Env) {
 			h.MustRelease()
 			released := time.Now()
 			got := w.MustGet(e, key, e.WaitBound(), "the key was released")
-			late.Add(time.Since(released))
+			late.Add(e, time.Since(released))
 			got.MustRelease()
 		}
 		late.Judge(e, "", e.WakeBound(), "a waiter through %s was granted the key after its release", name)
@@ -278,7 +278,7 @@ func cancelDuring(e *engine.Env) {
 				<-done
 				after := returned.Sub(cancelled)
 				if err != nil {
-					late.Add(after)
+					late.Add(e, after)
 				}
 				if after > e.Slack() {
 					e.Overduef(key, "the call returned %s after its context was cancelled", after.Round(time.Millisecond))
@@ -456,7 +456,7 @@ func mustAnswerTry(c *engine.Client, key string, late *engine.Lateness, when str
 	if d := e.WaitBound(); !e.Within(d, answered) {
 		e.OverdueFatalf(key, "TryAcquire had not returned after %s, %s", d, when)
 	}
-	late.Add(time.Since(begun))
+	late.Add(e, time.Since(begun))
 	wait()
 }
 
