@@ -14,23 +14,22 @@ const (
 	ttlCut         = "a TTL is cut to milliseconds"
 	nothingToClose = "there is nothing to close"
 	readsOn        = "go-redis reads until its ReadTimeout, whatever became of the context"
-	refreshed      = "locks are refreshed by their caller"
-	refreshedCtx   = "Release sends its request with the context that it is given"
-	extended       = "locks are extended by their caller"
-	extendedCtx    = "UnlockContext sends its request with the context that it is given"
-	unlockCtx      = "Unlock sends its request with the context that it is given"
+	callerRenews   = "leases are renewed by their caller"
+	givenContext   = "the release is sent with the context that it is given"
 	sessionClose   = "a Session is closed by its caller"
 	sessionEnds    = "the context of a Session ends with its lease; it says nothing about keys"
-	nextKey        = "a request that takes longer than TryNextAfter (20 ms, the default) is given up, and a waiter then sleeps on; the README promises that it tries again"
+	lookAfterPause = "a goroutine tells of the loss; nothing is said of the first look after a pause"
+	secondRelease  = "the adapter answers the second release"
+	nextKey        = "a request that takes longer than TryNextAfter (20 ms, the default) is given up, and a waiter sleeps on; the README promises that it tries again"
 )
 
 var bsmRedislock = Peer{
 	Name: "github.com/bsm/redislock", Version: "v0.9.4", Server: "redis", Record: "%s", TTL: time.Second,
-	Adapter: "Acquire is Obtain with the retry strategy LinearBackoff(100 ms), as its examples have it, and a deadline of an hour, without which it gives up after the TTL; Renew is Refresh",
+	Adapter: "Acquire is Obtain with LinearBackoff(100 ms), as in its examples, and a deadline of an hour, without which it gives up after the TTL; Renew is Refresh",
 	Deviations: map[string]string{
-		"RenewKeeps": refreshed, "HoldOutlivesAcquireCtx": refreshed, "WaitOutlastsTTL": refreshed, "CrashFreesProcess": refreshed,
-		"ManyLeases": refreshed, "ShortPauseIsNoLoss": refreshed, "ShortSilenceIsNoLoss": refreshed,
-		"IdleLockerWorks": refreshed, "EndedContexts": refreshedCtx, "ReleaseDetached": refreshedCtx, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
+		"RenewKeeps": callerRenews, "HoldOutlivesAcquireCtx": callerRenews, "WaitOutlastsTTL": callerRenews, "CrashFreesProcess": callerRenews,
+		"ManyLeases": callerRenews, "ShortPauseIsNoLoss": callerRenews, "ShortSilenceIsNoLoss": callerRenews,
+		"IdleLockerWorks": callerRenews, "EndedContexts": givenContext, "ReleaseDetached": givenContext, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
 		"ContextEndsFirst": nothingToClose, "CloseEndsHolds": nothingToClose, "CloseEndsWaits": nothingToClose, "CloseTwice": nothingToClose,
 	},
 	Guarantees: backend.Guarantees{
@@ -44,9 +43,9 @@ var redsyncMutex = Peer{
 	Name: "github.com/go-redsync/redsync/v4", Version: "v4.18.1", Server: "redis", Record: "%s", TTL: time.Second,
 	Adapter: "a Mutex with one pool for each acquisition; Acquire is LockContext, again and again while the key is taken; Renew is ExtendContext",
 	Deviations: map[string]string{
-		"RenewKeeps": extended, "HoldOutlivesAcquireCtx": extended, "WaitOutlastsTTL": extended, "CrashFreesProcess": extended,
-		"ManyLeases": extended, "ShortPauseIsNoLoss": extended, "ShortSilenceIsNoLoss": extended, "Defaults": extended,
-		"IdleLockerWorks": extended, "EndedContexts": extendedCtx, "ReleaseDetached": extendedCtx, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
+		"RenewKeeps": callerRenews, "HoldOutlivesAcquireCtx": callerRenews, "WaitOutlastsTTL": callerRenews, "CrashFreesProcess": callerRenews,
+		"ManyLeases": callerRenews, "ShortPauseIsNoLoss": callerRenews, "ShortSilenceIsNoLoss": callerRenews, "Defaults": callerRenews,
+		"IdleLockerWorks": callerRenews, "EndedContexts": givenContext, "ReleaseDetached": givenContext, "TTLGrain": ttlCut, "SilentCallsEnd": readsOn,
 		"ContextEndsFirst": nothingToClose, "CloseEndsHolds": nothingToClose, "CloseEndsWaits": nothingToClose, "CloseTwice": nothingToClose, "NoLeak": nothingToClose,
 	},
 	Breaks: map[string]string{
@@ -61,12 +60,12 @@ var redsyncMutex = Peer{
 
 var rueidisLock = Peer{
 	Name: "github.com/redis/rueidis/rueidislock", Version: "v1.0.79", Server: "redis", Record: "rueidislock:0:%s", TTL: time.Second,
-	Adapter: "a Locker with KeyMajority 1 and NoLoopTracking, as its README has it for one server, and a KeyValidity of 1 s; WithContext gets a context that nobody else ends, since the hold ends with it; Release calls the CancelFunc once",
+	Adapter: "a Locker with KeyMajority 1 and NoLoopTracking, as in its README for one server, and a KeyValidity of 1 s; WithContext gets a context that nobody else ends, since the hold ends with it; Release calls the CancelFunc once",
 	Deviations: map[string]string{
-		"ReleaseTwice":      "a CancelFunc says nothing; the adapter answers the second time",
+		"ReleaseTwice":      secondRelease,
 		"CutWhileReleasing": "a CancelFunc says nothing",
 		"NothingKept":       "nothing is said of what a Locker keeps in memory",
-		"PauseIsNoticed":    "the context is cancelled by a goroutine; nothing is said of the first look after a pause",
+		"PauseIsNoticed":    lookAfterPause,
 	},
 	Breaks: map[string]string{
 		"GaveUpWakesNext": "a notification wakes one waiter of a Locker, and one that gives up takes it along; the README promises that a waiter tries again when the key has been released",
@@ -88,13 +87,13 @@ var etcdMutex = Peer{
 	Adapter: "a Session and a Mutex for each acquisition, since two of one Session don't exclude each other; keys are escaped, since a Mutex has all keys below its prefix; the token is the revision of the reply header",
 	Deviations: map[string]string{
 		"CloseEndsHolds": sessionClose, "CloseEndsWaits": sessionClose, "CloseTwice": sessionClose,
-		"ReleaseTwice":    "a Mutex is for one goroutine; the adapter answers the second time",
+		"ReleaseTwice":    secondRelease,
 		"SilentCallsEnd":  "what a call undoes when its context has ended waits for the server",
-		"EndedContexts":   unlockCtx,
-		"ReleaseDetached": unlockCtx,
+		"EndedContexts":   givenContext,
+		"ReleaseDetached": givenContext,
 		"LostOnRemoval":   sessionEnds,
 		"NoLeak":          sessionEnds,
-		"PauseIsNoticed":  "Done is closed by a goroutine; nothing is said of the first look after a pause",
+		"PauseIsNoticed":  lookAfterPause,
 	},
 	Breaks: map[string]string{
 		"LostWhenUnreachable": "the client counts the TTL from the last answer and looks every half second; Done promises to be closed when the lease expires",

@@ -37,11 +37,10 @@ type outcome struct {
 	tried    map[string]int    // in how many rounds
 	evidence map[string]string // of the last violation
 	broken   map[string]int    // in how many rounds
-	without  map[string]string // what was seen of rules that the library does not promise
 }
 
 func newOutcome() *outcome {
-	return &outcome{map[string]string{}, map[string]int{}, map[string]string{}, map[string]int{}, map[string]string{}}
+	return &outcome{map[string]string{}, map[string]int{}, map[string]string{}, map[string]int{}}
 }
 
 // word is what became of the rule in all rounds.
@@ -62,19 +61,13 @@ func (o *outcome) contradicts(rule, page string) bool {
 	return true
 }
 
-func (o *outcome) add(p Peer, r conformance.Result) {
+func (o *outcome) add(r conformance.Result) {
 	word := skipped
 	switch r.Verdict {
 	case conformance.Inconclusive:
 		return // the machine was too slow, which says nothing of the library
-	case conformance.NotClaimed, conformance.Unclaimed:
+	case conformance.NotClaimed, conformance.Unclaimed, conformance.Deviation:
 		word = notClaimed
-	case conformance.Deviation:
-		word = notClaimed
-		_, seen, broken := strings.Cut(r.Evidence, "\nseen when it was tried: ")
-		if _, itself := p.Deviations[r.Rule]; itself && broken {
-			o.without[r.Rule] = seen
-		}
 	case conformance.Pass:
 		word = keeps
 	case conformance.Fail:
@@ -99,9 +92,8 @@ func pageOf(found map[string]*outcome, rounds int) string {
 	b.WriteString(`<!-- Generated: cd conformance/peers && go test -run TestPage -update -rounds 5 -timeout 30m -->
 # Peers
 
-The [suite](conformance.md), run on locks of others through short [adapters](../conformance/peers), with settings from
-the library's own README or examples, but for the TTL. It is no ranking: each has aims of its own, and is a good lock
-on a calm day.
+The [suite](conformance.md), run on locks of others through short [adapters](../conformance/peers). Settings, but for
+the TTL, are those of the library's README or examples. It is no ranking: each has aims of its own.
 
 | In the table | |
 |---|---|
@@ -109,10 +101,10 @@ on a calm day.
 | breaks | a violation was seen in every round |
 | varies | a violation was seen in some of the rounds |
 | not claimed | the library does not promise it |
-| - | the suite has nothing to try it with, such as a lease that is not renewed |
-| undecided | the machine was too slow for a verdict in every round |
+| - | there is nothing to try it with, such as a lease that is not renewed |
+| undecided | the machine was too slow in every round |
 
-Rules that are missing take what none of these locks has (such as re-entry), or a backend of this module.
+Missing rules take what none of these locks has (such as re-entry), or a backend of this module.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
@@ -125,19 +117,33 @@ Rules that are missing take what none of these locks has (such as re-entry), or 
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", p.Name, p.Version, p.Server, p.Adapter)
 	}
 	b.WriteString("\nNot claimed, and so not counted:\n\n")
+	type reason struct{ peers, why string }
+	var reasons []reason
+	rules := map[reason][]string{}
+	deviations := map[string]bool{}
 	for _, p := range All() {
-		var reasons []string
-		rules := map[string][]string{}
-		for _, rule := range slices.Sorted(maps.Keys(p.Deviations)) {
-			why := p.Deviations[rule]
-			if rules[why] == nil {
-				reasons = append(reasons, why)
+		for rule := range p.Deviations {
+			deviations[rule] = true
+		}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(deviations)) {
+		byWhy := map[string][]string{}
+		for _, p := range All() {
+			if why := p.Deviations[rule]; why != "" {
+				byWhy[why] = append(byWhy[why], short(p))
 			}
-			rules[why] = append(rules[why], rule)
 		}
-		for _, why := range reasons {
-			fmt.Fprintf(&b, "- %s: %s: %s\n", short(p), strings.Join(rules[why], ", "), why)
+		for _, why := range slices.Sorted(maps.Keys(byWhy)) {
+			key := reason{strings.Join(byWhy[why], ", "), why}
+			if rules[key] == nil {
+				reasons = append(reasons, key)
+			}
+			rules[key] = append(rules[key], rule)
 		}
+	}
+	slices.SortStableFunc(reasons, func(a, b reason) int { return cmp.Compare(a.peers, b.peers) })
+	for _, r := range reasons {
+		fmt.Fprintf(&b, "- %s: %s: %s\n", r.peers, strings.Join(rules[r], ", "), r.why)
 	}
 	b.WriteString("\n## The rules\n\n| Rules |")
 	for _, p := range All() {
@@ -162,7 +168,7 @@ Rules that are missing take what none of these locks has (such as re-entry), or 
 	for _, row := range rows {
 		fmt.Fprintf(&b, "| %s%s |\n", strings.Join(alike[row], ", "), row)
 	}
-	b.WriteString(evidenceHeading + "\nThe broken [rules](conformance.md#the-rules), with what the library promises and the first line of the evidence.\n")
+	b.WriteString(evidenceHeading + "\nThe broken [rules](conformance.md#the-rules), what the library promises, and the first line of the evidence.\n")
 	for _, p := range All() {
 		b.WriteString(evidenceOf(p, found[p.Name], rounds))
 	}
@@ -190,16 +196,6 @@ func evidenceOf(p Peer, o *outcome, rounds int) string {
 		for _, rule := range g.rules {
 			fmt.Fprintf(&b, "  - %s: %s\n", how(rule), firstOf(o.evidence[rule]))
 		}
-	}
-	if len(o.without) > 0 {
-		b.WriteString("\nNot promised:\n\n")
-	}
-	seen := func(rule string) string {
-		text, _, _ := strings.Cut(firstOf(o.without[rule]), "; expected ")
-		return text
-	}
-	for _, g := range together(o.without, seen) {
-		fmt.Fprintf(&b, "- %s: %s\n", strings.Join(g.rules, ", "), g.text)
 	}
 	return b.String()
 }
