@@ -23,16 +23,16 @@ var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md
 
 const promisesHead = `# Promises
 
-Every sentence of promise in the doc comments of the interfaces, and what tries it. A number is the place of the
-sentence in its comment. Each [rule](conformance.md#the-rules) is named with a lock that it fails: a
-[flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
+Every sentence of promise in the doc comments of the interfaces, with its place in the comment and the
+[rules](conformance.md#the-rules) that try it. A rule links to the file that names it beside a lock that it fails: a [flawed
+lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
 
 The page is generated from the comments and from [a table beside the suite](../conformance/promises_test.go):
 
     go test ./conformance -run TestPromises -update-promises
 
-The test fails when a sentence has no rule, or a rule no broken lock. %d sentences promise nothing: definitions,
-duties of the caller, freedoms of a backend. The table says of each which it is.
+The test fails when a sentence has no rule, or a rule no broken lock. The table says why %d sentences promise nothing:
+definitions, duties of the caller, freedoms of a backend.
 `
 
 // sentence is one sentence of a doc comment.
@@ -54,7 +54,9 @@ func TestPromises(t *testing.T) {
 		known[key] = p
 	}
 	broken := brokenLocks(t)
-	var tried, untried strings.Builder
+	var tried strings.Builder
+	untried := map[string]string{} // by why
+	var whys []string
 	aside, section := 0, ""
 	for _, s := range readContract(t) {
 		key := [2]string{s.of, s.text}
@@ -64,7 +66,6 @@ func TestPromises(t *testing.T) {
 			continue
 		}
 		pkg, id, _ := strings.Cut(s.id(), ".")
-		text := strings.ReplaceAll(s.text, "|", "\\|")
 		switch {
 		case p.aside != "":
 			aside++
@@ -74,27 +75,34 @@ func TestPromises(t *testing.T) {
 				tests = append(tests, fmt.Sprintf("[%s](%s)", test[1], test[0]))
 			}
 			assert.NotEmpty(t, tests, "%s: no test of this project asks it either", s.id())
-			fmt.Fprintf(&untried, "| %s.%s | %s | %s | %s |\n", pkg, id, text, p.why, strings.Join(tests, ", "))
+			if untried[p.why] == "" {
+				whys = append(whys, p.why)
+			}
+			untried[p.why] += fmt.Sprintf("- %s.%s: %s %s\n", pkg, id, s.text, strings.Join(tests, ", "))
 		default:
 			if section != pkg {
 				section = pkg
-				fmt.Fprintf(&tried, "\n## Package %s\n\n| Sentence | Promise | Tried by, and broken by |\n|---|---|---|\n", pkg)
+				fmt.Fprintf(&tried, "\n## Package %s\n\n", pkg)
 			}
 			var by []string
 			for _, rule := range strings.Fields(p.rules) {
 				if assert.NotEmpty(t, broken[rule], "%s: no lock is broken for %s: add a mutant to the tests of internal/rules, or a flawed lock", s.id(), rule) {
-					by = append(by, fmt.Sprintf("%s: %s", rule, broken[rule][0]))
+					_, file, _ := strings.Cut(broken[rule][0], "](")
+					by = append(by, fmt.Sprintf("[%s](%s", rule, file))
 				}
 			}
 			assert.NotEmpty(t, by, "%s: no rule tries it", s.id())
-			fmt.Fprintf(&tried, "| %s | %s | %s |\n", id, text, strings.Join(by, "; "))
+			fmt.Fprintf(&tried, "- %s: %s %s\n", id, s.text, strings.Join(by, ", "))
 		}
 	}
 	for key := range known {
 		assert.Fail(t, "a sentence of the table is in no comment any more", "%s: %s", key[0], key[1])
 	}
 	want := fmt.Sprintf(promisesHead, aside) + tried.String() +
-		"\n## What can't be tried from outside\n\nTests of this project ask it.\n\n| Sentence | Promise | Why | Tests |\n|---|---|---|---|\n" + untried.String()
+		"\n## What can't be tried from outside\n\nTests of this project ask it.\n"
+	for _, why := range whys {
+		want += "\n" + why + "\n\n" + untried[why]
+	}
 	if *updatePromises && !t.Failed() {
 		require.NoError(t, os.WriteFile(promisesPage, []byte(want), 0o644))
 		return
