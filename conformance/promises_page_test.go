@@ -24,8 +24,8 @@ var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md
 const promisesHead = `# Promises
 
 Every sentence of promise in the doc comments of the interfaces, with its place in the comment and the
-[rules](conformance.md#the-rules) that try it. A rule links to the file that names it beside a lock that it fails: a [flawed
-lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
+[rules](conformance.md#the-rules) that try it. A rule links to the file that names it beside a lock that it fails: a
+[flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
 
 The page is generated from the comments and from [a table beside the suite](../conformance/promises_test.go):
 
