@@ -39,6 +39,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()
 	server := shared(t)
 	t.Run("URL", func(t *testing.T) {
+		t.Parallel()
 		cfg := tableConfigOfURL(server.URL())
 		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""))
 		cfg.Untouched = untouched(t, server, "table", "")
@@ -46,6 +47,7 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 		conformance.Run(t, cfg)
 	})
 	t.Run("pool, clientFoundRows=true", func(t *testing.T) {
+		t.Parallel()
 		cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=true")
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
 		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
