@@ -47,7 +47,7 @@ func show(r backend.Record, now time.Time) shown {
 	}
 	if r.Remaining > 0 {
 		until := now.Add(r.Remaining).UTC().Truncate(time.Millisecond)
-		s.Until, s.Remaining = &until, r.Remaining.Truncate(time.Millisecond).Seconds()
+		s.Until, s.Remaining = &until, float64(r.Remaining.Milliseconds())/1000
 	}
 	return s
 }
