@@ -34,7 +34,7 @@ type line struct {
 	// Those who send have the rest, one at a time.
 	conn  *connection // ready, or nil
 	until time.Time   // its deadline
-	used  time.Time
+	used  time.Time   // the last time; zero for a connection that was not
 	in    *bufio.Reader
 	out   []byte
 }
@@ -118,9 +118,15 @@ func (l *line) exchange(ctx context.Context, cmd wire.Command) error {
 		}
 		l.until = time.Time{} // it was interrupted for nothing
 	}
-	if !replied || goredis.IsReadOnlyError(err) {
+	// What comes after the reply would be taken for that to the next command.
+	if !replied || l.in.Buffered() > 0 || goredis.IsReadOnlyError(err) {
 		_ = conn.Close()
 		l.conn = nil
+	}
+	if !replied || goredis.IsReadOnlyError(err) {
+		if replied && l.used.IsZero() {
+			return fromNew{err}
+		}
 		return err
 	}
 	l.used = time.Now()
@@ -160,9 +166,12 @@ func (c *interruptible) over() bool {
 // connect sees to it that there is a connection. The error is that of the attempt, or the bare
 // one of the context: then nothing was sent.
 func (l *line) connect(ctx context.Context) error {
-	if l.conn != nil && time.Since(l.used) > idleUnchecked && !alive(l.conn.Conn) {
-		_ = l.conn.Close()
-		l.conn = nil
+	if l.conn != nil && time.Since(l.used) > idleUnchecked {
+		l.until = time.Time{} // or the look would fail for a deadline that has passed
+		if _ = l.conn.SetDeadline(l.until); !alive(l.conn.Conn) {
+			_ = l.conn.Close()
+			l.conn = nil
+		}
 	}
 	if l.conn != nil {
 		return ctx.Err()
@@ -191,7 +200,7 @@ func (l *line) connect(ctx context.Context) error {
 	case c.err != nil:
 		return c.err
 	}
-	l.conn, l.until = c.conn, time.Time{}
+	l.conn, l.until, l.used = c.conn, time.Time{}, time.Time{}
 	if l.in == nil {
 		l.in = bufio.NewReader(c.conn)
 	} else {

@@ -1,7 +1,9 @@
 package redislock
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -19,7 +21,11 @@ import (
 // lined is a backend as a URL opens it, behind a proxy, and one beside the proxy.
 func lined(t *testing.T) (*redisBackend, *servertest.TCPProxy, *redisBackend) {
 	t.Helper()
-	server := servertest.SharedRedis(t)
+	return linedTo(t, servertest.SharedRedis(t))
+}
+
+func linedTo(t *testing.T, server *servertest.Server) (*redisBackend, *servertest.TCPProxy, *redisBackend) {
+	t.Helper()
 	p := servertest.Proxy(t, server.Addr())
 	opts := redistest.Client(t, server).Options()
 	opts.Addr, opts.Protocol, opts.ReadTimeout = p.Addr(), 2, time.Minute
@@ -124,6 +130,58 @@ func TestDeadConnectionIsSeenBeforeSending(t *testing.T) {
 	r, err := b.run(t.Context(), releaseScript, namesOf(defaultPrefix, hold.Key), hold.ID.Hex())
 	require.NoError(t, err)
 	require.False(t, r.repeated)
+}
+
+// A connection that has been idle for longer than a reply is awaited is as good as before.
+func TestIdleConnectionIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	b, p, _ := lined(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	l := b.lines[len(b.lines)-1]
+	require.NoError(t, l.conn.SetDeadline(past))
+	l.until, l.used = past, past
+	require.NoError(t, b.Release(t.Context(), hold))
+	require.Equal(t, 1, p.Accepted())
+}
+
+// A server that says more than it was asked has nothing taken for the reply to the next command.
+func TestSecondReplyIsThatOfNoCommand(t *testing.T) {
+	t.Parallel()
+	opts := redistest.Client(t, servertest.SharedRedis(t)).Options()
+	opts.Protocol, opts.DB, opts.Password = 2, 0, ""
+	opts.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = server.Close() })
+		go func() {
+			in := bufio.NewReader(server)
+			for {
+				command, err := readReply(in)
+				if err != nil {
+					return
+				}
+				words := command.([]any)
+				switch words[0] {
+				case "ping":
+					_, err = server.Write([]byte("+PONG\r\n"))
+				case "echo":
+					_, err = fmt.Fprintf(server, "+%s\r\n+more\r\n", words[1])
+				default:
+					_, err = server.Write([]byte("-ERR unknown command\r\n"))
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+		return client, nil
+	}
+	l := newLines(1, opts)[0]
+	defer l.close()
+	for _, said := range []string{"one", "two"} {
+		cmd := keyed(t.Context(), []any{"echo", said})
+		require.NoError(t, l.process(t.Context(), cmd))
+		require.Equal(t, said, cmd.Val())
+	}
 }
 
 // A line that hangs keeps no other command from being sent.

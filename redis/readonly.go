@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -9,16 +10,16 @@ import (
 // elsewhere sends again what a server has refused because it takes no writes. After a
 // switchover the address can lead to another server while the connections to the old
 // one, which is a replica now, stay open. go-redis drops the connection that said so,
-// one at a time, and dials when none is left. So again is called until the refusal
-// comes from a connection that has just been made, or there is none.
+// one at a time, and dials when none is left, and so does a line. So again is called until
+// the refusal comes from a connection that has just been made, or there is none.
 func (b *redisBackend) elsewhere(ctx context.Context, refusal error, again func() error) error {
 	client, ok := b.client.(*goredis.Client)
 	if !ok { // a Cluster's members say MOVED
 		return refusal
 	}
 	before, connections := dials(client)
-	for range connections + 1 {
-		if ctx.Err() != nil {
+	for range int(connections) + len(b.lines) + 1 {
+		if ctx.Err() != nil || errors.As(refusal, new(fromNew)) {
 			return refusal
 		}
 		if refusal = again(); !goredis.IsReadOnlyError(refusal) {
@@ -43,3 +44,8 @@ func dials(client *goredis.Client) (made, connections uint32) {
 	}
 	return made, connections
 }
+
+// fromNew is a refusal that came on a connection that a line has just made.
+type fromNew struct{ error }
+
+func (f fromNew) Unwrap() error { return f.error }

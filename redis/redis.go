@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -156,12 +157,14 @@ func (b *redisBackend) Close() error {
 	if b.closesIt {
 		err = b.client.Close() // which also ends what is under way
 	}
+	var closing sync.WaitGroup // each may wait for a server that hangs
 	for _, l := range b.lines {
-		l.close()
+		closing.Go(l.close)
 	}
 	if b.together != nil {
-		b.together.close()
+		closing.Go(b.together.close)
 	}
+	closing.Wait()
 	if err != nil {
 		return fmt.Errorf("redislock: close the client: %w", err)
 	}

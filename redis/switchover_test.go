@@ -260,3 +260,25 @@ func TestClusterSwitchover(t *testing.T) {
 	stays(t, ttl, leases...)
 	require.Equal(t, "slave", wire.InfoFields(first.Info(t.Context(), "replication").Val())["role"])
 }
+
+// A server that takes no writes is not connected to once for each connection of the pool.
+func TestReadOnlyIsBelievedOnNewConnection(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	b, p, direct := linedTo(t, server)
+	var busy sync.WaitGroup
+	for range 5 {
+		busy.Go(func() { b.client.BLPop(t.Context(), 100*time.Millisecond, "nothing") })
+	}
+	busy.Wait()
+	_, connections := dials(b.client.(*goredis.Client))
+	require.Positive(t, connections)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold))
+	require.NoError(t, direct.client.(*goredis.Client).Do(t.Context(), "replicaof", "127.0.0.1", "1").Err())
+	before := p.Accepted()
+	_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, "READONLY")
+	require.Equal(t, 1, p.Accepted()-before, "one that is new says the same")
+}
