@@ -3,12 +3,14 @@ package redislock
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -197,6 +199,8 @@ func (l *line) connect(ctx context.Context) error {
 			_ = c.conn.Close()
 		}
 		return goredis.ErrClosed
+	case c.err != nil && wire.Sentinel(c.err) == nil:
+		return unconnected{c.err}
 	case c.err != nil:
 		return c.err
 	}
@@ -208,6 +212,15 @@ func (l *line) connect(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
+
+// unconnected is what went wrong before there was a connection: nothing was sent.
+type unconnected struct{ error }
+
+func (u unconnected) Error() string {
+	return fmt.Sprintf("%v: connecting: %v", backend.ErrUnavailable, u.error)
+}
+
+func (u unconnected) Unwrap() []error { return []error{backend.ErrUnavailable, u.error} }
 
 // begin returns an attempt that is under way or was not fetched, or a new one, and nil after
 // close.

@@ -3,6 +3,7 @@ package redislock
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"testing"
@@ -181,6 +182,63 @@ func TestSecondReplyIsThatOfNoCommand(t *testing.T) {
 		cmd := keyed(t.Context(), []any{"echo", said})
 		require.NoError(t, l.process(t.Context(), cmd))
 		require.Equal(t, said, cmd.Val())
+	}
+}
+
+// A server that closes every connection at once, as a load balancer without one behind it,
+// was sent no command.
+func TestNoConnectionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	b, p, _ := lined(t)
+	p.LeadTo("127.0.0.1:1")
+	_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.NotErrorIs(t, err, backend.ErrOutcomeUnknown)
+	require.Positive(t, p.Accepted())
+}
+
+// What has reached the server, perhaps, is not undone by a failed attempt to connect again.
+func TestNoConnectionAfterLostReplyIsUnknown(t *testing.T) {
+	t.Parallel()
+	b, p, _ := lined(t)
+	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
+	require.NoError(t, b.Release(t.Context(), hold))
+	req := redistest.Request(backendtest.UniqueKey(t))
+	p.DropReplies(1, req.Key)
+	p.LeadTo("127.0.0.1:1")
+	_, err := b.Try(t.Context(), req)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, backend.ErrUnavailable)
+}
+
+func TestAliveWithTLS(t *testing.T) {
+	t.Parallel()
+	ours := servertest.NewAuthority(t, "ours")
+	cert, err := tls.LoadX509KeyPair(ours.Client("server"))
+	require.NoError(t, err)
+	for name, end := range map[string]func(*tls.Conn) error{
+		"with a word":    (*tls.Conn).Close,
+		"without a word": func(c *tls.Conn) error { return c.NetConn().Close() },
+		"after words":    func(c *tls.Conn) error { _, err := c.Write([]byte("words")); return err },
+	} {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
+		require.NoError(t, err)
+		defer l.Close()
+		accepted := make(chan *tls.Conn, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil && c.(*tls.Conn).Handshake() == nil { // a ticket, too
+				accepted <- c.(*tls.Conn)
+			}
+		}()
+		client, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		require.NoError(t, err)
+		defer client.Close()
+		server := <-accepted
+		defer server.Close()
+		require.True(t, alive(client), name)
+		require.NoError(t, end(server), name)
+		backendtest.Eventually(t, name+", it is not alive", func() bool { return !alive(client) })
 	}
 }
 

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	_ "embed" // the scripts
+	"errors"
 	"fmt"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -107,7 +108,7 @@ func (b *redisBackend) run(ctx context.Context, s script, n names, args ...any) 
 			return r, nil
 		}
 		if repeats < maxRepeats && wire.ConnectionBroke(err) && ctx.Err() == nil {
-			r.repeated = true
+			r.repeated = r.repeated || !errors.As(err, new(unconnected))
 			continue
 		}
 		b.abandoned.note(id, err)
