@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func optionsOf(t *testing.T, raw string, ttl time.Duration) (*goredis.UniversalOptions, string, error) {
@@ -155,6 +158,30 @@ func TestOpenByURL(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	_, err = open("redis://127.0.0.1:1?cluster=true")
 	require.ErrorIs(t, err, backend.ErrUnavailable)
+}
+
+// A command that is alone goes on a line, and those beside it do not.
+func TestServerThatIsAwayIsUnavailable(t *testing.T) {
+	t.Parallel()
+	p := servertest.Proxy(t, servertest.SharedRedis(t).Addr())
+	b, err := backend.DefaultMux.Open(t.Context(), servertest.SharedRedis(t).URLAt(p.Addr()), backend.OpenConfig{TTL: ttl})
+	require.NoError(t, err)
+	defer b.Close()
+	p.Refuse()
+	p.Cut()
+	for range 3 { // for each connection that there was
+		_, _ = b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
+	}
+	var all sync.WaitGroup
+	for range 4 * maxFlights {
+		all.Go(func() {
+			_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
+			assert.ErrorIs(t, err, backend.ErrUnavailable)
+		})
+	}
+	all.Wait()
+	_, err = b.(*redisBackend).client.Get(t.Context(), "key").Result()
+	require.True(t, wire.DialFailed(err), "go-redis has taken too much off: %v", err)
 }
 
 func TestOpenIsBoundByItsContext(t *testing.T) {

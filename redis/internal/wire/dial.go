@@ -16,11 +16,17 @@ func QuietDialer(opts *goredis.Options) func(ctx context.Context, network, addr 
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil && DialFailed(err) {
-			return undialled{err}, nil
+			return undialled{unreached{err}}, nil
 		}
 		return conn, err
 	}
 }
+
+// unreached is around the error of a dial, since go-redis takes one layer off what it meets on
+// a new connection, and the layer beneath tells that nothing was sent.
+type unreached struct{ error }
+
+func (u unreached) Unwrap() error { return u.error }
 
 // undialled is a connection that there is none of.
 type undialled struct{ err error }
