@@ -188,10 +188,12 @@ type Clocked interface {
 	Clock() Clock
 }
 
-// Interruptible is implemented by backends that return from every request when its context
-// ends, at once, whatever the server and the network do. The lock package then makes requests
-// on the goroutines of its callers, where otherwise it hands them to another one and waits for
-// that or for the end of the context: two hand-overs, which a fast server notices.
+// Interruptible is implemented by backends that return from every request for a grant or a
+// release when its context ends, at once, whatever the server and the network do. The lock
+// package then makes these on the goroutines of its callers, where otherwise it hands them to
+// another one and waits for that or for the end of the context: two hand-overs, which a fast
+// server notices. The methods are those of [Backend] but Renew, and of [ReleaseTeller],
+// [HandOverer], [Queuer] and [Ticket].
 //
 // [As] does not find it behind a [Wrapper], whose own steps may last. A Wrapper that is
 // interruptible too has the method.
