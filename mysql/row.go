@@ -79,8 +79,8 @@ func (o *RowOptions) rows() row.Options {
 }
 
 // CleanupRows is [CleanupTable] for the tables of row locks: it removes the keys whose last
-// grant was longer than olderThan ago, except those whose rows somebody has locked, and
-// returns how many. It creates no tables. A key that comes again has a larger token than
+// grant was longer than olderThan ago, or that were never granted, except those whose rows
+// somebody has locked, and returns how many. It creates no tables. A key that comes again has a larger token than
 // before, unless the server's clock has been set back by more than olderThan. It can run
 // beside everything else: it locks one row at a time, without waiting; a try at that very
 // moment is refused. The user needs DELETE on both tables.

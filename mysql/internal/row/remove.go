@@ -32,19 +32,20 @@ func Cleanup(ctx context.Context, connector driver.Connector, o Options, olderTh
 	return b.Cleanup(ctx, olderThan)
 }
 
-// Cleanup removes the keys whose last grant was longer than olderThan ago, except those
-// whose rows somebody has locked, and returns how many.
+// Cleanup removes the keys whose last grant was longer than olderThan ago, and those that were
+// never granted, except those whose rows somebody has locked, and returns how many.
 func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error) {
-	return b.old(ctx, olderThan, b.deleteKey)
+	return b.old(ctx, olderThan, b.deleteKey, b.deleteUngranted)
 }
 
 // CountOld returns how many keys Cleanup would remove. It changes nothing.
 func (b *Backend) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
-	return b.old(ctx, olderThan, b.hasRecord)
+	return b.old(ctx, olderThan, b.hasRecord, b.isUngranted)
 }
 
-// old calls do for each key whose last grant was longer than olderThan ago.
-func (b *Backend) old(ctx context.Context, olderThan time.Duration, do deed) (n int, err error) {
+// old calls do for each key whose last grant was longer than olderThan ago, and ungranted for
+// each that was never granted: whoever made its row has given up, or died.
+func (b *Backend) old(ctx context.Context, olderThan time.Duration, do, ungranted deed) (n int, err error) {
 	if olderThan <= 0 {
 		return 0, wire.TooYoung(olderThan)
 	}
@@ -52,6 +53,11 @@ func (b *Backend) old(ctx context.Context, olderThan time.Duration, do deed) (n 
 	age := strconv.FormatInt((olderThan + time.Microsecond - 1).Microseconds(), 10)
 	old := "since < UTC_TIMESTAMP(6) - INTERVAL " + age + " MICROSECOND AND token < " + utcMicros + " - " + age
 	n, err = b.eachKey(ctx, "SELECT k FROM "+b.holders+" WHERE "+old, " AND "+old, do)
+	if err == nil {
+		var more int
+		more, err = b.eachKey(ctx, "SELECT k FROM "+b.rows+" AS r WHERE NOT EXISTS (SELECT 1 FROM "+b.holders+" AS h WHERE h.k = r.k)", "", ungranted)
+		n += more
+	}
 	if err != nil {
 		return n, fmt.Errorf("mysqllock: clean-up: %w", wire.Describe(ctx, err))
 	}
@@ -159,4 +165,21 @@ func (b *Backend) deleteKey(ctx context.Context, conn *sql.Conn, key, record str
 func (b *Backend) hasRecord(ctx context.Context, conn *sql.Conn, key, record string) (bool, error) {
 	found, err := keysOf(ctx, conn, "SELECT k FROM "+b.holders+" WHERE k = "+literal(key)+record)
 	return len(found) > 0, err
+}
+
+// deleteUngranted removes the row of a key that has no record.
+func (b *Backend) deleteUngranted(ctx context.Context, conn *sql.Conn, key, _ string) (bool, error) {
+	res, err := conn.ExecContext(ctx, "DELETE FROM "+b.rows+" WHERE k = "+literal(key)+
+		" AND NOT EXISTS (SELECT 1 FROM "+b.holders+" WHERE k = "+literal(key)+")")
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+// isUngranted says whether a key has no record.
+func (b *Backend) isUngranted(ctx context.Context, conn *sql.Conn, key, _ string) (bool, error) {
+	has, err := b.hasRecord(ctx, conn, key, "")
+	return !has, err
 }

@@ -188,3 +188,27 @@ func TestCleanupRows(t *testing.T) {
 		}
 	})
 }
+
+// A client that dies before the first grant of a key leaves its row. Who holds it is left alone.
+func TestRowCleanupOfUngranted(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		b := backendOn(t, s, Options{Table: "rows_" + backend.NewID().Hex()[:12]})
+		require.NoError(t, b.create(t.Context(), "left"))
+		require.NoError(t, b.create(t.Context(), "locked"))
+		used := mysqltest.Request("used")
+		hold, _ := backendtest.Granted(t, b, used)
+		require.NoError(t, b.Release(t.Context(), hold))
+		locked, err := b.sessions.open(t.Context(), used.TTL)
+		require.NoError(t, err)
+		defer locked.close()
+		require.NoError(t, b.lockRow(t.Context(), locked, "locked", true))
+		n, err := b.CountOld(t.Context(), time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		n, err = b.Cleanup(t.Context(), time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, 2, mysqltest.Number(t, b.control, "SELECT COUNT(*) FROM "+b.rows+" WHERE k IN ('used', 'locked')"))
+		require.Equal(t, 2, mysqltest.Number(t, b.control, "SELECT COUNT(*) FROM "+b.rows))
+	})
+}
