@@ -37,7 +37,7 @@ var hooks = []hook{
 	{field: "Child", does: "names the Config for processes that the suite starts, kills and stops",
 		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
 	{field: "Proxy", does: "says where the server is, and opens a Locker that reaches it at another address",
-		rules: "CutWhileAcquiring SilenceWhileAcquiring SilentCallsEnd CutIsNoRefusal CutWhileReleasing CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
+		rules: "CutWhileAcquiring SilenceWhileAcquiring SilentCallsEnd RefusedIsNotUnknown CutIsNoRefusal CutWhileReleasing CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
 	{field: "Guarded", does: "writes a value beside the lock, guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody BatchRenewBesideGuardedWrite"},
 	{field: "EndSession", does: "ends the session of the last one in the server's queue", rules: "WaiterSessionCheck NextSessionHolds"},

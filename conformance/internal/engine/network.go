@@ -76,6 +76,11 @@ func (n *Network) Cut() { n.each("cut the connections of", (*proxy.Proxy).Cut) }
 // Down ends all connections, and every new one, until Heal.
 func (n *Network) Down() { n.each("is down for", (*proxy.Proxy).Down) }
 
+// Refused ends all connections, and has every new one refused, until Heal.
+func (n *Network) Refused() {
+	n.each("is not to be reached by", func(p *proxy.Proxy) { p.Refuse(); p.Cut() })
+}
+
 // Sever is Cut or Down while the key of the network is held. A hold of a lock that is
 // nothing but a connection may end then, as if an operator had removed it.
 func (n *Network) Sever(f func(*Network)) {
@@ -102,6 +107,7 @@ func (n *Network) Deaf() {
 func (n *Network) Heal() { n.each("is healed for", heal) }
 
 func heal(p *proxy.Proxy) {
+	_ = p.Accept() // fails only when somebody else has taken the port, who is then what refuses
 	p.Spare()
 	p.Up()
 	p.Resume()

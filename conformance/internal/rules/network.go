@@ -27,6 +27,11 @@ var networkRules = []*engine.Rule{
 		Run:       silentCallsEnd,
 	},
 	{
+		Name:      "RefusedIsNotUnknown",
+		Statement: "A try while the servers refuse all connections says neither that its outcome is unknown nor that the key is held: nothing was sent.",
+		Run:       refusedIsNotUnknown,
+	},
+	{
 		Name:      "CutIsNoRefusal",
 		Statement: "A try on a free key that loses a request or an answer with its connection is not refused because of itself.",
 		Run:       cutIsNoRefusal,
@@ -145,6 +150,30 @@ func silentCallsEnd(e *engine.Env) {
 		ends("TryAcquire", func(c *engine.Client) engine.Getter { return c.Locker.TryAcquire }),
 		ends("Acquire", func(c *engine.Client) engine.Getter { return c.Locker.Acquire }),
 	)
+}
+
+func refusedIsNotUnknown(e *engine.Env) {
+	key := e.Key("a")
+	a, net := e.Behind(key)
+	net.Refused()
+	var err error
+	// What was sent on a connection that has just been cut may have arrived.
+	for end := time.Now().Add(2*e.TTL + e.WaitBound()); ; e.Pause(e.TTL / 50) {
+		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
+		_, err = a.TryFor(ctx, key, e.TTL)
+		cancel()
+		if err == nil {
+			e.Fatalf(key, "TryAcquire was granted a key, though no server can be reached")
+		}
+		if !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrHeld) {
+			break
+		}
+		if time.Now().After(end) {
+			e.OverdueFatalf(key, "TryAcquire returns %s again and again, while every connection is refused; expected an error that does not say so, since nothing was sent", engine.Outcome(err))
+		}
+	}
+	net.Heal()
+	e.Locker().Soon(key, "no request for it was sent").MustRelease()
 }
 
 func silenceWhileAcquiring(e *engine.Env) {

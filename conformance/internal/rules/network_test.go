@@ -334,6 +334,15 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				return f.send(context.WithoutCancel(ctx), req)
 			}
 		}},
+		"a server that was not reached may have done it": {"RefusedIsNotUnknown", "again and again", func(f *farBackend, _ *lockerMutant) {
+			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+				a, err := f.send(ctx, req)
+				if errors.Is(err, backend.ErrUnavailable) {
+					err = backend.ErrOutcomeUnknown
+				}
+				return a, err
+			}
+		}},
 		"the key gets its TTL in a second request": {"CutWhileAcquiring", "the key was still refused", func(f *farBackend, _ *lockerMutant) {
 			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
 				switch {
