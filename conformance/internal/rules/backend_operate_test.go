@@ -187,6 +187,11 @@ func TestMutantsOfOperating(t *testing.T) {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Remaining = time.Second; return visit(r) })
 			}
 		}},
+		"list always shows the whole TTL": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Remaining = 30 * time.Second; return visit(r) })
+			}
+		}},
 		"list shows a page": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				n := 0

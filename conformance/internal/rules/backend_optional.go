@@ -307,6 +307,7 @@ func inspectShows(e *engine.Env) {
 	granted := time.Now()
 	var since time.Time // as it was shown first
 	for range 3 {
+		most := mostLeft(e, e.Long, time.Since(granted))
 		rec, err := inspect()
 		left := time.Until(h.Until())
 		switch {
@@ -316,8 +317,8 @@ func inspectShows(e *engine.Env) {
 			e.Failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.Token)
 		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID:
 			e.Failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
-		case rec.Remaining <= 0 || rec.Remaining > e.Long+grain:
-			e.Failf(key, "Inspect shows %s remaining; expected more than nothing and at most the TTL of %s", rec.Remaining, e.Long)
+		case rec.Remaining <= 0 || rec.Remaining > most:
+			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, e.Long, most)
 		case rec.Remaining < left-grain:
 			e.Failf(key, "Inspect shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, left)
 		case rec.Holder.Since.IsZero() || rec.Holder.Since.Sub(granted).Abs() > clocksApart:
@@ -358,12 +359,17 @@ func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Insp
 	}
 	key := e.Key("looked at")
 	h := a.MustTry(e.Request(key, "", e.TTL))
+	granted := time.Now()
 	h.Lapses()
 	last := h.Until().Add(e.Claimed.TakeoverLag + e.TTL/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
 	for {
 		begun := time.Now()
-		_, err := in.Inspect(e.Ctx, key)
+		rec, err := in.Inspect(e.Ctx, key)
 		if errors.Is(err, backend.ErrNotHeld) {
+			return
+		}
+		if most := mostLeft(e, e.TTL, begun.Sub(granted)); err == nil && rec.Remaining > most {
+			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected at most %s by now, since nobody has renewed the hold", rec.Remaining, e.TTL, most)
 			return
 		}
 		if err != nil {

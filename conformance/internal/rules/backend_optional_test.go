@@ -75,6 +75,9 @@ func TestMutantOptions(t *testing.T) {
 		"inspection shows less than remains": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Remaining /= 2; return r }
 		}},
+		"inspection always shows the whole TTL": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Remaining = m.shared.lastOf(r.Key).TTL; return r }
+		}},
 		"inspection shows no beginning": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Holder.Since = time.Time{}; return r }
 		}},

@@ -423,6 +423,18 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"a refusal that always says the whole TTL": {"HeldDetails", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				var held *backend.HeldError
+				if errors.As(err, &held) {
+					whole := *held
+					whole.Remaining = m.shared.lastOf(req.Key).TTL
+					err = &whole
+				}
+				return g, err
+			}
+		}},
 		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
 				g.Name += fmt.Sprint(m.shared.next())

@@ -341,6 +341,11 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"the deadline is always a whole TTL away": {"ServerOutlivesD", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) { return time.Now().Add(l.set.TTL), true }
+			}
+		}},
 		"a wait's error says too little": {"WaiterGivesUp ErrorsAreTyped", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				l, err := m.Client.Acquire(ctx, key, opts...)
