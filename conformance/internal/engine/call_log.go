@@ -221,6 +221,14 @@ func (h *CallLog) quiet() (any, refusals time.Duration) {
 	return now - h.moved, now - h.done
 }
 
+// Patient takes note that a case waits on purpose, so that it is not given up as stuck.
+func (h *CallLog) Patient() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moved = h.Now()
+	h.done = h.moved
+}
+
 func (h *CallLog) add(ev *Event) {
 	ev.count = 1
 	h.used.add(ev.key)

@@ -132,6 +132,13 @@ func (e *Env) Window() time.Duration {
 	return min(max(e.Budget/15, 300*time.Millisecond), 20*time.Second)
 }
 
+// unhurried is the budget from which on a case may take more than a minute.
+const unhurried = 5 * time.Minute
+
+// Unhurried reports whether a case may take more than a minute: where that costs no time, or
+// where the caller has given so much.
+func (e *Env) Unhurried() bool { return virtual() || e.Budget >= unhurried }
+
 // OpenLocker opens a new client of the store, whose TTL is that of the attempt.
 func (e *Env) OpenLocker(ctx context.Context) (lock.Locker, error) {
 	return e.openLockerFor(ctx, e.TTL)

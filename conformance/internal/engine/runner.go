@@ -280,7 +280,7 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 }
 
 // stuckWhenRed and five TTLs are for how long nothing but refusals may come back in a case,
-// once a rule has failed for sure, before the case is given up. No case waits for longer.
+// once a rule has failed for sure, before the case is given up. A case that waits for longer says so.
 const stuckWhenRed = 10 * time.Second
 
 // await waits for the end of the case until its limit. What requests take may become

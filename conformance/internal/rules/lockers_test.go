@@ -406,6 +406,20 @@ func TestMutantLockers(t *testing.T) {
 				return m.Client.Acquire(ctx, key, opts...)
 			}
 		}},
+		"gives up after half a minute": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+				defer cancel()
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
+		"gives up after a minute": {"WaitOutlastsTTL", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
 		"asks less and less often": {"WaitOutlastsTTL", asksAgain(50*time.Millisecond, 2)},
 		"a try is slow beside waiters": {"TryBesideWaiters", func(m *lockerMutant) {
 			var waiting atomic.Int64

@@ -18,9 +18,15 @@ func waitOutlastsTTL(e *engine.Env) {
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL)
 	waits := []*engine.Acquiring{b.Acquiring(key), c.Acquiring(key)}
-	// Some locks give up by themselves after a while, or ask less and less often.
-	for end := time.Now().Add(max(e.TTL*5/2, min(e.Budget/2, 10*time.Second))); time.Now().Before(end); {
+	// Some locks give up by themselves after a while, or ask less and less often. Half a minute
+	// and a minute are usual limits.
+	wait := max(e.TTL*5/2, min(e.Budget/2, 10*time.Second))
+	if e.Unhurried() {
+		wait = max(wait, 75*time.Second)
+	}
+	for end := time.Now().Add(wait); time.Now().Before(end); {
 		e.Pause(e.TTL / 4)
+		e.Log.Patient()
 		for _, w := range waits {
 			select {
 			case <-w.Done:
@@ -43,6 +49,7 @@ func waitOutlastsTTL(e *engine.Env) {
 		_ = got.Release(e.Ctx)
 	})
 	late.Judge(e, key, e.WakeBound(), "callers that had waited for long were granted the key after its release")
+	e.Notef("waited for %s", wait)
 }
 
 var waitingRules = []*engine.Rule{
@@ -145,6 +152,7 @@ var waitingRules = []*engine.Rule{
 	{
 		Name:      "WaitOutlastsTTL",
 		Statement: "A wait outlasts every time limit of the server: it ends with a grant or its context.",
+		Limit:     2 * time.Minute,
 		LimitTTLs: 40,
 		Run:       waitOutlastsTTL,
 	},
