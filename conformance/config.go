@@ -55,7 +55,9 @@ type Config struct {
 	TTL time.Duration
 
 	// Budget is about how long a run may take; the number of rounds comes from
-	// it. Default: 60 s. No case does less than a few rounds.
+	// it. Default: 60 s. No case does less than a few rounds. From five minutes on,
+	// waits and leases of more than a minute are tried too, as they always are in a
+	// bubble of testing/synctest.
 	Budget time.Duration
 
 	// Parallel is how many cases overlap in time. Default: 12.

@@ -520,3 +520,21 @@ func TestCallersWhoLeaveFloodNoServer(t *testing.T) {
 	// Each of the two patient callers is good for a hundred.
 	require.LessOrEqual(t, during.Load(), int64(202))
 }
+
+// A case that waits on purpose is not given up as stuck because another rule has failed.
+func TestLongWaitsBesideAFailure(t *testing.T) {
+	t.Parallel()
+	cfg := mutate(func(m *mutant) {
+		m.g = func(g backend.Guarantees) backend.Guarantees {
+			g.Name += fmt.Sprint(m.shared.next())
+			return g
+		}
+	})
+	cfg.Only = []string{"GuaranteesAreStable", "RenewKeeps", "WaitOutlastsTTL"}
+	virtually(t, func(t *testing.T) {
+		rep, err := conformance.Check(t.Context(), cfg)
+		require.NoError(t, err)
+		require.Equal(t, 1, rep.Counts().Fail, rep)
+		require.Equal(t, 2, rep.Counts().Pass, rep)
+	})
+}

@@ -323,6 +323,20 @@ func TestMutantLockers(t *testing.T) {
 				}
 			})
 		}},
+		"renews what is short": {"RenewKeeps", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = s.NoRenewal || s.TTL > 5*time.Second })...)
+				}
+			})
+		}},
+		"renews what is shorter than half a minute": {"RenewKeeps", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = s.NoRenewal || s.TTL > 30*time.Second })...)
+				}
+			})
+		}},
 		"returns late": {"GrantIsUsable", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

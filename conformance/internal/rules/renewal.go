@@ -14,7 +14,8 @@ import (
 var renewalRules = []*engine.Rule{
 	{
 		Name:      "RenewKeeps",
-		Statement: "A lease renews itself, by whichever call it came: held for many TTLs it is not lost.",
+		Statement: "A lease renews itself, by whichever call it came and whatever its TTL: held for many TTLs it is not lost.",
+		Limit:     2 * time.Minute,
 		LimitTTLs: 80,
 		Run:       renewKeeps,
 	},
@@ -85,6 +86,7 @@ var renewalRules = []*engine.Rule{
 func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
 	a, b := e.Watched(), e.Locker()
+	wait := e.Start(func() { renewKeepsLong(e, a, b) })
 	eachWay(e, ways, func(w way) {
 		key := e.Key("%s", w.name)
 		h := w.mustGet(a, key, e.TTL)
@@ -103,7 +105,32 @@ func renewKeeps(e *engine.Env) {
 		}
 		b.MustTry(key).MustRelease()
 	})
+	wait()
 	e.Notef("held for %d TTLs", n)
+}
+
+// renewKeepsLong keeps leases whose TTL is many times that of the run until they would have
+// run out.
+func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
+	ttl := lasting(e)
+	if e.Unhurried() {
+		ttl = e.Fit(time.Minute)
+	}
+	if ttl <= e.TTL {
+		return
+	}
+	eachWay(e, ways, func(w way) {
+		key := e.Key("%s-%s", ttl, w.name)
+		h := w.mustGet(a, key, ttl)
+		for end := h.Until().Add(e.Claimed.TakeoverLag + ttl/20); time.Now().Before(end); e.Pause(ttl / 20) {
+			h.MustLive("it is renewed automatically; its TTL is " + ttl.String())
+			e.Log.Patient()
+		}
+		b.MustRefuse(key, "its holder keeps it by automatic renewal; its TTL is "+ttl.String())
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release after one TTL of %s and its automatic renewal returned %s; expected no error", ttl, engine.Outcome(err))
+		}
+	})
 }
 
 func renewByHand(e *engine.Env) {
