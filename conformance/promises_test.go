@@ -233,7 +233,7 @@ var promises = []promise{
 	{of: "backend.Watcher.Watch", text: "The watch is in force when Watch returns: a release that happens later is signalled.", rules: "WatchBeforeReturn"},
 	{of: "backend.Watcher.Watch", text: "Signals may coalesce, be spurious or be lost, and the waiter polls underneath.", rules: "WaiterPolls"},
 	{of: "backend.Watcher.Watch", text: "A closed channel means that the watch broke and that the key should be tried again.", rules: "WatchBeforeReturn"},
-	{of: "backend.Watcher.Watch", text: "The watch ends, and frees what it used, when ctx ends.", rules: "WatchEndsWithContext"},
+	{of: "backend.Watcher.Watch", text: "The watch ends, and frees what it used, when ctx ends.", rules: "WatchEndsWithContext ReleaseTells"},
 	{of: "backend.Hint", text: "Hint is a signal of a [Watcher] that the key may have become free.", aside: "a definition"},
 	{of: "backend.Hint.Watchers", text: "Watchers is how many clients watch the key, this one included, or zero when that is not known.", rules: "LeavesATurn"},
 	{of: "backend.Hint.Watchers", text: "With it the lock package lets the other clients have their turn before one that has just held the key; without it whoever asks first is served.", rules: "LeavesATurn"},

@@ -41,7 +41,7 @@ var closeRules = []*engine.Rule{
 	},
 	{
 		Name:      "NothingKept",
-		Statement: "An open Locker keeps nothing of ended holds, refusals and waits: no memory, no goroutine, no watched context.",
+		Statement: "An open Locker keeps nothing of ended holds, refusals and waits: no memory, no goroutine, no watched context, no watch of a key.",
 		Run:       nothingKept,
 	},
 	{

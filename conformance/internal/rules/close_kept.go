@@ -54,6 +54,7 @@ func nothingKept(e *engine.Env) {
 		})
 	})
 	patience := e.Slack() + 2*e.TTL
+	watches := e.Start(func() { watchesEnd(e, patience) })
 	for _, k := range kinds {
 		n := k.kept.Len()
 		if left := e.Forgotten(&k.kept, n/2, patience); left > n/2 {
@@ -67,8 +68,62 @@ func nothingKept(e *engine.Env) {
 		e.Overduef("", "%d things still wait for the ends of contexts that were given to %d calls, all of which have returned; expected none", n, total.Load())
 	}
 	_ = h.Release(e.Ctx)
+	watches()
 	e.Notef("%d calls", total.Load())
 	keysForgotten(e, patience)
+}
+
+// watchesEnd makes waits that are given up and waits that get the key, and asks which of their
+// watches go on.
+func watchesEnd(e *engine.Env, patience time.Duration) {
+	const waits = 8
+	a, w := e.LockerWithWatches()
+	if w == nil {
+		return
+	}
+	b := e.Locker()
+	wait := func(key string) *engine.Acquiring {
+		before := w.Begun(key)
+		wait := a.Acquiring(key)
+		for end := time.Now().Add(100 * time.Millisecond); w.Begun(key) == before && time.Now().Before(end); e.Pause(time.Millisecond) {
+		}
+		return wait
+	}
+	end := func(key, what string) {
+		begun := w.Begun(key)
+		if open := w.Ended(e, key, waits/2, patience); open > waits/2 {
+			e.Overduef(key, "the Locker began to watch the key %d times in %d waits that %s, and the contexts of %d watches have not ended %s after the last; expected what adds up to end", begun, waits, what, open, patience)
+		}
+		e.Notef("%d watches of %d waits that %s", begun, waits, what)
+	}
+	e.Together(
+		func() {
+			key := e.Key("watched and given up")
+			h := b.MustTry(key)
+			for range waits {
+				given := wait(key)
+				given.Cancel()
+				if !e.Within(e.Slack(), given.Done) {
+					e.OverdueFatalf(key, "a cancelled waiter had not returned after %s", e.Slack())
+				}
+				if given.Err == nil {
+					e.Fatalf(key, "a waiter was granted a key that was held")
+				}
+			}
+			h.MustRelease()
+			end(key, "were given up")
+		},
+		func() {
+			key := e.Key("watched and granted")
+			for range waits {
+				h := b.MustTry(key)
+				next := wait(key)
+				h.MustRelease()
+				next.MustGet(e, key, e.WaitBound(), "it was released").MustRelease()
+			}
+			end(key, "got the key")
+		},
+	)
 }
 
 // keysForgotten uses many keys once, more than a cache of a decent size has room for. That

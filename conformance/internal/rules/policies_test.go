@@ -90,6 +90,28 @@ func TestMutantPolicies(t *testing.T) {
 				return l, err
 			}
 		}},
+		"a watch of each wait goes on": {"NothingKept", func(m *lockerMutant, b backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if w, ok := backend.As[backend.Watcher](b); ok {
+					_, _ = w.Watch(context.WithoutCancel(ctx), key)
+				}
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
+		"a watch of each wait that got the key goes on": {"NothingKept", func(m *lockerMutant, b backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (l lock.Lease, err error) {
+				watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+				defer func() {
+					if err != nil {
+						stop()
+					}
+				}()
+				if w, ok := backend.As[backend.Watcher](b); ok {
+					_, _ = w.Watch(watching, key)
+				}
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
 		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
 			var mu sync.Mutex
 			turns := map[string]*sync.Mutex{}

@@ -178,4 +178,32 @@ func releaseTells(e *engine.Env) {
 			e.Unexpected(key, err, "a second ReleaseTelling returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
 	}
+	watchesAreFreed(e, a, t, theirs)
+}
+
+// watchesAreFreed asks releases who still watches a key that another client has ceased to
+// watch.
+func watchesAreFreed(e *engine.Env, a *engine.BackendClient, t backend.ReleaseTeller, theirs backend.Watcher) {
+	key := e.Key("another client has ceased to watch")
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	for range 3 {
+		if _, err := theirs.Watch(ctx, key); err != nil {
+			e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
+		}
+	}
+	cancel()
+	for end := time.Now().Add(e.Slack()); ; e.Pause(20 * time.Millisecond) {
+		h, others := a.MustTry(e.Request(key, "", e.Long)), 0
+		err := h.EndedBy(e, func() (err error) { others, err = t.ReleaseTelling(e.Ctx, h.Hold); return err })
+		switch {
+		case err != nil:
+			e.UnexpectedFatal(key, err, "ReleaseTelling returned %s; expected no error", engine.Outcome(err))
+		case others <= 0:
+			return
+		case time.Now().After(end):
+			e.Overduef(key, "the release tells of %d other clients %s after the contexts of all watches had ended; expected the watches to end with them", others, e.Slack())
+			return
+		}
+	}
 }

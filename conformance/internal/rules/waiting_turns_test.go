@@ -18,6 +18,7 @@ type tellingMutant struct {
 	backend.ReleaseTeller
 	says func(others int) int
 	late bool // signals of a release
+	kept bool // a watch on the server, for good
 }
 
 func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
@@ -29,7 +30,11 @@ func (m tellingMutant) ReleaseTelling(ctx context.Context, h backend.Hold) (int,
 
 // Watch signals after a while, so that who holds the key has taken it again by then.
 func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
-	hints, err := m.Watcher.Watch(ctx, key)
+	on := ctx
+	if m.kept {
+		on = context.WithoutCancel(ctx)
+	}
+	hints, err := m.Watcher.Watch(on, key)
 	if err != nil || !m.late {
 		return hints, err
 	}
@@ -62,10 +67,12 @@ func TestMutantTurns(t *testing.T) {
 		rules string
 		says  func(int) int
 		late  bool
+		kept  bool
 	}{
-		"a release tells of nobody":   {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true},
-		"a release counts its client": {"ReleaseTells", func(n int) int { return n + 1 }, false},
-		"healthy":                     {"", func(n int) int { return n }, false},
+		"a release tells of nobody":   {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false},
+		"a release counts its client": {"ReleaseTells", func(n int) int { return n + 1 }, false, false},
+		"a watch is never freed":      {"ReleaseTells", func(n int) int { return n }, false, true},
+		"healthy":                     {"", func(n int) int { return n }, false, false},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			cfg := memory()
@@ -75,7 +82,7 @@ func TestMutantTurns(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late}, nil
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept}, nil
 			}
 			cfg.Open = func(ctx context.Context) (lock.Locker, error) {
 				b, err := cfg.OpenBackend(ctx)
