@@ -49,6 +49,9 @@ func (s *seam) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket
 		return nil, lacks[backend.Queuer]()
 	}
 	withdraw := func(t backend.Ticket) {
+		if t == nil { // a mistake of the inner backend, which is handed on as it is
+			return
+		}
 		s.f.background(func() {
 			ctx, cancel := s.detached(ctx)
 			defer cancel()
@@ -58,7 +61,7 @@ func (s *seam) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket
 	t, err := carry(ctx, s, OpEnqueue, req.Key, withdraw, func(ctx context.Context) (backend.Ticket, error) {
 		return inner.Enqueue(ctx, req)
 	})
-	if err != nil {
+	if err != nil || t == nil {
 		return nil, err
 	}
 	return &ticket{s: s, inner: t, req: req}, nil

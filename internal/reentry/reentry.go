@@ -374,7 +374,7 @@ func (r *Counter) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 		return nil, ErrOwnerHolds
 	}
 	t, err := r.queuer.Enqueue(ctx, req)
-	if err != nil {
+	if err != nil || t == nil {
 		return nil, err
 	}
 	return &ticket{Ticket: t, r: r, req: req}, nil

@@ -61,6 +61,9 @@ func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 		}
 	}, func(ctx context.Context) (backend.Ticket, error) {
 		t, err := c.queuer.Enqueue(ctx, req)
+		if err == nil && t == nil { // or else whoever looks at the place crashes, in the background too
+			err = fmt.Errorf("%w: the backend returned neither a place in its queue nor an error", backend.ErrPermanent)
+		}
 		sent.Land(err)
 		return t, err
 	})

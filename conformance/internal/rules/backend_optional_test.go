@@ -154,6 +154,7 @@ type queueMutant struct {
 	backend.Backend
 	backend.Queuer
 	enqueue  func(backend.Request) backend.Request
+	nothing  bool // instead of a place
 	withdraw func() bool
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
 }
@@ -166,6 +167,9 @@ type ticketMutant struct {
 func (q *queueMutant) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	if q.enqueue != nil {
 		req = q.enqueue(req)
+	}
+	if q.nothing {
+		return nil, nil
 	}
 	t, err := q.Queuer.Enqueue(ctx, req)
 	return ticketMutant{t, q}, err
@@ -192,7 +196,8 @@ func TestMutantQueues(t *testing.T) {
 		rules  string
 		change func(*queueMutant)
 	}{
-		"withdrawing does nothing": {"QueueWithdraw WaiterDeathHarmless", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
+		"withdrawing does nothing":     {"QueueWithdraw WaiterDeathHarmless", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
+		"neither a place nor an error": {"QueueOrder QueueWithdraw QueueAbandoned FairOrder LeavesATurn SilenceIsNotHeld", func(q *queueMutant) { q.nothing = true }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
 			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
 		}},

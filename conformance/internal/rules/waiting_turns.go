@@ -25,7 +25,7 @@ func leavesATurn(e *engine.Env) {
 	// Its next Acquire begins before the release is through, so that each release finds a
 	// waiter of its own client.
 	var releases sync.WaitGroup
-	leavesATurnAfter(e, "a release in another goroutine", releases.Go)
+	leavesATurnAfter(e, "a release in another goroutine", func(release func()) { releases.Go(func() { e.Guard(release) }) })
 	releases.Wait()
 }
 
@@ -37,7 +37,7 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 	defer stop()
 	done := make(chan struct{})
 	begun := make(chan struct{})
-	go func() {
+	wait := e.Start(func() {
 		defer close(done)
 		for ctx.Err() == nil {
 			h, err := a.Acquire(ctx, key)
@@ -57,10 +57,11 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 				}
 			})
 		}
-	}()
+	})
 	select {
 	case <-begun:
 	case <-done:
+		wait()
 		return
 	}
 	var missed []int64
@@ -81,7 +82,7 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 		}
 	}
 	stop()
-	<-done
+	wait()
 	slices.Sort(missed)
 	if median := missed[len(missed)/2]; median > mostTurnsMissed {
 		e.Latef(key, "after %s, waiters saw another client take the key %v times before their turn came; expected at most %d for half of them", way, missed, mostTurnsMissed)
