@@ -382,15 +382,20 @@ func holdCount(e *engine.Env) {
 	b.MustTry(e.Request(key, "", e.Long))
 }
 
+// judgeValidity looks at the answer to a call that was made and returned at these instants.
+func judgeValidity(e *engine.Env, key, op string, v backend.Validity, before, after backend.Instant, ttl time.Duration) {
+	if v.Sent < before || v.Sent > after {
+		e.Failf(key, "the validity of %s is dated %s before the call and %s before its end; expected it in between", op, before.Sub(v.Sent), after.Sub(v.Sent))
+	}
+	if most := backend.ValidFor(ttl); v.For > most {
+		e.Failf(key, "%s is valid for %s; expected at most %s, the TTL of %s less the drift allowance", op, v.For, most, ttl)
+	}
+}
+
 func validityHonest(e *engine.Env) {
 	a := e.Backend()
 	check := func(key, op string, v backend.Validity, before, after backend.Instant, ttl time.Duration) {
-		if v.Sent < before || v.Sent > after {
-			e.Failf(key, "the validity of %s is dated %s before the call and %s before its end; expected it in between", op, before.Sub(v.Sent), after.Sub(v.Sent))
-		}
-		if most := backend.ValidFor(ttl); v.For > most {
-			e.Failf(key, "%s is valid for %s; expected at most %s, the TTL of %s less the drift allowance", op, v.For, most, ttl)
-		}
+		judgeValidity(e, key, op, v, before, after, ttl)
 	}
 	for i := range 10 {
 		key := e.Key("%d", i)

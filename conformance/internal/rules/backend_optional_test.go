@@ -115,6 +115,14 @@ func TestMutantOptions(t *testing.T) {
 				return m.ForceReleaser.ForceRelease(ctx, key, token)
 			}
 		}},
+		"a batch is dated by its answer": {"BatchRenewMixed", func(m *optionalMutant) {
+			m.batch = func(r []backend.Renewal) []backend.Renewal {
+				for i := range r {
+					r[i].Validity.Sent = r[i].Validity.Sent.Add(time.Millisecond)
+				}
+				return r
+			}
+		}},
 		"a batch has the TTL of its first hold": {"BatchRenewMixed", func(m *optionalMutant) {
 			m.batch = func(r []backend.Renewal) []backend.Renewal {
 				for i := range r {
@@ -155,6 +163,7 @@ type queueMutant struct {
 	backend.Queuer
 	enqueue  func(backend.Request) backend.Request
 	nothing  bool // instead of a place
+	unseen   bool // are those who wait
 	withdraw func() bool
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
 }
@@ -173,6 +182,14 @@ func (q *queueMutant) Enqueue(ctx context.Context, req backend.Request) (backend
 	}
 	t, err := q.Queuer.Enqueue(ctx, req)
 	return ticketMutant{t, q}, err
+}
+
+func (q *queueMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	rec, err := q.Backend.(backend.Inspector).Inspect(ctx, key)
+	if q.unseen {
+		rec.Waiters = 0
+	}
+	return rec, err
 }
 
 func (t ticketMutant) Withdraw(ctx context.Context) error {
@@ -198,6 +215,21 @@ func TestMutantQueues(t *testing.T) {
 	}{
 		"withdrawing does nothing":     {"QueueWithdraw WaiterDeathHarmless", func(q *queueMutant) { q.withdraw = func() bool { return true } }},
 		"neither a place nor an error": {"QueueOrder QueueWithdraw QueueAbandoned FairOrder LeavesATurn SilenceIsNotHeld", func(q *queueMutant) { q.nothing = true }},
+		"a place's grant has no drift allowance": {"QueueOrder", func(q *queueMutant) {
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				g, err := t.Wait(ctx)
+				g.For += g.For / 100
+				return g, err
+			}
+		}},
+		"a place's grant is dated ahead": {"QueueOrder", func(q *queueMutant) {
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				g, err := t.Wait(ctx)
+				g.Sent = g.Sent.Add(time.Millisecond)
+				return g, err
+			}
+		}},
+		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = true }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
 			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
 		}},

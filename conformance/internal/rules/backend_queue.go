@@ -17,6 +17,8 @@ type place struct {
 	done   chan struct{}
 	grant  backend.Grant
 	err    error
+	placed backend.Instant // when the place was asked for
+	ended  backend.Instant // when the wait had ended
 	wait   func()
 	cancel context.CancelFunc
 }
@@ -25,6 +27,7 @@ func enqueue(e *engine.Env, s *engine.BackendClient, key string, ttl time.Durati
 	q := optional[backend.Queuer](s, "Queuer")
 	p := &place{s: s, req: e.Request(key, "", ttl), done: make(chan struct{})}
 	ev := e.Log.Begin(s.Who, "Enqueue", key)
+	p.placed = s.Clock.Now()
 	t, err := q.Enqueue(e.Ctx, p.req)
 	e.Log.End(ev, engine.Outcome(err))
 	if err != nil || t == nil {
@@ -40,6 +43,7 @@ func (p *place) waiting(e *engine.Env) *place {
 	p.wait = e.Start(func() {
 		ev := e.Log.Begin(p.s.Who, "Wait", p.req.Key)
 		p.grant, p.err = p.ticket.Wait(ctx)
+		p.ended = p.s.Clock.Now()
 		e.Log.End(ev, fmt.Sprintf("%s, token %d", engine.Outcome(p.err), p.grant.Token))
 		close(p.done)
 	})
@@ -94,6 +98,7 @@ func queueOrder(e *engine.Env) {
 				e.Failf(key, "place %d was granted token %d; expected more than that of the place before it, %d", i+1, p.grant.Token, last)
 			}
 			last = p.grant.Token
+			judgeValidity(e, key, "a place", p.grant.Validity, p.placed, p.ended, p.req.TTL)
 			if err := p.s.Release(e.Ctx, p.hold()); err != nil {
 				e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
 			}
@@ -113,6 +118,7 @@ func queueWithdraw(e *engine.Env) {
 	h := a.MustTry(e.Request(key, "", e.Long))
 	first, second := enqueue(e, a, key, e.Long), enqueue(e, b, key, e.Long)
 	third, fourth := enqueue(e, a, key, e.Long).waiting(e), enqueue(e, b, key, e.Long).waiting(e)
+	showsWaiters(e, a, key, 4)
 	first.withdraw(e) // never waited for
 	first.withdraw(e)
 	second.waiting(e)
@@ -124,6 +130,7 @@ func queueWithdraw(e *engine.Env) {
 		e.Fatalf(key, "Wait was granted a key that is held")
 	}
 	second.withdraw(e)
+	showsWaiters(e, a, key, 2)
 	third.mustWait(e, "the key is held")
 	_ = h.Release(e.Ctx)
 	third.mustGet(e, "the places before it were withdrawn")
@@ -134,6 +141,21 @@ func queueWithdraw(e *engine.Env) {
 		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// showsWaiters looks at a key for which so many places wait.
+func showsWaiters(e *engine.Env, s *engine.BackendClient, key string, n int) {
+	in, ok := backend.As[backend.Inspector](s.Backend)
+	if !ok {
+		return
+	}
+	rec, err := in.Inspect(e.Ctx, key)
+	switch {
+	case err != nil:
+		e.Unexpected(key, err, "Inspect of a key that is held returned %s; expected its record", engine.Outcome(err))
+	case rec.Waiters != n && rec.Waiters != -1:
+		e.Failf(key, "Inspect shows %d waiters; expected %d, for each of whom there is a place in the queue, or -1 for unknown", rec.Waiters, n)
+	}
 }
 
 func queueAbandoned(e *engine.Env) {

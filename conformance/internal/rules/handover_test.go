@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
@@ -43,6 +44,11 @@ func TestMutantHandOver(t *testing.T) {
 		"takes off no allowance": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			g, err := healthy(ctx, m, from, to)
 			g.For = to.TTL
+			return g, err
+		}},
+		"is dated by its answer": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := healthy(ctx, m, from, to)
+			g.Sent = g.Sent.Add(time.Millisecond)
 			return g, err
 		}},
 		"keeps the token": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {

@@ -154,6 +154,7 @@ func releaseTells(e *engine.Env) {
 		}
 		ctx, cancel := context.WithCancel(e.Ctx)
 		var watchers []backend.Watcher
+		var signals []<-chan backend.Hint
 		if c.own {
 			watchers = append(watchers, own)
 		}
@@ -161,12 +162,17 @@ func releaseTells(e *engine.Env) {
 			watchers = append(watchers, theirs)
 		}
 		for _, w := range watchers {
-			if _, err := w.Watch(ctx, key); err != nil {
+			hints, err := w.Watch(ctx, key)
+			if err != nil {
 				cancel()
 				e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
 			}
+			signals = append(signals, hints)
 		}
 		others, err := t.ReleaseTelling(e.Ctx, h.Hold)
+		if c.owner == "" {
+			judgeSignals(e, key, signals)
+		}
 		cancel()
 		switch {
 		case err != nil:
@@ -180,6 +186,23 @@ func releaseTells(e *engine.Env) {
 		}
 	}
 	watchesAreFreed(e, a, t, theirs)
+}
+
+// judgeSignals looks at the signals of a release to clients of which each watches the key once.
+// That one does not come is for other rules.
+func judgeSignals(e *engine.Env, key string, signals []<-chan backend.Hint) {
+	late := time.NewTimer(e.Slack())
+	defer late.Stop()
+	for _, hints := range signals {
+		select {
+		case hint := <-hints:
+			if hint.Watchers != 0 && hint.Watchers != len(signals) {
+				e.Failf(key, "a signal tells of %d clients that watch the key; expected %d, or 0 for unknown", hint.Watchers, len(signals))
+			}
+		case <-late.C:
+			return
+		}
+	}
 }
 
 // watchesAreFreed asks releases who still watches a key that another client has ceased to

@@ -19,6 +19,7 @@ type tellingMutant struct {
 	says func(others int) int
 	late bool // signals of a release
 	kept bool // a watch on the server, for good
+	hint int  // how many clients more are said to watch
 }
 
 func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
@@ -35,7 +36,7 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 		on = context.WithoutCancel(ctx)
 	}
 	hints, err := m.Watcher.Watch(on, key)
-	if err != nil || !m.late {
+	if err != nil || !m.late && m.hint == 0 {
 		return hints, err
 	}
 	later := make(chan backend.Hint, 1)
@@ -47,7 +48,9 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 				if !ok {
 					return
 				}
-				time.Sleep(20 * time.Millisecond)
+				if hint.Watchers += m.hint; m.late {
+					time.Sleep(20 * time.Millisecond)
+				}
 				select {
 				case later <- hint:
 				default:
@@ -68,11 +71,13 @@ func TestMutantTurns(t *testing.T) {
 		says  func(int) int
 		late  bool
 		kept  bool
+		hint  int
 	}{
-		"a release tells of nobody":   {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false},
-		"a release counts its client": {"ReleaseTells", func(n int) int { return n + 1 }, false, false},
-		"a watch is never freed":      {"ReleaseTells", func(n int) int { return n }, false, true},
-		"healthy":                     {"", func(n int) int { return n }, false, false},
+		"a release tells of nobody":    {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0},
+		"a release counts its client":  {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0},
+		"a watch is never freed":       {"ReleaseTells", func(n int) int { return n }, false, true, 0},
+		"a signal counts others twice": {"ReleaseTells", func(n int) int { return n }, false, false, 1},
+		"healthy":                      {"", func(n int) int { return n }, false, false, 0},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			cfg := memory()
@@ -82,7 +87,7 @@ func TestMutantTurns(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept}, nil
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint}, nil
 			}
 			cfg.Open = func(ctx context.Context) (lock.Locker, error) {
 				b, err := cfg.OpenBackend(ctx)
