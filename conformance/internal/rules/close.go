@@ -91,6 +91,12 @@ func closeEndsHolds(e *engine.Env) {
 		} else if !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(h.Key, err, "Release after Close returned %s; expected ErrClosed or ErrNotHeld", engine.Outcome(err))
 		}
+		if !e.Claimed.ManualRenewal {
+			continue
+		}
+		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(h.Key, err, "Renew after Close returned %s; expected ErrClosed or ErrNotHeld", engine.Outcome(err))
+		}
 	}
 	other.MustLive("only another Locker was closed")
 	other.MustRelease()

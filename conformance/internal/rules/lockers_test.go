@@ -530,6 +530,26 @@ func TestMutantLockers(t *testing.T) {
 				return nil
 			}
 		}},
+		"a renewal that cannot be sent any more was well": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(ctx context.Context) error {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+						return nil
+					}
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
+		"a renewal after the maximum hold was well": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(ctx context.Context) error {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrMaxHold) {
+						return nil
+					}
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
 		"close twice is an error": {"CloseTwice", func(m *lockerMutant) {
 			var closed atomic.Bool
 			m.close = func() error {

@@ -372,6 +372,11 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 		e.Unexpected(key, h.Cause(), "the lease ended %s after the key had become free for it, with cause %s; its maximum hold was %s and its TTL %s", engine.Short(held), engine.Outcome(h.Cause()), limit, h.EffectiveTTL())
 	}
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
+	if e.Claimed.ManualRenewal {
+		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+	}
 	next := b.Wins(key, e.Slack(), e.TTL/50, "the maximum hold of its holder was reached, and the key must be given back then")
 	_ = next.Release(e.Ctx)
 	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrLost) {
