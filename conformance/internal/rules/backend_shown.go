@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
@@ -134,6 +135,7 @@ func holderIsShown(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
 	host, _ := os.Hostname()
+	fresh := true // the key was free
 	// judge is for a holder in this process. A Locker need not tell where it is.
 	judge := func(what, label string, h backend.Holder) {
 		switch {
@@ -141,6 +143,12 @@ func holderIsShown(e *engine.Env) {
 			e.Failf(key, "%s shows the label %q; expected %q, which is that of the holder", what, h.Label, label)
 		case h.Host != "" && h.Host != host, h.PID != 0 && h.PID != os.Getpid():
 			e.Failf(key, "%s shows the holder on host %q with the pid %d; expected this process, %q and %d, or nothing", what, h.Host, h.PID, host, os.Getpid())
+		case e.Open == nil && e.Wrap == nil && (h.Host != host || h.PID != os.Getpid()): // the lock package tells
+			e.Failf(key, "%s shows the holder on host %q with the pid %d; expected this process, %q and %d", what, h.Host, h.PID, host, os.Getpid())
+		case h.Since.IsZero() && fresh: // of one that had a place before, a server may not know it
+			e.Failf(key, "%s does not show since when the key is held, which was free before", what)
+		case !h.Since.IsZero() && time.Since(h.Since).Abs() > clocksApart+time.Since(e.Log.Base):
+			e.Failf(key, "%s shows that the key is held since %s; expected the time of the grant", what, h.Since)
 		}
 	}
 	shown := func(when, label string, h *engine.Hold) (first backend.Record) {
@@ -197,6 +205,7 @@ func holderIsShown(e *engine.Env) {
 		e.Settle()
 		h.MustRelease()
 		h = w.MustGet(e, key, e.WaitBound(), "the key was released")
+		fresh = false
 		shown("of the holder that followed", next.label, h)
 	}
 	h.MustRelease()

@@ -435,6 +435,30 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"a refusal does not say where the holder is": {"HolderIsShown", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				var held *backend.HeldError
+				if errors.As(err, &held) {
+					less := *held
+					less.Holder.Host, less.Holder.PID = "", 0
+					err = &less
+				}
+				return g, err
+			}
+		}},
+		"a refusal does not say since when": {"HolderIsShown", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				var held *backend.HeldError
+				if errors.As(err, &held) {
+					less := *held
+					less.Holder.Since = time.Time{}
+					err = &less
+				}
+				return g, err
+			}
+		}},
 		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
 				g.Name += fmt.Sprint(m.shared.next())

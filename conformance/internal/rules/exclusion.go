@@ -346,7 +346,8 @@ func lookAtHolder(e *engine.Env, w way, a, b *engine.Client) {
 	check := func(op string, until, asked time.Time, err error) {
 		var held *lock.HeldError
 		// The holder relies on it until then, so the server keeps it for no less.
-		least := time.Until(until) - max(e.Claimed.TTLGrain, time.Millisecond) - ttl/20
+		relied := max(time.Until(until), ttl-e.Log.Now()+h.since)
+		least := relied - max(e.Claimed.TTLGrain, time.Millisecond) - ttl/20
 		most := mostLeft(e, ttl, asked.Sub(granted))
 		if !e.Claimed.WithoutRenewal {
 			most = mostLeft(e, ttl, 0)
@@ -362,8 +363,8 @@ func lookAtHolder(e *engine.Env, w way, a, b *engine.Client) {
 		case held.Remaining <= 0 || held.Remaining > most:
 			e.Failf(key, "the refusal says that the lease lasts for another %s; expected more than 0 and at most %s, %s after its grant for %s", held.Remaining, most, engine.Short(asked.Sub(granted)), ttl)
 		case held.Remaining < least:
-			e.Failf(key, "the refusal says that the lease lasts for another %s; expected at least the %s for which its holder relies on it",
-				held.Remaining, least)
+			e.Failf(key, "the refusal says that the lease lasts for another %s; expected at least the %s that are left of its TTL of %s",
+				held.Remaining, least, ttl)
 		}
 	}
 	until := h.Until()

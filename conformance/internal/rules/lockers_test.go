@@ -530,6 +530,56 @@ func TestMutantLockers(t *testing.T) {
 				return nil
 			}
 		}},
+		"the second release of a lost lease was well": {"ReleaseReportsLoss", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var told atomic.Bool
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrLost) && told.Swap(true) {
+						return nil
+					}
+					return err
+				}
+			}
+		}},
+		"a hold that was waited for ends with the context of the wait": {"HoldOutlivesAcquireCtx", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if !errors.Is(err, lock.ErrHeld) {
+					return l, err
+				}
+				if l, err = m.Client.Acquire(ctx, key, opts...); err == nil {
+					context.AfterFunc(ctx, func() { _ = l.Release(context.Background()) })
+				}
+				return l, err
+			}
+		}},
+		"the deadline is unknown towards the end": {"LostByDeadline", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) {
+					d, ok := l.Lease.Deadline()
+					return d, ok && time.Until(d) > l.set.TTL/2
+				}
+			}
+		}},
+		"the label takes the place of the TTL": {"HeldDetails", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+						if s.Label != "" {
+							s.TTL = 0
+						}
+					})...)
+				}
+			})
+		}},
+		"what has a label is not renewed": {"RenewKeeps", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = s.NoRenewal || s.Label != "" })...)
+				}
+			})
+		}},
 		"a renewal that cannot be sent any more was well": {"CloseEndsHolds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.renew = func(ctx context.Context) error {

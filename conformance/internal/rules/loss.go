@@ -81,6 +81,10 @@ func lostByDeadline(e *engine.Env) {
 		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
 		h.Lapses()
 		deadline := h.Until()
+		e.Within(time.Until(deadline)-e.TTL/4, h.Lease.Context().Done())
+		if d, known := h.Lease.Deadline(); e.Claimed.Deadline && !h.Lost() && (!known || d.Sub(deadline).Abs() > e.TTL/20) {
+			e.Failf(key, "the deadline of a lease in the last quarter of its life is %s (known: %t), and was %s before; expected the same, since nobody has renewed it", engine.Seconds(e.Log.At(d)), known, engine.Seconds(e.Log.At(deadline)))
+		}
 		if !e.Within(time.Until(deadline)+e.Slack(), h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.Slack())
 		}
@@ -221,6 +225,7 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 	e.Together(
 		func() { outlives(e, a, b, e.Key("cancel"), true, context.WithCancel) },
 		func() { outlives(e, a, b, e.Key("try"), false, context.WithCancel) },
+		func() { outlives(e, a, b, e.Key("waited"), true, context.WithCancel) },
 		func() {
 			outlives(e, a, b, e.Key("timeout"), true, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, e.TTL)
@@ -235,6 +240,11 @@ func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with fu
 	get := a.TryFor
 	if wait {
 		get = a.AcquireFor
+	}
+	if key == e.Key("waited") {
+		stands := b.MustTry(key)
+		wait := e.Start(func() { e.Settle(); stands.MustRelease() })
+		defer wait()
 	}
 	h, err := get(ctx, key, e.TTL)
 	if err != nil {

@@ -232,6 +232,11 @@ func releaseReportsLoss(e *engine.Env) {
 		} else {
 			e.Is(key, err, "Release of "+what, targets...)
 		}
+		if err := h.Release(e.Ctx); err == nil {
+			e.Failf(key, "a second Release of %s returned no error; expected ErrNotHeld", what)
+		} else {
+			e.Is(key, err, "a second Release of "+what, lock.ErrNotHeld)
+		}
 		if next == nil {
 			next = b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease had run out")
 		}

@@ -121,7 +121,11 @@ func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
 	}
 	eachWay(e, ways, func(w way) {
 		key := e.Key("%s-%s", ttl, w.name)
-		h := w.mustGet(a, key, ttl)
+		var more []lock.Option
+		if e.Claimed.HolderDetails {
+			more = append(more, lock.WithLabel(w.name))
+		}
+		h := w.mustGet(a, key, ttl, more...)
 		for end := h.Until().Add(e.Claimed.TakeoverLag + ttl/20); time.Now().Before(end); e.Pause(ttl / 20) {
 			h.MustLive("it is renewed automatically; its TTL is " + ttl.String())
 			e.Log.Patient()
