@@ -96,7 +96,7 @@ var properties = []property{
 	{"One's own grant", "An acquisition whose answer was lost, or whose request came twice, is granted once and never refused because of itself.",
 		"OwnGrantRecognised TryIdempotent CutIsNoRefusal CutWhileAcquiring", "redis: TestLostReplyToTry TestClientDoesNotRepeatByItself; mysql/internal/table: TestTableLostGrant; mysql/internal/row: TestRowLostGrant; zookeeper: TestLostReplies"},
 	{"Errors are typed", "Held, not held, lost, unknown, unavailable, invalid and closed are told apart, and the server's words are kept.",
-		"ErrorsAreTyped BackendErrors UnavailableIsTold SilenceIsNotHeld", "redis: TestCodesOfServers; mysql/internal/wire: TestSentinels TestCodesAreOneOrTheOther; mysql/internal/row: TestRowSilenceIsNotHeld"},
+		"ErrorsAreTyped BackendErrors UnavailableIsTold RefusedIsNotUnknown SilenceIsNotHeld", "redis: TestCodesOfServers; mysql/internal/wire: TestSentinels TestCodesAreOneOrTheOther; mysql/internal/row: TestRowSilenceIsNotHeld"},
 	{"No secrets", "Nothing that is shown tells an owner or an acquisition id; labels and owners are checked.",
 		"NoSecretsInErrors NoSecretsInLeases NoSecretsShown OwnerRefused LabelRefused", "backend: TestIDsAreDistinctAndSecret TestURLPrintsNoSecret; redis: TestNoSecretIsStoredOrShown; backend/file: TestNothingSecretOnDiskOrInErrors"},
 	{"Permanent errors end a wait", "What waiting does not cure is told at once.",
