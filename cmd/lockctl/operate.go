@@ -211,7 +211,7 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 		},
 	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
 		token, err := strconv.ParseUint(written, 10, 64)
-		if err != nil {
+		if err != nil || token == 0 {
 			return usageError("--token %q is not the token of a hold, which is a positive number; lockctl inspect shows it", written)
 		}
 		return o.unlock(ctx, b, args[0], token, now)

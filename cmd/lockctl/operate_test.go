@@ -100,6 +100,7 @@ func TestOperatorsErrors(t *testing.T) {
 		"bad key":         {"file:", []string{"inspect", "a\x01"}, exitUsage, ""},
 		"no token":        {"file:", []string{"unlock", "a"}, exitUsage, "--token N, which lockctl inspect shows"},
 		"bad token":       {"file:" + t.TempDir(), []string{"unlock", "a", "--token=-7"}, exitUsage, `--token "-7" is not the token of a hold`},
+		"no hold's token": {"file:" + t.TempDir(), []string{"unlock", "a", "--token=0"}, exitUsage, `--token "0" is not the token of a hold`},
 		"memory":          {"mem:", []string{"ls"}, exitUsage, "holds nothing outside this process"},
 		"no server":       {nowhere, []string{"inspect", "a"}, exitUnavailable, ""},
 		"negative":        {"file:" + t.TempDir(), []string{"wait", "--timeout", "-1s", "a"}, exitUsage, "is negative"},
