@@ -132,6 +132,9 @@ func (o *operation) cleanup(ctx context.Context, b backend.Backend, c cleanup) e
 func (o *operation) forget(ctx context.Context, b backend.Backend, prefix string) error {
 	f, forgets := backend.As[backend.Forgetter](b)
 	if !forgets {
+		if _, cleans := backend.As[cleaner](b); !cleans {
+			return usageError("%s keeps nothing of a key that nobody holds, so there is nothing to forget", b.Guarantees().Name)
+		}
 		return usageError("%s keeps no tokens of single keys, so there is nothing to forget; use --older-than, for example 24h", b.Guarantees().Name)
 	}
 	if err := f.Forget(ctx, prefix); err != nil {

@@ -108,6 +108,7 @@ func TestCleanupForgets(t *testing.T) {
 			status, _, errs := operated(t, url, "cleanup", "--forget", "f/")
 			assert.Equal(t, exitUsage, status)
 			assert.Contains(t, errs, "there is nothing to forget")
+			assert.Equal(t, p.name == "file", strings.Contains(errs, "--older-than"), "--older-than removes nothing either: %s", errs)
 			return
 		}
 		held := taken(t, url, "f/held")
