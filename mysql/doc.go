@@ -26,7 +26,7 @@
 //
 // # Row locks
 //
-// A key is one row too, made once and never deleted, and the server locks it for a
+// A key is one row too, kept until a clean-up, and the server locks it for a
 // transaction (SELECT ... FOR UPDATE) on a connection that belongs to the hold. A
 // heartbeat on that connection renews; wait_timeout is the TTL, so that the server
 // ends the session of a client that has died. Waiting is done by the server. [InTx]
