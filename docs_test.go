@@ -94,12 +94,14 @@ func TestLinksLeadSomewhere(t *testing.T) {
 }
 
 // TestParametersAreOnThePages requires that the page of a backend has each parameter of the
-// URL that the code reads, in its table of parameters, and no other.
+// URL that the code reads, in its table of parameters, and no other, and that the comment of
+// Opener names each.
 func TestParametersAreOnThePages(t *testing.T) {
 	t.Parallel()
 	read := regexp.MustCompile(`(?:\bq|\bu\.Query)\.(?:String|Int|Bool|Duration|OneOf)\("(\w+)"`)
 	row := regexp.MustCompile("(?m)^\\| Parameter \\|.*\n((?:\\|.*\n)+)")
 	name := regexp.MustCompile("`([a-z_]+)`")
+	comment := regexp.MustCompile(`((?://.*\n)+)func Opener\(`)
 	for reader, pages := range map[string][]string{
 		"backend/memory":      {"memory"},
 		"backend/file":        {"file"},
@@ -113,6 +115,10 @@ func TestParametersAreOnThePages(t *testing.T) {
 		files, err := filepath.Glob(filepath.Join(filepath.FromSlash(reader), "*.go"))
 		require.NoError(t, err)
 		require.NotEmpty(t, files, reader)
+		if reader == "mysql/internal/wire" {
+			files = append(files, filepath.Join("mysql", "url.go"))
+		}
+		var opener []byte
 		for _, file := range files {
 			source, err := os.ReadFile(file)
 			require.NoError(t, err)
@@ -121,6 +127,15 @@ func TestParametersAreOnThePages(t *testing.T) {
 			}
 			for _, m := range read.FindAllStringSubmatch(string(source), -1) {
 				inCode[m[1]] = true
+			}
+			if m := comment.FindSubmatch(source); m != nil {
+				opener = m[1]
+			}
+		}
+		require.NotEmpty(t, opener, reader)
+		for parameter := range inCode {
+			if parameter != "ttl" {
+				assert.Regexp(t, `\b`+parameter+`\b`, string(opener), "the comment of Opener, of %s", reader)
 			}
 		}
 		for _, page := range pages {
