@@ -156,16 +156,18 @@ func refusedIsNotUnknown(e *engine.Env) {
 	key := e.Key("a")
 	a, net := e.Behind(key)
 	net.Refused()
-	var err error
 	// What was sent on a connection that has just been cut may have arrived.
 	for end := time.Now().Add(2*e.TTL + e.WaitBound()); ; e.Pause(e.TTL / 50) {
-		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
-		_, err = a.TryFor(ctx, key, e.TTL)
-		cancel()
-		if err == nil {
+		patience := time.AfterFunc(2*e.TTL, net.Heal) // a call may go on for as long as nothing is reached
+		h, err := a.TryFor(e.Ctx, key, e.TTL)
+		down := patience.Stop()
+		switch {
+		case err == nil && down:
 			e.Fatalf(key, "TryAcquire was granted a key, though no server can be reached")
+		case err == nil:
+			_ = h.Release(e.Ctx)
 		}
-		if !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrHeld) {
+		if !down || !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrHeld) {
 			break
 		}
 		if time.Now().After(end) {
@@ -173,7 +175,7 @@ func refusedIsNotUnknown(e *engine.Env) {
 		}
 	}
 	net.Heal()
-	e.Locker().Soon(key, "no request for it was sent").MustRelease()
+	e.Locker().Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its caller was told an error").MustRelease()
 }
 
 func silenceWhileAcquiring(e *engine.Env) {
