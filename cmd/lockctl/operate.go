@@ -211,8 +211,8 @@ work then, for up to a third of its TTL, so make sure first that it is dead.`,
 		},
 	}, func(ctx context.Context, o *operation, b backend.Backend, args []string) error {
 		token, err := strconv.ParseUint(written, 10, 64)
-		if err != nil || token == 0 {
-			return usageError("--token %q is not the token of a hold, which is a positive number; lockctl inspect shows it", written)
+		if err != nil {
+			return noToken(written)
 		}
 		return o.unlock(ctx, b, args[0], token, now)
 	})
@@ -233,6 +233,10 @@ type unlocked struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
+func noToken(written string) error {
+	return usageError("--token %q is not the token of a hold, which is a positive number; lockctl inspect shows it", written)
+}
+
 func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, token uint64, now bool) error {
 	var end func(ctx context.Context, key string, token uint64) error
 	if r, ok := backend.As[backend.Revoker](b); ok && !now {
@@ -250,6 +254,9 @@ func (o *operation) unlock(ctx context.Context, b backend.Backend, key string, t
 			return usageError("%s can end the hold of somebody else at once only; make sure that the holder is dead, and add --now", b.Guarantees().Name)
 		}
 		end = f.ForceRelease
+	}
+	if token == 0 { // which a store without tokens shows, and was told of above
+		return noToken("0")
 	}
 	ctx, cancel := context.WithTimeout(ctx, operateLimit)
 	defer cancel()

@@ -57,12 +57,23 @@ func (e *Env) LateFatalf(key, format string, args ...any) {
 
 // Overduef records that something had not happened when a control timer with slack
 // fired, which counts unless something was held up for long.
-func (e *Env) Overduef(key, format string, args ...any) { e.Fail(e.patient(), key, format, args...) }
+func (e *Env) Overduef(key, format string, args ...any) {
+	e.addFailure(-1, e.overdue(key), format, args...)
+}
 
 // OverdueFatalf is Overduef, and ends the case.
 func (e *Env) OverdueFatalf(key, format string, args ...any) {
-	e.Fail(e.patient(), key, format, args...)
+	e.addFailure(-1, e.overdue(key), format, args...)
 	panic(Abort{})
+}
+
+func (e *Env) overdue(key string) failure {
+	f := failure{key: key, excuse: e.patient()}
+	// Many short stalls may hold up what takes many steps, and none of them is long.
+	if slack := e.Slack(); e.stalls.during(slack) >= slack/3 {
+		f.gone = fmt.Sprintf("this process stood still for %s of the last %s", e.stalls.during(slack).Round(time.Millisecond), slack)
+	}
+	return f
 }
 
 // Unexpected is Failf for an error that should have been another one, or none. A server

@@ -513,3 +513,20 @@ func TestLatenessIsWithoutTheTimeThatTheProcessStoodStill(t *testing.T) {
 	assert.Equal(t, Pass, late(60*ms))
 	assert.Equal(t, Fail, late(10*ms))
 }
+
+func TestOverdueIsInconclusiveWhereTheProcessHardlyRan(t *testing.T) {
+	t.Parallel()
+	overdue := func(gap time.Duration) Verdict {
+		return one(t, memory(), &Rule{Run: func(e *Env) {
+			slack := e.Slack()
+			e.stalls.mu.Lock()
+			for left := slack; left > 0; left -= 100 * ms {
+				e.stalls.stood = append(e.stalls.stood, stall{time.Now().Add(-left), gap})
+			}
+			e.stalls.mu.Unlock()
+			e.Overduef("", "it has not come")
+		}}).Verdict
+	}
+	assert.Equal(t, Inconclusive, overdue(60*ms))
+	assert.Equal(t, Fail, overdue(20*ms))
+}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -91,6 +92,7 @@ func (r *Runner) leave() {
 // Run waits for the turn, runs the case and judges it.
 func (r *Runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Result {
 	<-turn
+	r.breathe(ctx)
 	leave := sync.OnceFunc(r.leave)
 	defer leave()
 	if rule.Alone {
@@ -110,6 +112,24 @@ func (r *Runner) Run(ctx context.Context, rule *Rule, turn <-chan struct{}) Resu
 		r.s.Progress(res)
 	}
 	return res
+}
+
+// A case that begins while this process hardly gets to run could not be judged, and would make
+// it worse for those under way.
+const (
+	breathing   = 250 * time.Millisecond // for how long the process is looked at
+	longestRest = 5 * time.Second        // what does not pass is not of our making
+)
+
+// breathe waits until this process gets to run again, for a while at most.
+func (r *Runner) breathe(ctx context.Context) {
+	for end := time.Now().Add(longestRest); r.s.stalls.during(breathing) > breathing/4 && time.Now().Before(end); {
+		select {
+		case <-time.After(rand.N(breathing)):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
@@ -211,6 +231,7 @@ func (r *Runner) calmly(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	r.repeats <- struct{}{}
+	r.breathe(ctx)
 }
 
 // aloneWith waits until no other case runs, and has the bystander closed. The function

@@ -414,3 +414,30 @@ func TestCancelledCaseIsNotBroken(t *testing.T) {
 		})
 	}
 }
+
+// A case that begins while the process hardly runs cannot be judged; one that never could is
+// begun all the same.
+func TestCasesBeginWhenTheProcessRuns(t *testing.T) {
+	t.Parallel()
+	stood := func(r *Runner, until time.Duration) {
+		r.s.stalls.mu.Lock()
+		defer r.s.stalls.mu.Unlock()
+		r.s.stalls.stood = append(r.s.stalls.stood, stall{time.Now().Add(until), breathing})
+	}
+	virtually(t, func(t *testing.T) {
+		s, err := Prepare(t.Context(), memory(), nil)
+		require.NoError(t, err)
+		r := NewRunner(s)
+		defer r.Close()
+		begun := time.Now()
+		r.breathe(t.Context())
+		assert.Zero(t, time.Since(begun))
+		stood(r, 0)
+		r.breathe(t.Context())
+		assert.Greater(t, time.Since(begun), breathing/2)
+		stood(r, time.Hour)
+		begun = time.Now()
+		r.breathe(t.Context())
+		assert.GreaterOrEqual(t, time.Since(begun), longestRest)
+	})
+}
