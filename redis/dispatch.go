@@ -92,7 +92,7 @@ func (q *message) answered() (sent backend.Instant, err error) {
 }
 
 func newDispatcher(client *goredis.Client, clock backend.Clock, lines []*line) *dispatcher {
-	d := &dispatcher{client: client, clock: clock, patience: flightPatience, obedient: len(lines) > 0, lines: lines}
+	d := &dispatcher{client: client, clock: clock, patience: flightPatience, obedient: len(lines) > 0, lines: slices.Clone(lines)}
 	d.timer = time.AfterFunc(time.Hour, d.overdue)
 	d.timer.Stop()
 	return d

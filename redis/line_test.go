@@ -6,11 +6,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
@@ -295,4 +298,24 @@ func TestInterruptAfterTheReplyCutsNothing(t *testing.T) {
 	go func() { _, _ = server.Write([]byte("x")) }()
 	_, err := client.Read(make([]byte, 1))
 	require.NoError(t, err)
+}
+
+// Close must find each of them, whichever are lent at that moment.
+func TestLinesThatAreLentStayThoseOfTheBackend(t *testing.T) {
+	t.Parallel()
+	b, _, _ := lined(t)
+	all := slices.Clone(b.lines)
+	var callers sync.WaitGroup
+	for range 2 * maxFlights {
+		callers.Go(func() {
+			for range 100 {
+				_, err := b.Try(t.Context(), redistest.Request(backendtest.UniqueKey(t)))
+				assert.NoError(t, err)
+			}
+		})
+	}
+	callers.Wait()
+	for i, l := range all {
+		require.Same(t, l, b.lines[i])
+	}
 }
