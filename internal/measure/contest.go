@@ -80,9 +80,9 @@ func (c Contest) Run(ctx context.Context, takers []Taker) (Contention, error) {
 			return nil
 		})
 	}
-	time.Sleep(time.Until(begin))
+	w.until(begin)
 	before, err := c.commands(ctx)
-	time.Sleep(time.Until(deadline))
+	w.until(deadline)
 	after, again := c.commands(ctx)
 	if c.CutOff {
 		end()

@@ -80,6 +80,14 @@ func (w *workers) start(f func(ctx context.Context) error) {
 	})
 }
 
+// until waits until the time, or until one has failed.
+func (w *workers) until(t time.Time) {
+	select {
+	case <-time.After(time.Until(t)):
+	case <-w.ctx.Done():
+	}
+}
+
 // wait returns the first error.
 func (w *workers) wait() error {
 	w.wg.Wait()
