@@ -12,10 +12,10 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # the tests start hundreds of programs.
 RACE = GORACE=atexit_sleep_ms=0
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 3 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
 
 # Broken locks are there to be caught by a rule, not by the race detector.
-FLAWED = -vet=off -count=1 -p 3 -parallel 4
+FLAWED = -vet=off -count=1 -p 2 -parallel 4
 UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
 
 # The packages that take longest begin first: some of them compute, others wait.

@@ -239,7 +239,12 @@ func (e *Env) RemoveByForce(key string) {
 	err := e.Remove(e.Ctx, key)
 	e.Log.End(ev, Outcome(err))
 	if err != nil {
-		e.LateFatalf(key, "Config.Remove failed: %v", err)
+		excuse := e.Timely()
+		if noAnswer(err) {
+			excuse = e.excuseFor(err)
+		}
+		e.Fail(excuse, key, "Config.Remove failed: %v", err)
+		panic(Abort{})
 	}
 }
 

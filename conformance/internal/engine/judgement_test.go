@@ -530,3 +530,19 @@ func TestOverdueIsInconclusiveWhereTheProcessHardlyRan(t *testing.T) {
 	assert.Equal(t, Inconclusive, overdue(60*ms))
 	assert.Equal(t, Fail, overdue(20*ms))
 }
+
+// An operator's request has time limits too, which don't grow with the TTL.
+func TestRemovalWithoutAnAnswerIsInconclusive(t *testing.T) {
+	t.Parallel()
+	removal := func(err error) Verdict {
+		cfg := memory()
+		cfg.TTL = 20 * time.Second
+		cfg.Remove = func(context.Context, string) error { return err }
+		return one(t, cfg, &Rule{Run: func(e *Env) {
+			e.standStill(400 * ms)
+			e.RemoveByForce(e.Key("a"))
+		}}).Verdict
+	}
+	assert.Equal(t, Inconclusive, removal(context.DeadlineExceeded))
+	assert.Equal(t, Fail, removal(lock.ErrPermanent))
+}
