@@ -70,8 +70,9 @@ func (e *Env) OverdueFatalf(key, format string, args ...any) {
 func (e *Env) overdue(key string) failure {
 	f := failure{key: key, excuse: e.patient()}
 	// Many short stalls may hold up what takes many steps, and none of them is long.
-	if slack := e.Slack(); e.stalls.during(slack) >= slack/3 {
-		f.gone = fmt.Sprintf("this process stood still for %s of the last %s", e.stalls.during(slack).Round(time.Millisecond), slack)
+	slack := e.Slack()
+	if stood := e.stalls.during(slack); stood >= slack/3 {
+		f.gone = fmt.Sprintf("this process stood still for %s of the last %s", stood.Round(time.Millisecond), slack)
 	}
 	return f
 }

@@ -225,7 +225,12 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 	e.Together(
 		func() { outlives(e, a, b, e.Key("cancel"), true, context.WithCancel) },
 		func() { outlives(e, a, b, e.Key("try"), false, context.WithCancel) },
-		func() { outlives(e, a, b, e.Key("waited"), true, context.WithCancel) },
+		func() {
+			key := e.Key("waited")
+			stands := b.MustTry(key)
+			defer e.Start(func() { e.Settle(); stands.MustRelease() })()
+			outlives(e, a, b, key, true, context.WithCancel)
+		},
 		func() {
 			outlives(e, a, b, e.Key("timeout"), true, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, e.TTL)
@@ -240,11 +245,6 @@ func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with fu
 	get := a.TryFor
 	if wait {
 		get = a.AcquireFor
-	}
-	if key == e.Key("waited") {
-		stands := b.MustTry(key)
-		wait := e.Start(func() { e.Settle(); stands.MustRelease() })
-		defer wait()
 	}
 	h, err := get(ctx, key, e.TTL)
 	if err != nil {
