@@ -85,7 +85,7 @@ type Lease interface {
 	// Context ends when the hold ends. context.Cause then matches ErrReleased,
 	// ErrClosed, or ErrLost with its reason (ErrExpired, ErrTakenOver,
 	// ErrSessionLost, ErrMaxHold). It ends by the deadline at the latest, by a
-	// local timer that no hanging call can delay, and its Err method compares
+	// local timer that no hanging call can delay. Its Err method compares
 	// the clock with the deadline, so that after a pause the first look already
 	// tells. It carries no values and reading it does no I/O. It does not end with
 	// the context given to Acquire; that of [Do] ends with both.

@@ -111,7 +111,7 @@ type HandOverer interface {
 	// HandOver releases from, which is the only hold of the key, and grants to, in
 	// one atomic step, with a token of its own. The lock package sees to it that
 	// other clients are not passed over for long. An error that matches ErrNotHeld
-	// means that from no longer existed; one that matches ErrHeld means that from
+	// means that from no longer existed. One that matches ErrHeld means that from
 	// was released and that somebody else is due first, in the queue of a server
 	// that has one. In both cases nothing was granted.
 	HandOver(ctx context.Context, from Hold, to Request) (Grant, error)
@@ -142,7 +142,7 @@ type Revoker interface {
 	// at its next renewal, and from then on its Release ends nothing, since who works
 	// under the hold may still be stopping. It may end earlier with a holder that
 	// releases before, and with the session of its client where Guarantees say
-	// EndsWithSession; where they say that Expiry is [ClockConnection], it ends when
+	// EndsWithSession. Where they say that Expiry is [ClockConnection], it ends when
 	// its holder has learned of it, whose connection it is. Until then an [Inspector]
 	// shows it as revoked.
 	//
