@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/joined"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -145,10 +146,12 @@ func messageOf(ctx context.Context, cmd wire.Command) *message {
 
 func (d *dispatcher) await(q *message) (backend.Instant, error) {
 	ctx := q.ctx
+	one, other := joined.Ends(ctx)
 	select {
 	case <-q.done:
 		return q.answered()
-	case <-ctx.Done():
+	case <-one:
+	case <-other:
 	}
 	switch {
 	case d.withdraw(q):

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/joined"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -105,7 +106,7 @@ func (l *line) exchange(ctx context.Context, cmd wire.Command) error {
 	}
 	conn := l.conn
 	c := interruptible{conn: conn}
-	stop := context.AfterFunc(ctx, c.interrupt)
+	stop := joined.AfterFunc(ctx, c.interrupt)
 	l.out = appendCommand(l.out[:0], cmd.Args())
 	n, err := conn.Write(l.out)
 	var reply any

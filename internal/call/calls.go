@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/joined"
 )
 
 // Limit bounds Close, and one release or clean-up request.
@@ -57,24 +58,14 @@ func (c *Calls) Within(ctx context.Context, limit time.Duration) (context.Contex
 		limited, cancel := context.WithCancel(c.Open)
 		return withValues(limited, ctx), cancel
 	}
-	return both(ctx, c.Open, limit)
+	if limit > 0 {
+		own, release := c.asking.within(limit)
+		return endable(joined.New(ctx, own, release))
+	}
+	return endable(joined.New(ctx, c.Open, nothing))
 }
 
-// both returns a context that ends with either, and after the limit if there is one.
-func both(ctx, other context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	var ended context.Context
-	var cancel context.CancelFunc
-	if limit > 0 {
-		ended, cancel = context.WithTimeout(ctx, limit)
-	} else {
-		ended, cancel = context.WithCancel(ctx)
-	}
-	stop := context.AfterFunc(other, cancel)
-	return ended, func() {
-		stop()
-		cancel()
-	}
-}
+func endable(c *joined.Context) (context.Context, context.CancelFunc) { return c, c.End }
 
 // ClosedIfUnknown returns ErrClosed for an error that says nothing once Close has begun, or
 // that Close may have kept the request from being sent.
@@ -88,13 +79,13 @@ func (c *Calls) ClosedIfUnknown(err error) error {
 // Detached returns the context of a release, which the end of the caller's does not reach,
 // unless it is to end the request.
 func (c *Calls) Detached(ctx context.Context, ends bool) (context.Context, context.CancelFunc) {
-	switch {
-	case c.Immediate:
+	if c.Immediate {
 		return withValues(c.Life, ctx), nothing
-	case ends && ctx.Done() != nil:
-		return both(ctx, c.Life, Limit)
 	}
 	limited, cancel := c.ending.within(Limit)
+	if ends && ctx.Done() != nil {
+		return endable(joined.New(ctx, limited, cancel))
+	}
 	return withValues(limited, ctx), cancel
 }
 
