@@ -361,7 +361,7 @@ func (s *session) makeRoot(ctx context.Context) error {
 	path := s.cfg.chroot
 	for _, element := range strings.Split(s.cfg.prefix, "/") {
 		path += "/" + element
-		a := ask(ctx, s, func(c *zk.Conn) (string, error) { return c.Create(path, nil, 0, s.cfg.acl) }, nil)
+		a := askAgain(ctx, s, func(c *zk.Conn) (string, error) { return c.Create(path, nil, 0, s.cfg.acl) })
 		if a.err != nil && !errors.Is(a.err, zk.ErrNodeExists) {
 			return a.err
 		}

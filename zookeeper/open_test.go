@@ -74,6 +74,21 @@ func TestOpenWithoutServer(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
+// A connection that ends before an answer, as under a server that is slow, fails no opening.
+func TestOpenOutlivesALostReply(t *testing.T) {
+	t.Parallel()
+	server := servertest.SharedZooKeeper(t)
+	for n, lost := 2, true; lost; n++ { // the first is the handshake, whose failure is told at once
+		proxy := servertest.Proxy(t, server.Addr())
+		proxy.DropReplyTo(n)
+		l, err := openURL(t, "zk://"+proxy.Addr()+"/?prefix=lost-"+backend.NewID().Hex(), nil)
+		require.NoError(t, err, "without the reply to request %d", n)
+		lost = proxy.Lost() > 0
+		require.True(t, lost || n > 4, "the replies to the opening were %d", n-1)
+		require.NoError(t, l.Close())
+	}
+}
+
 func TestTTLIsThatOfTheSession(t *testing.T) {
 	t.Parallel()
 	server := servertest.ZooKeeper(t, servertest.WithArgs("minSessionTimeout=4000", "maxSessionTimeout=12000"))

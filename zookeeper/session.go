@@ -368,6 +368,17 @@ func ask[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error), la
 	return answer[T]{err: gaveUp}
 }
 
+// askAgain is ask for a request that may be carried out twice. A connection that ends before the
+// answer has another one asked.
+func askAgain[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) answer[T] {
+	for tries := 1; ; tries++ {
+		a := ask(ctx, s, f, nil)
+		if !lostReply(a.err) || tries == 3 {
+			return a
+		}
+	}
+}
+
 func send[T any](s *session, f func(*zk.Conn) (T, error)) answer[T] {
 	a := answer[T]{sent: s.clock.Now()}
 	a.value, a.err = f(s.conn)

@@ -337,9 +337,9 @@ func (s *session) check(ctx context.Context) (time.Duration, error) {
 	}
 	// Nothing is left by this, and it needs what every lock needs.
 	probe := root + "/%" + rand.Text()
-	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+	a := askAgain(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) {
 		return c.Multi(&zk.CreateRequest{Path: probe, Acl: s.cfg.acl, Flags: zk.FlagPersistent}, &zk.DeleteRequest{Path: probe, Version: -1})
-	}, nil)
+	})
 	if a.err != nil {
 		return 0, openError(a.err)
 	}
@@ -347,13 +347,13 @@ func (s *session) check(ctx context.Context) (time.Duration, error) {
 }
 
 func (s *session) exists(ctx context.Context, path string) (*zk.Stat, error) {
-	a := ask(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
+	a := askAgain(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
 		found, stat, err := c.Exists(path)
 		if !found {
 			stat = nil
 		}
 		return stat, err
-	}, nil)
+	})
 	return a.value, a.err
 }
 
