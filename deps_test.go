@@ -164,7 +164,8 @@ var policy = map[string][]string{
 	".":                 {"internal/wait", "internal/hold", "internal/call", "internal/schedule", "internal/reentry"},
 	"internal/wait":     {"internal/hold", "internal/call", "internal/schedule", "internal/reentry"},
 	"internal/hold":     {"internal/call", "internal/schedule"},
-	"internal/call":     {"internal/schedule"},
+	"internal/call":     {"internal/schedule", "internal/joined"},
+	"internal/joined":   nil,
 	"internal/schedule": nil,
 	"internal/reentry":  nil,
 }

@@ -2,6 +2,7 @@ package joined_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,8 +47,8 @@ func TestEndsWithEither(t *testing.T) {
 					child, cancel := context.WithCancel(c)
 					defer cancel()
 					require.NoError(t, c.Err())
-					called := 0
-					joined.AfterFunc(c, func() { called++ })
+					var called atomic.Bool
+					joined.AfterFunc(c, func() { called.Store(true) })
 
 					how.end(endCaller, endOwn, c)
 					synctest.Wait()
@@ -65,7 +66,7 @@ func TestEndsWithEither(t *testing.T) {
 					default:
 					}
 					assert.Equal(t, how.told, told)
-					assert.Equal(t, how.told, called > 0)
+					assert.Equal(t, how.told, called.Load())
 
 					c.End()
 					assert.Positive(t, released)
