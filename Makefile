@@ -9,13 +9,20 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # Every server that the machine can have is required; what it can't have is said. Packages
 # run side by side: no rule and no test depends on the machine standing still.
 # A program with the race detector sleeps for a second when it ends, unless told not to;
-# the tests start hundreds of programs.
-RACE = GORACE=atexit_sleep_ms=0
+# the tests start hundreds of programs. Collecting garbage less often saves an eighth of the
+# tests' processor time.
+RACE = GORACE=atexit_sleep_ms=0 GOGC=400
+# Test programs are linked at each run, nobody debugs them, and what was compiled in one clone
+# serves in the next.
+BUILD = -trimpath -ldflags=-w
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race -vet=off -count=1 -p 2 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
 
-# Broken locks are there to be caught by a rule, not by the race detector.
-FLAWED = -vet=off -count=1 -p 2 -parallel 4
+# Broken locks are there to be caught by a rule, not by the race detector. They wait more than
+# they compute, so they run beside the rest.
+FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4
+# What go test compiles, without a link.
+COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
 
 # The packages that take longest begin first: some of them compute, others wait.
@@ -42,8 +49,8 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
-	@CGO_ENABLED=1 $(GO) build -race ./...
-	@$(GO) build ./...
+	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
+	@$(COMPILE) ./conformance/flawed/... >/dev/null
 	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) -timeout 20m ./conformance/flawed/...
 
 test-redis: ## The tests on Redis
@@ -62,7 +69,7 @@ test-all: test test-observe test-containers test-peers test-long ## All there is
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
-	@CGO_ENABLED=1 $(GO) build -race ./...
+	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
 	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) -- $(FLAWED) -timeout 180m -count $(ROUNDS) ./conformance/flawed/...
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
@@ -77,7 +84,7 @@ test-observe: ## Test the metrics, the alert rules and the dashboard, on a real 
 
 test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
 	@scripts/test-servers containers
-	@CGO_ENABLED=1 $(GO) build -race ./etcd ./zookeeper
+	@CGO_ENABLED=1 $(COMPILE) -race ./etcd ./zookeeper >/dev/null
 	LOCK_TEST_SOURCE=container LOCK_TEST_REQUIRE=etcd,zookeeper CGO_ENABLED=1 $(TESTRUN) -race -p 3 -parallel 4 -timeout 10m -run '^TestConformance$$' ./etcd ./zookeeper
 
 images: ## Build container images of servers from Debian packages
