@@ -23,16 +23,16 @@ var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md
 
 const promisesHead = `# Promises
 
-Every sentence of promise in the doc comments of the interfaces, with its place in the comment and the
-[rules](conformance.md#the-rules) that try it. A rule links to the file that names it beside a lock that it fails: a
+Each sentence of promise in the doc comments of the interfaces: its number there, how it begins, and the
+[rules](conformance.md#the-rules) that try it. A rule links to a lock that it fails: a
 [flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
 
-The page is generated from the comments and from [a table beside the suite](../conformance/promises_test.go):
+The page is generated, from the comments and [a table](../conformance/promises_test.go) with the whole sentences:
 
     go test ./conformance -run TestPromises -update-promises
 
-The test fails when a sentence has no rule, or a rule no broken lock. The table says why %d sentences promise nothing:
-definitions, duties of the caller, freedoms of a backend.
+A sentence without a rule, or a rule without a broken lock, fails the test. The table also says why %d sentences
+promise nothing: definitions, duties of the caller, freedoms of a backend.
 `
 
 // sentence is one sentence of a doc comment.
@@ -43,6 +43,29 @@ type sentence struct {
 }
 
 func (s sentence) id() string { return fmt.Sprintf("%s.%d", s.of, s.n) }
+
+var (
+	clauseEnd   = regexp.MustCompile(`[,;:]? \(|[,;:] `)
+	isCondition = regexp.MustCompile(`^(After|Because|Behind|For|If|In|Of|Until|When|Where|While|With|Without)\b`)
+)
+
+// beginning is the first clause that says something: one of at least four words, and not the
+// condition of the next one. It is a sentence, or ends in "...". A short sentence is whole.
+func (s sentence) beginning() string {
+	_, name, _ := strings.Cut(s.of, ".")
+	text := strings.TrimPrefix(s.text, name+": ")
+	if len(strings.Fields(text)) < 12 {
+		return text
+	}
+	for _, at := range clauseEnd.FindAllStringIndex(text, -1) {
+		clause := text[:at[0]]
+		if len(strings.Fields(clause)) < 4 || isCondition.MatchString(clause) && !strings.ContainsAny(clause, ",;:") {
+			continue
+		}
+		return clause + "..."
+	}
+	return text
+}
 
 // TestPromises requires that each sentence of the contract is in the table, that the
 // table has no other, that what tries it exists, and that the page is up to date.
@@ -78,7 +101,7 @@ func TestPromises(t *testing.T) {
 			if untried[p.why] == "" {
 				whys = append(whys, p.why)
 			}
-			untried[p.why] += fmt.Sprintf("- %s.%s: %s %s\n", pkg, id, s.text, strings.Join(tests, ", "))
+			untried[p.why] += fmt.Sprintf("- %s.%s: %s %s\n", pkg, id, s.beginning(), strings.Join(tests, ", "))
 		default:
 			if section != pkg {
 				section = pkg
@@ -92,7 +115,7 @@ func TestPromises(t *testing.T) {
 				}
 			}
 			assert.NotEmpty(t, by, "%s: no rule tries it", s.id())
-			fmt.Fprintf(&tried, "- %s: %s %s\n", id, s.text, strings.Join(by, ", "))
+			fmt.Fprintf(&tried, "- %s: %s %s\n", id, s.beginning(), strings.Join(by, ", "))
 		}
 	}
 	for key := range known {

@@ -15,38 +15,38 @@ import (
 var closeRules = []*engine.Rule{
 	{
 		Name:      "CloseEndsHolds",
-		Statement: "Close ends every lease of the Locker, and no other, with ErrClosed and frees its keys.",
+		Statement: "Close ends the leases of its Locker only, with ErrClosed, and frees their keys.",
 		Run:       closeEndsHolds,
 	},
 	{
 		Name:      "CloseEndsWaits",
-		Statement: "Close ends every wait of the Locker, and refuses what comes later, with ErrClosed.",
+		Statement: "Close ends waits, and refuses what comes later, with ErrClosed.",
 		Run:       closeEndsWaits,
 	},
 	{
 		Name:      "CloseTwice",
-		Statement: "A second Close waits for the first and does nothing; simultaneous ones are safe, also beside calls under way.",
+		Statement: "A second Close waits for the first; simultaneous ones are safe.",
 		Run:       closeTwice,
 	},
 	{
 		Name:      "IdleLockerWorks",
-		Statement: "A Locker that was idle for a while works as before, and has kept what it holds.",
+		Statement: "A Locker that was idle works as before, and has kept what it holds.",
 		LimitTTLs: 30,
 		Run:       idleLockerWorks,
 	},
 	{
 		Name:      "NoLeak",
-		Statement: "After Close no goroutine of the Locker is left, also of losses, and no held key.",
+		Statement: "After Close no goroutine of the Locker is left, and no held key.",
 		Run:       noLeak,
 	},
 	{
 		Name:      "NothingKept",
-		Statement: "An open Locker keeps nothing of ended holds, refusals and waits: no memory, no goroutine, no watched context, no watch of a key.",
+		Statement: "An open Locker keeps nothing of ended holds, refusals and waits: no memory, goroutine or watch.",
 		Run:       nothingKept,
 	},
 	{
 		Name:      "PoolClean",
-		Statement: "No setting, transaction or watch is left on the client that the lock was given.",
+		Statement: "The client that the lock was given keeps no setting, transaction or watch.",
 		Run:       poolClean,
 	},
 }

@@ -15,7 +15,7 @@ import (
 var exclusionRules = []*engine.Rule{
 	{
 		Name:      "HandsOut",
-		Statement: "A free key is granted at once, by a lease that names it, is alive, and can be released.",
+		Statement: "A free key is granted at once, by a lease that works.",
 		Run:       handsOut,
 	},
 	{
@@ -25,7 +25,7 @@ var exclusionRules = []*engine.Rule{
 	},
 	{
 		Name:      "ExclusiveAcrossTakeover",
-		Statement: "When a lease runs out while many ask for the key, exactly one gets it.",
+		Statement: "When a lease runs out, exactly one of many who ask gets the key.",
 		LimitTTLs: 60,
 		Run:       exclusiveAcrossTakeover,
 	},
@@ -46,19 +46,19 @@ var exclusionRules = []*engine.Rule{
 	},
 	{
 		Name:      "Progress",
-		Statement: "Under contention every client gets the key again and again, though no other stops asking.",
+		Statement: "Under contention every client gets the key again and again.",
 		Limit:     2 * time.Minute,
 		Run:       progress,
 	},
 	{
 		Name:      "HeldDetails",
-		Statement: "A refusal names the key, the holder's label and the remaining time of its lease, however it was acquired.",
+		Statement: "A refusal names the key, the holder's label and the remaining time.",
 		Claims:    []engine.Claim{engine.ClaimDetails},
 		Run:       heldDetails,
 	},
 	{
 		Name:      "Linearizable",
-		Statement: "All answers about a key fit into one order of single steps in which every answer is right.",
+		Statement: "Some order of single steps explains all answers about a key.",
 		LimitTTLs: 40,
 		Run:       linearizable,
 	},

@@ -10,7 +10,7 @@ import (
 var expiryRules = []*engine.Rule{
 	{
 		Name:      "CrashFrees",
-		Statement: "When a holder dies, others get the key within the TTL and the takeover lag, however often they ask.",
+		Statement: "When a holder dies, others get the key within TTL and takeover lag.",
 		Run:       crashFrees,
 	},
 	{
@@ -26,24 +26,24 @@ var expiryRules = []*engine.Rule{
 	},
 	{
 		Name:      "ExpiryIsPerHold",
-		Statement: "Each hold of an owner expires on its own; renewals of one keep no other alive.",
+		Statement: "Each hold of an owner expires on its own.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       expiryIsPerHold,
 	},
 	{
 		Name:      "TTLRange",
-		Statement: "A TTL outside the limits is refused with ErrInvalid, by Acquire too; the limits themselves are accepted.",
+		Statement: "A TTL outside the limits is refused with ErrInvalid; the limits are accepted.",
 		Run:       ttlRange,
 	},
 	{
 		Name:      "TTLGrain",
-		Statement: "Any TTL is granted as it is, or refused with ErrInvalid and the limits before anything is sent.",
+		Statement: "A TTL is granted as it is, or refused with ErrInvalid before sending.",
 		LimitTTLs: 40,
 		Run:       ttlGrain,
 	},
 	{
 		Name:      "Defaults",
-		Statement: "Without options a lease has the Locker's default TTL, renews itself, and names no owner.",
+		Statement: "Without options a lease has the default TTL, renews itself, and names no owner.",
 		Run:       defaults,
 	},
 	{
@@ -53,25 +53,25 @@ var expiryRules = []*engine.Rule{
 	},
 	{
 		Name:      "AcquireKeepsTTL",
-		Statement: "A lease from Acquire has the TTL that was asked for, counted from its grant.",
+		Statement: "A lease from Acquire has its TTL, counted from the grant.",
 		LimitTTLs: 40,
 		Run:       acquireKeepsTTL,
 	},
 	{
 		Name:      "DeadlineFromSend",
-		Statement: "A deadline is never later than the start of the call plus the TTL.",
+		Statement: "A deadline is at most the start of the call plus the TTL.",
 		Claims:    []engine.Claim{engine.ClaimDeadline},
 		Run:       deadlineFromSend,
 	},
 	{
 		Name:      "GrantIsUsable",
-		Statement: "A lease has at least a third of its TTL left when it is returned, also after a long wait.",
+		Statement: "A new lease has at least a third of its TTL left.",
 		Claims:    []engine.Claim{engine.ClaimDeadline},
 		Run:       grantIsUsable,
 	},
 	{
 		Name:      "CrashBetweenSteps",
-		Statement: "A request that is given up at any moment leaves nothing that outlives the TTL.",
+		Statement: "A request given up at any moment leaves nothing that outlives the TTL.",
 		Seam:      true,
 		Run:       crashBetweenSteps,
 	},

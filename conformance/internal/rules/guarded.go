@@ -13,7 +13,7 @@ import (
 var guardRules = []*engine.Rule{
 	{
 		Name:      "GuardedWriteWhileHeld",
-		Statement: "A guarded write takes effect while its lease is held; later it changes nothing and returns ErrNotHeld.",
+		Statement: "A guarded write takes effect while its lease is held; later it returns ErrNotHeld.",
 		Claims:    []engine.Claim{engine.ClaimGuardedWrite},
 		Run:       guardedWhileHeld,
 	},
@@ -26,7 +26,7 @@ var guardRules = []*engine.Rule{
 	},
 	{
 		Name:      "GuardedWriteHoldsUpNobody",
-		Statement: "A guarded write holds up no other key and lets nobody in; up to half a TTL it costs its owner no hold.",
+		Statement: "A guarded write of half a TTL holds up no other key, lets nobody in, and costs no hold.",
 		Claims:    []engine.Claim{engine.ClaimGuardedWrite},
 		Run:       guardedHoldsUpNobody,
 	},

@@ -13,27 +13,27 @@ import (
 var keyRules = []*engine.Rule{
 	{
 		Name:      "KeysAccepted",
-		Statement: "Every key of 1 to 512 bytes of UTF-8 without control characters is accepted, by Acquire too, and unchanged.",
+		Statement: "Keys of 1 to 512 bytes of UTF-8 without control characters are accepted unchanged.",
 		Run:       keysAccepted,
 	},
 	{
 		Name:      "KeysRefused",
-		Statement: "Any other key is refused with ErrInvalid, by Acquire too.",
+		Statement: "Any other key is refused with ErrInvalid.",
 		Run:       keysRefused,
 	},
 	{
 		Name:      "LongestNames",
-		Statement: "A key of 512 bytes, an owner and a label of 256 are kept whole: owners that differ in the last byte exclude each other.",
+		Statement: "A key of 512 bytes, an owner and a label of 256 are kept whole.",
 		Run:       longestNames,
 	},
 	{
 		Name:      "OwnerRefused",
-		Statement: "An owner that is empty, over 256 bytes, not UTF-8, or has control characters gets ErrInvalid, and is not shown.",
+		Statement: "An owner that is empty, over 256 bytes, or no text gets ErrInvalid, and is not shown.",
 		Run:       ownerRefused,
 	},
 	{
 		Name:      "LabelRefused",
-		Statement: "A label over 256 bytes, not UTF-8, or with control characters gets ErrInvalid.",
+		Statement: "A label that is over 256 bytes or no text gets ErrInvalid.",
 		Run:       labelRefused,
 	},
 }

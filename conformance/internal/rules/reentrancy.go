@@ -14,7 +14,7 @@ import (
 var reentrancyRules = []*engine.Rule{
 	{
 		Name:      "ReentrantCount",
-		Statement: "An owner holds a key until the last of its leases on it has ended, in whatever order.",
+		Statement: "An owner holds a key until the last of its leases has ended.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantCount,
 	},
@@ -26,7 +26,7 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantSameToken",
-		Statement: "All holds of an owner at a time have one token; the next outermost hold has a larger one.",
+		Statement: "An owner's holds share one token; the next outermost hold has a larger one.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimTokens},
 		Run:       reentrantSameToken,
 	},
@@ -39,13 +39,13 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantOtherLocker",
-		Statement: "Another Locker with the same owner enters where the server counts holds, else it is refused.",
+		Statement: "The same owner enters from another Locker where the server counts holds, else is refused.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantOtherLocker,
 	},
 	{
 		Name:      "ReentrantAfterLoss",
-		Statement: "After an owner's holds have run out it acquires anew: with a larger token, and one release frees it.",
+		Statement: "After its holds have run out an owner acquires anew, with a larger token.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy, engine.ClaimWithoutRenewal},
 		LimitTTLs: 30,
 		Run:       reentrantAfterLoss,
@@ -58,19 +58,19 @@ var reentrancyRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReentrantOwnLeases",
-		Statement: "Each lease of an owner has its own context and release: ending one ends no other.",
+		Statement: "Ending one lease of an owner ends no other.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantOwnLeases,
 	},
 	{
 		Name:      "ReentrantLimit",
-		Statement: fmt.Sprintf("An owner has at most %d holds on a key at a time; the next is refused with ErrTooManyHolds and changes nothing.", backend.MaxHolds),
+		Statement: fmt.Sprintf("An owner has at most %d holds on a key; the next is refused with ErrTooManyHolds.", backend.MaxHolds),
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantLimit,
 	},
 	{
 		Name:      "ReentrantModel",
-		Statement: "Whatever several owners acquire and release, the key is held by the one with unreleased leases.",
+		Statement: "Whatever owners acquire and release, the one with unreleased leases holds the key.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       reentrantModel,
 	},

@@ -23,12 +23,12 @@ var releaseRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseOldLeaseSameClient",
-		Statement: "A delayed release of an earlier lease does not end a later lease of the same client.",
+		Statement: "A late release of an earlier lease does not end the client's later one.",
 		Run:       releaseOldLease,
 	},
 	{
 		Name:      "ReleaseTwice",
-		Statement: "A second release returns ErrNotHeld and frees nobody else; simultaneous releases are safe.",
+		Statement: "A second release returns ErrNotHeld and harms nobody; simultaneous ones are safe.",
 		Run:       releaseTwice,
 	},
 	{
@@ -38,19 +38,19 @@ var releaseRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseReportsLoss",
-		Statement: "Releasing a lease that ran out returns ErrLost, whether somebody else took the key or nobody.",
+		Statement: "Releasing a lease that ran out returns ErrLost, also when nobody took the key.",
 		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
 		LimitTTLs: 30,
 		Run:       releaseReportsLoss,
 	},
 	{
 		Name:      "ReleaseStopsRenewal",
-		Statement: "Nothing renews a key for a released lease: the next lease runs out in its own time.",
+		Statement: "Nothing renews a key for a released lease.",
 		Run:       releaseStopsRenewal,
 	},
 	{
 		Name:      "ReleaseAtExpiry",
-		Statement: "A release under way while its lease runs out does not end the next hold.",
+		Statement: "A release under way when its lease runs out does not end the next hold.",
 		LimitTTLs: 80,
 		Run:       releaseAtExpiry,
 	},
@@ -62,7 +62,7 @@ var releaseRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseEndsRequests",
-		Statement: "After the release or the maximum hold of a lease no request is sent for it.",
+		Statement: "After a lease's release or maximum hold no request is sent for it.",
 		Seam:      true,
 		Run:       releaseEndsRequests,
 	},

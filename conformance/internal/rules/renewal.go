@@ -14,7 +14,7 @@ import (
 var renewalRules = []*engine.Rule{
 	{
 		Name:      "RenewKeeps",
-		Statement: "A lease renews itself, by whichever call it came and whatever its TTL: held for many TTLs it is not lost.",
+		Statement: "A lease renews itself, and is not lost for many TTLs.",
 		Limit:     2 * time.Minute,
 		LimitTTLs: 80,
 		Run:       renewKeeps,
@@ -27,14 +27,14 @@ var renewalRules = []*engine.Rule{
 	},
 	{
 		Name:      "RenewByHand",
-		Statement: "Calling Renew in time keeps a lease for many TTLs, and moves its deadline.",
+		Statement: "Renew in time keeps a lease for many TTLs, and moves its deadline.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		LimitTTLs: 40,
 		Run:       renewByHand,
 	},
 	{
 		Name:      "RenewNeverResurrects",
-		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing, also when nobody took the key.",
+		Statement: "Renewing a lease that ran out returns ErrNotHeld and creates nothing.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Run:       renewNeverResurrects,
 	},
@@ -54,7 +54,7 @@ var renewalRules = []*engine.Rule{
 	},
 	{
 		Name:      "RenewIdempotentCount",
-		Statement: "Hundreds of renewals, also within one tick of the server's clock, succeed and never shorten the lease.",
+		Statement: "Hundreds of renewals, however close together, succeed and never shorten the lease.",
 		Claims:    []engine.Claim{engine.ClaimManualRenewal},
 		Run:       renewQuickly,
 	},
@@ -66,13 +66,13 @@ var renewalRules = []*engine.Rule{
 	},
 	{
 		Name:      "WithoutRenewalEnds",
-		Statement: "With WithoutRenewal, in a try or after a wait, others get the key within the TTL and the takeover lag.",
+		Statement: "With WithoutRenewal others get the key within the TTL and the takeover lag.",
 		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
 		Run:       withoutRenewalEnds,
 	},
 	{
 		Name:      "MaxHoldEnds",
-		Statement: "WithMaxHold, beside any other option, ends a hold so long after its grant, despite renewals, with ErrMaxHold, and frees the key.",
+		Statement: "WithMaxHold ends a hold, counted from its grant and despite renewals, with ErrMaxHold.",
 		LimitTTLs: 40,
 		Run:       maxHoldEnds,
 	},

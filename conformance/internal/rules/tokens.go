@@ -14,7 +14,7 @@ import (
 var tokenRules = []*engine.Rule{
 	{
 		Name:      "TokenFits",
-		Statement: "A token is from 1 to 2^63 - 1, below 2^53 where it is a counter, and stays the same.",
+		Statement: "A token is from 1 to 2^63 - 1, below 2^53 if a counter.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		Run:       tokenFits,
 	},
@@ -26,14 +26,14 @@ var tokenRules = []*engine.Rule{
 	},
 	{
 		Name:      "TokenSurvivesRelease",
-		Statement: "The token grows across release, expiry, takeover, Close, and, if claimed, removal by force.",
+		Statement: "The token grows across release, expiry, takeover, Close, and removal if claimed.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 40,
 		Run:       tokenSurvives,
 	},
 	{
 		Name:      "TokenSurvivesIdling",
-		Statement: "The token grows over a time in which nobody uses the key, after a release and an expiry.",
+		Statement: "The token grows over a time in which nobody uses the key.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 30,
 		Run:       tokenSurvivesIdling,

@@ -55,12 +55,12 @@ func waitOutlastsTTL(e *engine.Env) {
 var waitingRules = []*engine.Rule{
 	{
 		Name:      "WaiterWakes",
-		Statement: "A waiter gets the key soon after its release, through the same Locker and another.",
+		Statement: "A waiter gets the key soon after its release by any Locker.",
 		Run:       waiterWakes,
 	},
 	{
 		Name:      "WakesAtAnyMoment",
-		Statement: "A release wakes a waiter at whatever moment it comes, as a wait begins or the key was found taken again.",
+		Statement: "A release wakes a waiter at whatever moment it comes.",
 		Run:       wakesAtAnyMoment,
 	},
 	{
@@ -70,32 +70,32 @@ var waitingRules = []*engine.Rule{
 	},
 	{
 		Name:      "WaiterGivesUp",
-		Statement: "A wait ends soon after its context, with that error and ErrHeld, and leaves nothing in the way.",
+		Statement: "A wait ends with its context, by that error and ErrHeld, and leaves nothing behind.",
 		Run:       waiterGivesUp,
 	},
 	{
 		Name:      "WaiterDeathHarmless",
-		Statement: "A waiter that gives up in the middle of a queue delays nobody behind it.",
+		Statement: "A waiter that gives up in a queue delays nobody behind it.",
 		Run:       waiterDeathHarmless,
 	},
 	{
 		Name:      "CancelDuring",
-		Statement: "Cancelled at any moment, an acquisition returns soon, and holds the key or leaves it free.",
+		Statement: "Cancelled at any moment, an acquisition soon holds the key or leaves it free.",
 		Run:       cancelDuring,
 	},
 	{
 		Name:      "CancelBeforeSend",
-		Statement: "With an ended context nothing is sent or acquired, and the context's error is returned.",
+		Statement: "With an ended context nothing is acquired, and its error is returned.",
 		Run:       cancelBeforeSend,
 	},
 	{
 		Name:      "EndedContexts",
-		Statement: "With an ended context a renewal loses nothing, an acquisition adds no hold, and a release hands on.",
+		Statement: "With an ended context Renew loses nothing, Acquire adds nothing, and Release hands on.",
 		Run:       endedContexts,
 	},
 	{
 		Name:      "CancelHarmsNobody",
-		Statement: "The end of one caller's context fails no call of others through the same Locker.",
+		Statement: "The end of one caller's context fails no call of others.",
 		Run:       cancelHarmsNobody,
 	},
 	{
@@ -112,22 +112,22 @@ var waitingRules = []*engine.Rule{
 	},
 	{
 		Name:      "LeavesATurn",
-		Statement: "A client that takes the key again and again leaves a waiting one its turn, where fairness or watchers allow.",
+		Statement: "A busy client leaves a waiting one its turn, where fairness or watchers allow.",
 		Run:       leavesATurn,
 	},
 	{
 		Name:      "TryBesideWaiters",
-		Statement: "A try may overtake waiters, never waits with them, and in the end everyone is served.",
+		Statement: "A try may overtake waiters, never waits, and in the end all are served.",
 		Run:       tryBesideWaiters,
 	},
 	{
 		Name:      "ManyWaiters",
-		Statement: "A crowd that waits for one key is served to the last, one at a time.",
+		Statement: "A crowd that waits for one key is served to the last.",
 		Run:       manyWaiters,
 	},
 	{
 		Name:      "NoHerd",
-		Statement: "The requests of a hand-over depend on the number of clients, not of waiters.",
+		Statement: "The requests of a hand-over grow with clients, not with waiters.",
 		Seam:      true,
 		Run:       noHerd,
 	},
@@ -139,19 +139,19 @@ var waitingRules = []*engine.Rule{
 	},
 	{
 		Name:      "WaitIsCalm",
-		Statement: fmt.Sprintf("A caller that waits asks the server at most %d times a second, while somebody holds the key and while the server cannot be reached.", time.Second/calmPause),
+		Statement: fmt.Sprintf("A waiter asks at most %d times a second, also while the server cannot be reached.", time.Second/calmPause),
 		Seam:      true,
 		Run:       waitIsCalm,
 	},
 	{
 		Name:      "WaiterPolls",
-		Statement: "A waiter gets the key soon after its release though every signal was lost.",
+		Statement: "A waiter gets the released key soon, though every signal was lost.",
 		Seam:      true,
 		Run:       waiterPolls,
 	},
 	{
 		Name:      "WaitOutlastsTTL",
-		Statement: "A wait outlasts every time limit of the server: it ends with a grant or its context.",
+		Statement: "A wait outlasts every time limit of the server.",
 		Limit:     2 * time.Minute,
 		LimitTTLs: 40,
 		Run:       waitOutlastsTTL,

@@ -18,8 +18,8 @@ const updateCommand = "go test -p 1 ./conformance/flawed/... -run TestPage -upda
 
 const pageHead = `# Flawed locks
 
-Locks as people write them. The suite must catch each by the [rule](conformance.md#the-rules) that
-stands behind it, and pass the same lock without the mistake:
+Locks as people write them. The suite must catch each by the [rule](conformance.md#the-rules) that stands behind it, and
+pass the same lock without the mistake. The file of each tells where such locks were seen, and what to write instead.
 
     go test -v -run 'TestFlawed|TestHealthy' ./conformance/flawed/...
 
@@ -81,11 +81,10 @@ func (c *Collection) write() string {
 		subjects[r.Name] = strings.ReplaceAll(r.Subject, " ", "-")
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s\n", c.part.intro)
+	fmt.Fprintf(&b, "\n%s\n\n", c.part.intro)
 	for _, m := range c.flawed {
-		fmt.Fprintf(&b, "\n### [%s](../%s/%s)\n\n", upper(m.Title), c.part.dir, m.File)
-		fmt.Fprintf(&b, "%s ([%s](conformance.md#%s))\n\n", sentence(m.Summary), m.Rule, subjects[m.Rule])
-		fmt.Fprintf(&b, "**Seen:** %s\n**Instead:** %s\n", sentence(m.Seen), sentence(m.Instead))
+		fmt.Fprintf(&b, "- [%s](../%s/%s): %s. [%s](conformance.md#%s)\n",
+			upper(m.Title), c.part.dir, m.File, strings.TrimRight(m.Summary, "."), m.Rule, subjects[m.Rule])
 	}
 	b.WriteString("\n")
 	return b.String()
@@ -107,13 +106,3 @@ func root() string {
 }
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
-// sentence begins with a capital letter, unless the first word is the name of a
-// repository or of a product, and ends with a full stop.
-func sentence(s string) string {
-	first, _, _ := strings.Cut(s, " ")
-	if !strings.ContainsAny(first, "/._") && first != "etcd" {
-		s = upper(s)
-	}
-	return strings.TrimRight(s, ".") + "."
-}
