@@ -8,7 +8,7 @@ import (
 
 var z32 = Lock{
 	ID: "Z32", Title: "SET NX that does not know its own record",
-	Summary: "The answer to a grant is lost, and the repeat is refused because of it.",
+	Summary: "After a lost answer the repeat is refused.",
 	Seen:    "redis/go-redis#2985; go-redis repeats three times by default.",
 	Instead: "When the key is taken, look for one's own id.",
 	File:    "acquire_not_idempotent.go", Over: Redis,

@@ -8,7 +8,7 @@ import (
 
 var z106 = Lock{
 	ID: "Z106", Title: "a batch of a hundred",
-	Summary: "A request that renews many leases carries a hundred at most, and says of the others that they were renewed too.",
+	Summary: "Of a larger batch the rest is said to be renewed, and isn't.",
 	Seen:    "Limits of statements and pipelines (1000 items in an IN list, 500 writes in a batch) that a loop was to respect and cut at instead.",
 	Instead: "Send as many requests as it takes, and answer for what each of them said.",
 	File:    "batch_of_the_first.go", Over: Memory,

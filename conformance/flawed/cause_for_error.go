@@ -10,7 +10,7 @@ import (
 
 var z104 = Lock{
 	ID: "Z104", Title: "a cause in place of the context's error",
-	Summary: "A wait whose context was cancelled with a cause returns the cause, which nobody takes for a cancellation.",
+	Summary: "A cancelled wait returns the cause, which nobody takes for a cancellation.",
 	Seen:    "Code that replaced ctx.Err() by context.Cause(ctx) when Go 1.20 came, so that errors.Is(err, context.Canceled) is false.",
 	Instead: "Return ctx.Err(), with the cause beside it at most.",
 	File:    "cause_for_error.go", Over: Memory,

@@ -10,7 +10,7 @@ import (
 
 var z102 = Lock{
 	ID: "Z102", Title: "a close that ends what is renewed",
-	Summary: "Close stops the goroutines that renew, and with them the leases that have one; the others live on.",
+	Summary: "Leases that no goroutine renews outlive Close.",
 	Seen:    "Clients whose only list of their leases is that of their watchdogs.",
 	Instead: "Keep every lease in one list, whether anything renews it or not.",
 	File:    "close_keeps_unrenewed.go", Over: Memory,

@@ -9,7 +9,7 @@ import (
 
 var z101 = Lock{
 	ID: "Z101", Title: "a second close that does not wait",
-	Summary: "Whoever closes second is told that all is closed, while the keys are still being given back.",
+	Summary: "The second caller returns while keys are still being given back.",
 	Seen:    "Close methods that begin with `if !closed.CompareAndSwap(false, true) { return nil }`, called by a signal handler and by a deferred statement.",
 	Instead: "Let the second wait until the first is through.",
 	File:    "close_returns_at_once.go", Over: Memory,

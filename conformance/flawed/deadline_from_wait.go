@@ -11,7 +11,7 @@ import (
 
 var z82 = Lock{
 	ID: "Z82", Title: "a deadline that counts from the beginning of the wait",
-	Summary: "Who has waited for longer than a TTL gets a lease that is over.",
+	Summary: "After a long wait the lease is over at once.",
 	Seen:    "mike-marcacci/node-redlock#296 and #299 (the start is taken before the first attempt).",
 	Instead: "Read the clock before each request.",
 	File:    "deadline_from_wait.go", Over: Memory,

@@ -8,7 +8,7 @@ import (
 
 var z05 = Lock{
 	ID: "Z05", Title: "an old record is deleted, then taken with SETNX",
-	Summary: "Two clients see the same old record; the second deletes what the first has taken.",
+	Summary: "The second to see the old record deletes what the first has taken.",
 	Seen:    "Redis's documentation of SETNX, as a warning.",
 	Instead: "Let the server expire the record.",
 	File:    "del_then_setnx_takeover.go", Over: Redis,

@@ -9,7 +9,7 @@ import (
 
 var z03 = Lock{
 	ID: "Z03", Title: "DEL without looking who holds it",
-	Summary: "A holder whose lease has run out deletes the record of the next one.",
+	Summary: "A late holder deletes the record of the next one.",
 	Seen:    "Most tutorials; apache/superset#43462, errorception/redis-lock#29.",
 	Instead: "Compare the id and delete in one script.",
 	File:    "del_without_owner.go", Over: Redis,

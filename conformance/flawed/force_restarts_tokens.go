@@ -9,7 +9,7 @@ import (
 
 var z108 = Lock{
 	ID: "Z108", Title: "tokens that an operator sets back",
-	Summary: "A lock that was freed by force gives the next holder the token of the one before.",
+	Summary: "After a release by force the next holder gets the last token again.",
 	Seen:    "Unlock commands of operators that put back the row as it was before the grant, token and all.",
 	Instead: "Free the record, and leave its counter alone.",
 	File:    "force_restarts_tokens.go", Over: Memory,

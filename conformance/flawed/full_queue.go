@@ -8,7 +8,7 @@ import (
 
 var z110 = Lock{
 	ID: "Z110", Title: "a full queue that gives neither a place nor an error",
-	Summary: "Who comes after the last place crashes on a place that is not there.",
+	Summary: "Who comes after the last place crashes.",
 	Seen:    "Functions that return nil, nil, and callers who look at the error only.",
 	Instead: "An error whenever there is no place.",
 	File:    "full_queue.go", Over: Memory,

@@ -12,7 +12,7 @@ import (
 
 var z06 = Lock{
 	ID: "Z06", Title: "SETNX with a timestamp, takeover with GETSET",
-	Summary: "Each client decides by its own clock whether the holder's time is over.",
+	Summary: "Each client's own clock decides whether the holder's time is over.",
 	Seen:    "Redis's documentation of SETNX, second half; RichardKnop/machinery#780.",
 	Instead: "Let the server expire the record.",
 	File:    "getset_takeover.go", Over: Redis,

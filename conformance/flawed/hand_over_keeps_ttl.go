@@ -8,7 +8,7 @@ import (
 
 var z107 = Lock{
 	ID: "Z107", Title: "a lock handed over with what is left",
-	Summary: "Whoever is handed the lock by its last holder gets that holder's TTL, whatever it asked for.",
+	Summary: "Whoever is handed the lock gets the last holder's TTL.",
 	Seen:    "Hand-overs that write the new owner into the record and leave the rest of it as it is.",
 	Instead: "Write the whole record anew: owner, expiry, token, label.",
 	File:    "hand_over_keeps_ttl.go", Over: Memory,

@@ -11,7 +11,7 @@ import (
 
 var z91 = Lock{
 	ID: "Z91", Title: "a connection that nobody looks after",
-	Summary: "After a quiet time the first call fails: the server or a firewall has forgotten the connection.",
+	Summary: "After a quiet time the first call fails on a forgotten connection.",
 	Seen:    "One connection, or a pool that does not look at idle ones.",
 	Instead: "Close idle connections first, or look at them before use.",
 	File:    "idle_connection.go", Over: Memory,

@@ -12,7 +12,7 @@ import (
 
 var z92 = Lock{
 	ID: "Z92", Title: "a process that serves its own waiters first",
-	Summary: "While somebody waits in the process that has the lock, no other process gets it.",
+	Summary: "While its own waiters last, no other process gets the lock.",
 	Seen:    "A mutex of the process around the lock; lukas-krecan/ShedLock#570.",
 	Instead: "After a few turns leave the lock to others for a moment.",
 	File:    "local_first.go", Over: Memory,

@@ -8,7 +8,7 @@ import (
 
 var z100 = Lock{
 	ID: "Z100", Title: "a maximum hold that owners escape",
-	Summary: "The option for the longest hold is read on the way of those who name no owner, and forgotten on the other.",
+	Summary: "With an owner the option for the longest hold is ignored.",
 	Seen:    "Options that are honoured one by one and never together: a branch for re-entry that was added later, with a request of its own.",
 	Instead: "Apply what ends a lease where leases are made, once for all of them.",
 	File:    "max_hold_without_owners.go", Over: Memory,

@@ -8,7 +8,7 @@ import (
 
 var z72 = Lock{
 	ID: "Z72", Title: "an owner that is cut to the size of its column",
-	Summary: "Owners whose names begin with the same 255 bytes are one, and both hold.",
+	Summary: "Owners that begin with the same 255 bytes both hold.",
 	Seen:    "VARCHAR(255) in a session that is not strict: MySQL cuts with a warning.",
 	Instead: "A wide column, a strict session, or a hash.",
 	File:    "owner_cut.go", Over: Memory,

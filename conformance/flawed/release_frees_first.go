@@ -9,7 +9,7 @@ import (
 
 var z87 = Lock{
 	ID: "Z87", Title: "a release that frees first and tells its holder afterwards",
-	Summary: "Somebody else is at work, and so are the holder's own workers, who watch the lease.",
+	Summary: "The holder's workers, who watch the lease, go on beside the next holder's.",
 	Seen:    "Lines such as err := del(key); cancel(). kubernetes/client-go#728, kubernetes/kubernetes#139991.",
 	Instead: "End the context, then tell the server.",
 	File:    "release_frees_first.go", Over: Memory,

@@ -9,7 +9,7 @@ import (
 
 var z76 = Lock{
 	ID: "Z76", Title: "a Renew that fails in any way ends the hold",
-	Summary: "The context of one call has ended, and a hold that was well is given up.",
+	Summary: "A call with an ended context gives up a good hold.",
 	Seen:    "Keep-alive loops that treat each error as the loss.",
 	Instead: "Only the server's word, or the deadline, ends a hold.",
 	File:    "renew_error_ends_hold.go", Over: Memory,

@@ -10,7 +10,7 @@ import (
 
 var z105 = Lock{
 	ID: "Z105", Title: "a renewal that gives up before the end",
-	Summary: "A lease in the last quarter of its life is taken for one that has run out.",
+	Summary: "A lease in its last quarter is taken for one that has run out.",
 	Seen:    "Safety margins that are taken off twice, by the client library and by its caller.",
 	Instead: "Let the server decide whether the lease is still there.",
 	File:    "renewal_at_the_last_moment.go", Over: Memory,

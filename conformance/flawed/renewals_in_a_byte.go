@@ -10,7 +10,7 @@ import (
 
 var z71 = Lock{
 	ID: "Z71", Title: "renewals that are counted in a byte",
-	Summary: "The 256th renewal does not fit into its column, and fails as all later ones do.",
+	Summary: "The 256th renewal and all later ones fail.",
 	Seen:    "TINYINT UNSIGNED for counters and versions.",
 	Instead: "Count nothing that no decision needs, or in 64 bits.",
 	File:    "renewals_in_a_byte.go", Over: Memory,

@@ -9,7 +9,7 @@ import (
 
 var z95 = Lock{
 	ID: "Z95", Title: "an owner is renewed, and not its hold",
-	Summary: "A dead process's hold lives on the renewals of another with the same owner.",
+	Summary: "A dead process's hold lives on another's renewals.",
 	Seen:    "A hash with a counter under PEXPIRE.",
 	Instead: "An expiry for each hold.",
 	File:    "renews_for_owner.go", Over: Memory,

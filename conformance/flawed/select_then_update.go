@@ -9,7 +9,7 @@ import (
 
 var z09 = Lock{
 	ID: "Z09", Title: "SELECT, decide, UPDATE",
-	Summary: "Two clients read that the row is free, and both write their name into it.",
+	Summary: "Two clients read \"free\", and both write their names.",
 	Seen:    "Lock tables behind an ORM: find, check, set, save.",
 	Instead: "The condition in the UPDATE, and count the rows; or SELECT ... FOR UPDATE in one transaction.",
 	File:    "select_then_update.go", Over: Memory,

@@ -11,7 +11,7 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "the session is the owner",
-	Summary: "Two handles of a session both hold the key, and the first release ends both.",
+	Summary: "Two handles of a session both hold the key.",
 	Seen:    "etcd-io/etcd#11364, projecteru2/core#698.",
 	Instead: "A random id for every acquisition.",
 	File:    "session_as_owner.go", Over: Redis,

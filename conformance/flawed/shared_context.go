@@ -10,7 +10,7 @@ import (
 
 var z50 = Lock{
 	ID: "Z50", Title: "requests that go together end together",
-	Summary: "Callers share one request on the context of the first: when it gives up, all fail.",
+	Summary: "When the first of several callers gives up, all fail.",
 	Seen:    "Merged calls, such as golang.org/x/sync/singleflight.",
 	Instead: "A context of its own for the request.",
 	File:    "shared_context.go", Over: Memory,

@@ -9,7 +9,7 @@ import (
 
 var z51 = Lock{
 	ID: "Z51", Title: "No answer is told as held",
-	Summary: "The server hangs, and every caller is told that the lock is held.",
+	Summary: "When the server hangs, everybody is told \"held\".",
 	Seen:    "One error for every wait that ran out.",
 	Instead: "Say \"held\" when the server has said so, and \"no answer\" otherwise.",
 	File:    "silence_is_held.go", Over: Memory,

@@ -9,7 +9,7 @@ import (
 
 var z109 = Lock{
 	ID: "Z109", Title: "milliseconds in 32 bits",
-	Summary: "A TTL of more than 24 days wraps around, so that the server ends the hold long before its holder thinks.",
+	Summary: "A TTL of more than 24 days wraps around, and the hold ends early.",
 	Seen:    "INT columns and int32 parameters for a number of milliseconds, filled by a conversion that does not check.",
 	Instead: "Use 64 bits, or refuse what does not fit: that is what MaxTTL is for.",
 	File:    "ttl_in_32_bits.go", Over: Memory,

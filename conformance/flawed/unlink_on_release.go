@@ -8,7 +8,7 @@ import (
 
 var z48Unlink = Lock{
 	ID: "Z48", Title: "a lock file that goes with the release",
-	Summary: "Whoever opened the file before it was deleted locks a file that nobody else sees.",
+	Summary: "Whoever opened the file before locks one that nobody else sees.",
 	Seen:    "cashapp/hermit#423, tox-dev/filelock#577, wolph/portalocker#115.",
 	Instead: "Leave the file, or look after locking whether the name still leads to it.",
 	File:    "unlink_on_release.go", Over: Memory,

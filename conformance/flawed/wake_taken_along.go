@@ -13,7 +13,7 @@ import (
 
 var z86 = Lock{
 	ID: "Z86", Title: "who gives up takes the wake-up along",
-	Summary: "A signal wakes a waiter that is just giving up, and the others sleep on.",
+	Summary: "A signal wakes who is just giving up; the others sleep on.",
 	Seen:    "One signal for each release; bytecodealliance/endive#106.",
 	Instead: "Who was woken and does not take the key wakes the next.",
 	File:    "wake_taken_along.go", Over: Memory,

@@ -10,7 +10,7 @@ import (
 
 var z33 = Lock{
 	ID: "Z33", Title: "loss only from events of the session",
-	Summary: "The server ends the session before the client library says so, and another client holds the key.",
+	Summary: "Another client holds the key before the library tells of the session's end.",
 	Seen:    "concurrency.Session.Done; docker/libkv#156. With a lease of 2 s, Done came after 3.7 s.",
 	Instead: "Count a deadline from before the last confirmed renewal was sent.",
 	File:    "session_events.go",

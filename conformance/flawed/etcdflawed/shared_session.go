@@ -9,7 +9,7 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "two handles in one session both hold",
-	Summary: "A second acquisition finds the first one's key, and takes it for its own.",
+	Summary: "The second finds the first one's key, and takes it for its own.",
 	Seen:    "Two concurrency.Mutex of one Session (etcd-io/etcd#11364).",
 	Instead: "A key for each acquisition.",
 	File:    "shared_session.go",

@@ -11,7 +11,7 @@ import (
 
 var z47 = Lock{
 	ID: "Z47", Title: "a waiter is granted without a look at its own lease",
-	Summary: "A waiter whose own place went with its lease takes the key, and the next in the queue holds it too.",
+	Summary: "A waiter whose place went with its lease holds beside the next.",
 	Seen:    "etcd 3.4.3 (Jepsen, 2020; etcd-io/etcd#11456).",
 	Instead: "Read one's own place again, with its lease, in the step that grants.",
 	File:    "waiter_unchecked.go",

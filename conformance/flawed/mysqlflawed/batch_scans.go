@@ -12,7 +12,7 @@ import (
 
 var batchScans = Lock{
 	ID: "batch", Title: "one UPDATE ... WHERE lock_key IN (...) renews all holds",
-	Summary: "The server may read the whole table, waits at any locked row and keeps those it has passed: one guarded write costs others their leases.",
+	Summary: "It waits at any locked row: one guarded write costs others their leases.",
 	Seen:    "EXPLAIN shows it from 5 of 10 keys on.",
 	Instead: "SELECT ... FORCE INDEX (PRIMARY) ... FOR UPDATE SKIP LOCKED, and update only those.",
 	File:    "batch_scans.go",

@@ -9,7 +9,7 @@ import (
 
 var clientClock = Lock{
 	ID: "Z10", Title: "expiry by the client's clock",
-	Summary: "A client whose clock is ahead takes held keys; one behind leaves keys that nobody can take.",
+	Summary: "A client whose clock is ahead takes held keys.",
 	Seen:    "lukas-krecan/ShedLock#6 and #132.",
 	Instead: "UTC_TIMESTAMP(6) in the statement.",
 	File:    "client_clock.go",

@@ -11,7 +11,7 @@ import (
 
 var goesOnAfterDeadlock = Lock{
 	ID: "Z44", Title: "after 1213 the hold is believed to exist",
-	Summary: "Two clients lock a missing row, and the victim of the deadlock goes on.",
+	Summary: "The victim of the deadlock goes on.",
 	Seen:    "mysqljs/mysql#2575, lukas-krecan/ShedLock#147.",
 	Instead: "1213 has rolled back the transaction. Create the row in a statement of its own.",
 	File:    "goes_on_after_deadlock.go",

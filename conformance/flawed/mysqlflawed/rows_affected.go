@@ -9,7 +9,7 @@ import (
 
 var rowsAffected = Lock{
 	ID: "Z38", Title: "no changed row means not held",
-	Summary: "A renewal that writes what is there changes no row, and the holder believes it has lost.",
+	Summary: "A renewal that writes what is there looks like a loss.",
 	Seen:    "sidorares/node-mysql2#1097, lukas-krecan/ShedLock#1158.",
 	Instead: "Ask for matched rows, or change a column every time.",
 	File:    "rows_affected.go",

@@ -9,7 +9,7 @@ import (
 
 var selectThenUpdate = Lock{
 	ID: "Z09", Title: "SELECT, decide in the client, UPDATE",
-	Summary: "Two clients read that the key is free, and both write themselves in.",
+	Summary: "Two clients read \"free\", and both write themselves in.",
 	Seen:    "Object-relational mappers.",
 	Instead: "The condition belongs into the UPDATE.",
 	File:    "select_then_update.go",

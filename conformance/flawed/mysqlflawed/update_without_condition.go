@@ -8,7 +8,7 @@ import (
 
 var takesWithoutCondition = Lock{
 	ID: "Z08", Title: "UPDATE without a condition on the holder",
-	Summary: "Whoever comes writes itself into the row; a holder learns of it when it renews.",
+	Summary: "Whoever comes writes itself into the row.",
 	Seen:    "Tutorials about upserts.",
 	Instead: "WHERE lock_key = ? AND (expires <= now OR owner = me).",
 	File:    "update_without_condition.go",

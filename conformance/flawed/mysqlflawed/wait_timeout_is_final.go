@@ -12,7 +12,7 @@ import (
 
 var waitTimeoutIsFinal = Lock{
 	ID: "Z44", Title: "1205 ends the wait",
-	Summary: "Others are in the way for a moment, and a caller that would wait gets an error.",
+	Summary: "A caller that would wait gets an error.",
 	Seen:    "spring-projects/spring-integration#3445 and PR 3297.",
 	Instead: "Repeat until the caller's context ends.",
 	File:    "wait_timeout_is_final.go",

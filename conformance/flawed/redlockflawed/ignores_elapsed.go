@@ -10,7 +10,7 @@ import (
 
 var z20 = Lock{
 	ID: "Z20", Title: "the time that the nodes took is not subtracted",
-	Summary: "The first node began before the last answer, and grants the key to others.",
+	Summary: "The first node grants the key to others before the deadline.",
 	Seen:    "go-redsync/redsync#71 and #72.",
 	Instead: "Count from before the first node is asked.",
 	File:    "ignores_elapsed.go",

@@ -4,7 +4,7 @@ import "github.com/mortiselock/lock/backend"
 
 var z19 = Lock{
 	ID: "Z19", Title: "what a failed acquisition got is not given back",
-	Summary: "Each of several keeps a few nodes, and nobody can have the key until they expire.",
+	Summary: "Each of several keeps a few nodes, and nobody gets the key.",
 	Seen:    "antirez/redlock-rb#3.",
 	Instead: "Release on every node that granted the key or did not answer.",
 	File:    "keeps_minority.go",

@@ -4,7 +4,7 @@ import "github.com/mortiselock/lock/backend"
 
 var z23Minority = Lock{
 	ID: "Z23", Title: "a minority is enough to renew",
-	Summary: "The majority has lost the key, and the holder goes on while one node confirms it.",
+	Summary: "The holder goes on while one node confirms it.",
 	Seen:    "The library distributed-lock-rs, which counts over the nodes that voted for the acquisition.",
 	Instead: "A majority of all nodes, which have had the hold without a break.",
 	File:    "minority_renews.go",

@@ -9,7 +9,7 @@ import (
 
 var z45 = Lock{
 	ID: "Z45", Title: "after a broken connection the hold goes on on a fresh one",
-	Summary: "The row lock went with the connection; heartbeats succeed beside the next holder's.",
+	Summary: "The row lock went with the connection, and heartbeats succeed.",
 	Seen:    "Heartbeats through a pool, or clients that reconnect by themselves.",
 	Instead: "A hold lives on one connection, and is lost with it.",
 	File:    "reconnect.go",

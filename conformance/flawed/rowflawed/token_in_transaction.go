@@ -9,7 +9,7 @@ import (
 
 var z26 = Lock{
 	ID: "Z26", Title: "the token is raised in the transaction that holds the lock",
-	Summary: "A connection that ends without a commit rolls its token back, and the next holder gets it again.",
+	Summary: "When a connection ends without a commit, the next holder gets its token again.",
 	Seen:    "Counting up a column of the locked row.",
 	Instead: "Commit the token on another connection.",
 	File:    "token_in_transaction.go",

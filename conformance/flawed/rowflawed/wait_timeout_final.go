@@ -12,7 +12,7 @@ import (
 
 var z44 = Lock{
 	ID: "Z44", Title: "the server's lock wait timeout ends the wait",
-	Summary: "A caller that would wait for a minute is told no after a second.",
+	Summary: "A caller that would wait is told no after a second.",
 	Seen:    "FOR UPDATE with error 1205 passed on.",
 	Instead: "1205 means: ask again until the caller's context ends.",
 	File:    "wait_timeout_final.go",

@@ -12,7 +12,7 @@ import (
 
 var z35 = Lock{
 	ID: "Z35", Title: "a node of the own session is one's own",
-	Summary: "Two users of one session, such as goroutines, both hold the key.",
+	Summary: "Two goroutines of one session both hold the key.",
 	Seen:    "projecteru2/core#698; etcd-io/etcd#11364.",
 	Instead: "Name every acquisition.",
 	File:    "owner_per_session.go",

@@ -10,7 +10,7 @@ import (
 
 var z33 = Lock{
 	ID: "Z33", Title: "lost only when the client library says that the session is",
-	Summary: "A holder whose node is gone, or whose server has lost its leader, goes on.",
+	Summary: "A holder goes on whose node is gone, or whose server has no leader.",
 	Seen:    "docker/libkv#156.",
 	Instead: "Renew by a quorum's write, and end the hold by a local timer.",
 	File:    "session_events_only.go",
