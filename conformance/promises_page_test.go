@@ -46,11 +46,13 @@ func (s sentence) id() string { return fmt.Sprintf("%s.%d", s.of, s.n) }
 
 var (
 	clauseEnd   = regexp.MustCompile(`[,;:]? \(|[,;:] `)
+	partEnd     = regexp.MustCompile(` (and|as|before|except|from|if|or|since|so that|that|which|unless|until|when|with) `)
 	isCondition = regexp.MustCompile(`^(After|Because|Behind|For|If|In|Of|Until|When|Where|While|With|Without)\b`)
 )
 
 // beginning is the first clause that says something: one of at least four words, and not the
-// condition of the next one. It is a sentence, or ends in "...". A short sentence is whole.
+// condition of the next one; of a long clause, its first part. It is a sentence, or ends in
+// "...". A short sentence is whole.
 func (s sentence) beginning() string {
 	_, name, _ := strings.Cut(s.of, ".")
 	text := strings.TrimPrefix(s.text, name+": ")
@@ -62,7 +64,16 @@ func (s sentence) beginning() string {
 		if len(strings.Fields(clause)) < 4 || isCondition.MatchString(clause) && !strings.ContainsAny(clause, ",;:") {
 			continue
 		}
-		return clause + "..."
+		text = clause + "..."
+		break
+	}
+	if len(strings.Fields(text)) < 12 {
+		return text
+	}
+	for _, at := range partEnd.FindAllStringIndex(text, -1) {
+		if len(strings.Fields(text[:at[0]])) >= 7 {
+			return strings.TrimRight(text[:at[0]], ",") + "..."
+		}
 	}
 	return text
 }
