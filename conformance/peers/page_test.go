@@ -95,16 +95,10 @@ func pageOf(found map[string]*outcome, rounds int) string {
 The [suite](conformance.md), run on locks of others through short [adapters](../conformance/peers). Settings, but for
 the TTL, are those of the library's README or examples. It is no ranking: each has aims of its own.
 
-| In the table | |
-|---|---|
-| keeps | no violation was seen in any round |
-| breaks | a violation was seen in every round |
-| varies | a violation was seen in some of the rounds |
-| not claimed | the library does not promise it |
-| - | there is nothing to try it with, such as a lease that is not renewed |
-| undecided | the machine was too slow in every round |
-
-Missing rules take what none of these locks has (such as re-entry), or a backend of this module.
+In the table, *keeps* means that no round saw a violation, *breaks* that every round did, *varies* that some did, and
+*undecided* that the machine was too slow in every round. *Not claimed* is what the library does not promise. With a
+dash there is nothing to try it with, such as a lease that is not renewed. Rules that none of these locks can be tried
+with, such as those of re-entry, are left out.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
