@@ -89,7 +89,7 @@ var etcdStore = &store{
 		},
 		{
 			name: ownSession, kind: peer,
-			how:  "a `Session` for each acquisition, which goroutines of one program need",
+			how:  "a `Session` for each acquisition",
 			most: map[string]int{held: 1000},
 			open: func(s *servers, p purpose) (client, error) {
 				c, err := etcdClient(s)

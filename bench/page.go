@@ -198,11 +198,10 @@ func (b *bench) page(made string) string {
 	p.WriteString(`<!-- Generated: make bench BENCH=-update -->
 # Performance
 
-Locks as their users call them, side by side on the same servers in one run of [bench](../bench): the bare commands, the
-libraries that one would pick instead, and this one, opened by URL. Clients and servers share one machine, and with it
-its processors. **Ratios say something, numbers don't**: the network of a real installation is slower. A ratio is that
-of neighbours in the same round, and every figure is the median of the rounds. What each library promises for its price
-is on [peers](peers.md).
+Locks as their users call them, side by side on the same servers in one run of [bench](../bench): bare commands, other
+[libraries](peers.md), and this one, opened by URL. Clients and servers share one machine. **Ratios say something,
+numbers don't**: the network of a real installation is slower. A ratio is that of neighbours in the same round, and
+every figure is the median of the rounds.
 
 | Scenario | |
 |---|---|
@@ -211,17 +210,17 @@ is on [peers](peers.md).
 		fmt.Fprintf(&p, "| %s | %s |\n", sc.name, sc.about)
 	}
 	p.WriteString(`
-Contexts can be cancelled, as those of requests can. Holds have a TTL of 15 s where nothing else is said.
+Contexts can be cancelled. Holds have a TTL of 15 s where nothing else is said.
 
 | Column | |
 |---|---|
 | p50, p99 | of a pair of acquire and release; under contention, of the wait |
-| longest | the longest wait, of those too who still wait at the end of the round; the fair share is one turn of everybody else |
-| allocations, processor | of the process with the clients, for a pair; under contention, for a grant; up to two allocations are the tool's |
-| commands | requests that the server has counted, for a pair or a grant: a script is one, a message in a stream is one |
+| longest | the longest wait, of those too who wait at the end; the fair share is one turn of everybody else |
+| allocations, processor | of the clients, for a pair or a grant; up to two allocations are the tool's |
+| commands | requests that the server has counted, for a pair or a grant |
 
-In the tables of waiters a cell is grants per second / commands per grant. In those of what is held it is goroutines /
-KB of heap and stacks per lease / µs of processor time per lease in each TTL. A dash was not tried.
+A cell of waiters is grants per second / commands per grant. One of what is held is goroutines / KB of heap and stacks
+per lease / µs of processor time per lease in each TTL. A dash was not tried.
 
     make bench                                                  # everything, in ten minutes at most
     cd bench && go run . -backend redis -scenario serial        # some of it
@@ -231,7 +230,7 @@ KB of heap and stacks per lease / µs of processor time per lease in each TTL. A
 
 `)
 	fmt.Fprintf(&p, "%s%s%s\n\n", runBegin, made, runEnd)
-	p.WriteString("Ratios of rates, where nothing else is said; in brackets the smallest and the largest of the rounds.\n\n")
+	p.WriteString("Ratios of rates, unless something else is said; in brackets the smallest and the largest.\n\n")
 	p.WriteString(b.aimsTable(stores, scenarios).markdown())
 	for _, st := range stores {
 		b.section(&p, st)

@@ -41,7 +41,7 @@ var redisStore = &store{
 		},
 		{
 			name: bareSetPiped, kind: bare, plainSet: true,
-			how: "the same on `AutoPipeline` of go-redis, which sends together what many goroutines ask for",
+			how: "the same on `AutoPipeline` of go-redis",
 			not: map[string]string{held: notRenewed, waiters: "as without a pipeline"},
 			open: func(s *servers, _ purpose) (client, error) {
 				c := redisClient(s.addrs[0])
@@ -54,7 +54,7 @@ var redisStore = &store{
 		},
 		{
 			name: "bsm/redislock", kind: peer,
-			how:  "`Obtain` with `LinearBackoff(10ms)`; a goroutine for each lease calls `Refresh` where it is held for long",
+			how:  "`Obtain` with `LinearBackoff(10ms)`; a goroutine for each lease calls `Refresh`",
 			most: map[string]int{held: 10_000},
 			open: func(s *servers, p purpose) (client, error) {
 				c := redisClient(s.addrs[0])
@@ -63,7 +63,7 @@ var redisStore = &store{
 		},
 		{
 			name: "redsync", kind: peer, plainSet: true,
-			how:  "`NewMutex` with one pool, `LockContext`; tries and delays are its own, without an end; a goroutine for each lease calls `ExtendContext` where it is held for long",
+			how:  "`NewMutex` with one pool, `LockContext` without an end of tries; a goroutine for each lease calls `ExtendContext`",
 			most: map[string]int{held: 10_000},
 			open: openRedsync,
 		},
@@ -129,7 +129,7 @@ var redlockStore = &store{
 		},
 		{
 			name: "redlock:", kind: own, open: ours("?new_nodes=true"),
-			how:  "`lock.Open` of `redlock://` with five hosts, which gives tokens too",
+			how:  "`lock.Open` of `redlock://` with five hosts",
 			most: map[string]int{held: 10_000},
 			aims: []aim{
 				atLeast(serial, 0.9, bestPeer),
@@ -137,7 +137,7 @@ var redlockStore = &store{
 		},
 		{
 			name: "redlock: no tokens", kind: own, open: ours("?new_nodes=true&tokens=off&prefix=untold:"),
-			how: "the same with `tokens=off`, which is what redsync does",
+			how: "the same with `tokens=off`, as in redsync",
 			not: map[string]string{held: "as with tokens", waiters: "as with tokens"},
 			aims: []aim{
 				atLeast(serial, 1.3, bestPeer),

@@ -49,7 +49,7 @@ var scenarios = []*scenario{
 	},
 	{
 		name: held, title: "Held",
-		about:   "One client holds 1 to 100,000 keys, which are renewed, with a TTL of 4 s; 10,000 with one of 6 s, 100,000 with one of 15 s.",
+		about:   "One client holds and renews 1 to 100,000 keys, with a TTL of 4 s; 10,000 with 6 s, 100,000 with 15 s.",
 		columns: []figure{goroutines, memory, keeping},
 		sizes:   []int{1, 1000, 10_000, 100_000}, unit: [2]string{"lease", "leases"},
 		run: (*bench).hold,
