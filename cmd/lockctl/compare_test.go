@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of the pages")
 
-// TestGuaranteesPage requires that the page is what the backends declare.
+// TestGuaranteesPage requires that the page is what the backends declare, without the proofs.
 func TestGuaranteesPage(t *testing.T) {
 	const (
 		page   = "../../docs/guarantees.md"
@@ -37,7 +37,9 @@ func TestGuaranteesPage(t *testing.T) {
 	require.True(t, ok, "the page has lost the end of its generated part")
 	var table bytes.Buffer
 	require.NoError(t, compareMarkdown(&table, backend.DefaultMux.Declared()))
-	want := before + begins + "\n" + table.String() + "\n" + ends + after
+	promised, _, ok := strings.Cut(table.String(), "\n## What proves it\n") // which only compare prints
+	require.True(t, ok)
+	want := before + begins + "\n" + promised + "\n" + ends + after
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(want), 0o644))
 		return
