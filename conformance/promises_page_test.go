@@ -23,7 +23,7 @@ var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md
 
 const promisesHead = `# Promises
 
-Each sentence of promise in the doc comments of the interfaces: its number there, how it begins, and the
+Each sentence of promise in the doc comments of the interfaces: its number there, the sentence in short, and the
 [rules](conformance.md#the-rules) that try it. A rule links to a lock that it fails: a
 [flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
 
@@ -45,33 +45,36 @@ type sentence struct {
 func (s sentence) id() string { return fmt.Sprintf("%s.%d", s.of, s.n) }
 
 var (
-	clauseEnd   = regexp.MustCompile(`[,;:]? \(|[,;:] `)
-	partEnd     = regexp.MustCompile(` (and|as|before|except|from|if|or|since|so that|that|which|unless|until|when|with) `)
+	brackets    = regexp.MustCompile(` \([^)]*\)`)
+	clauseEnd   = regexp.MustCompile(`[,;:] `)
+	partEnd     = regexp.MustCompile(` (?:and )?(?:once )?(as|before|except|from|if|since|so that|that|which|unless|until|when|with) `)
 	isCondition = regexp.MustCompile(`^(After|Because|Behind|For|If|In|Of|Until|When|Where|While|With|Without)\b`)
 )
 
-// beginning is the first clause that says something: one of at least four words, and not the
-// condition of the next one; of a long clause, its first part. It is a sentence, or ends in
-// "...". A short sentence is whole.
+// beginning is the sentence without its name and without brackets. Of a long one it is the
+// first clause that says something, no condition and no item of a list, and of a long clause
+// its first part; then it ends in "...".
 func (s sentence) beginning() string {
-	_, name, _ := strings.Cut(s.of, ".")
-	text := strings.TrimPrefix(s.text, name+": ")
-	if len(strings.Fields(text)) < 12 {
+	name := s.of[strings.LastIndex(s.of, ".")+1:]
+	text := strings.TrimPrefix(strings.TrimPrefix(s.text, name+": "), name+" ")
+	text = brackets.ReplaceAllString(text, "")
+	long := func(text string, words int) bool { return len(strings.Fields(text)) >= words }
+	if !long(text, 12) {
 		return text
 	}
+	from := 0
 	for _, at := range clauseEnd.FindAllStringIndex(text, -1) {
-		clause := text[:at[0]]
-		if len(strings.Fields(clause)) < 4 || isCondition.MatchString(clause) && !strings.ContainsAny(clause, ",;:") {
-			continue
+		clause, part := text[:at[0]], text[from:at[0]]
+		item := text[at[0]] == ',' && !(long(part, 4) && long(clauseEnd.Split(text[at[1]:], 2)[0], 4))
+		condition := from == 0 && isCondition.MatchString(clause)
+		from = at[1]
+		if !item && !condition && long(clause, 4) {
+			text = clause + "..."
+			break
 		}
-		text = clause + "..."
-		break
-	}
-	if len(strings.Fields(text)) < 12 {
-		return text
 	}
 	for _, at := range partEnd.FindAllStringIndex(text, -1) {
-		if len(strings.Fields(text[:at[0]])) >= 7 {
+		if long(text, 12) && long(text[:at[0]], 7) {
 			return strings.TrimRight(text[:at[0]], ",") + "..."
 		}
 	}
