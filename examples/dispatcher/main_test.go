@@ -123,14 +123,34 @@ func TestStaleClaims(t *testing.T) {
 		require.NoError(t, tasks.Requeue(ctx, 5), "its own are no old ones")
 		require.NoError(t, tasks.Begin(ctx, old))
 		require.NoError(t, tasks.Requeue(ctx, 6))
+		if !trust {
+			late, ok, err := tasks.Dispatch(ctx, 5, 50)
+			require.NoError(t, err)
+			require.Equal(t, claim{Task: old.Task + 1, Token: 5}, late, "what waits for a larger token is not for a smaller one")
+			require.True(t, ok)
+		}
 		again, ok, err := tasks.Dispatch(ctx, 6, 60)
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, old.Task, again.Task)
 		require.NoError(t, tasks.Begin(ctx, again))
 		require.NoError(t, tasks.Requeue(ctx, 5), "who was paused wakes up")
+		if !trust {
+			require.ErrorIs(t, tasks.Begin(ctx, old), errNotOurs)
+			require.ErrorIs(t, tasks.Finish(ctx, old, true), errNotOurs, "the task is dispatched, under another token")
+			require.ErrorIs(t, tasks.Finish(ctx, old, false), errNotOurs)
+			v, err := tasks.Look(ctx)
+			require.NoError(t, err)
+			require.Equal(t, task{ID: old.Task, State: dispatched, Token: 6, PID: 60, Begun: 3}, v.Tasks[0])
+			require.Empty(t, v.Effects)
+		}
 		require.NoError(t, tasks.Finish(ctx, again, true))
 		require.ErrorIs(t, tasks.Begin(ctx, again), errNotOurs, "it is delivered again")
+		if !trust {
+			require.ErrorIs(t, tasks.Finish(ctx, again, true), errNotOurs, "the token is right, and the task is done")
+			require.ErrorIs(t, tasks.Finish(ctx, again, false), errNotOurs)
+		}
+		require.NoError(t, tasks.Requeue(ctx, 7), "what is done stays done")
 		err = tasks.Finish(ctx, old, true)
 		v, lookErr := tasks.Look(ctx)
 		require.NoError(t, lookErr)
@@ -140,7 +160,7 @@ func TestStaleClaims(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, err, errNotOurs)
-		require.Equal(t, 1, v.Refused)
+		require.Equal(t, 5, v.Refused)
 		require.Equal(t, map[int]int{old.Task: 1}, v.effects())
 		require.Equal(t, done, v.Tasks[0].State)
 		require.EqualValues(t, 6, v.Tasks[0].Token)
@@ -162,7 +182,7 @@ func TestStaleClaims(t *testing.T) {
 
 // A task that fails waits again, and is failed in the end, without an effect.
 func TestTaskFails(t *testing.T) {
-	everyStore(t, func(t *testing.T, tasks store, _ bool) {
+	everyStore(t, func(t *testing.T, tasks store, trust bool) {
 		ctx := t.Context()
 		require.NoError(t, tasks.Add(ctx, 1))
 		for range maxTries {
@@ -170,6 +190,9 @@ func TestTaskFails(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, ok)
 			require.NoError(t, tasks.Finish(ctx, c, false))
+			if !trust {
+				require.ErrorIs(t, tasks.Finish(ctx, c, true), errNotOurs, "the token is right, and the task is not dispatched")
+			}
 		}
 		_, ok, err := tasks.Dispatch(ctx, 5, 50)
 		require.NoError(t, err)

@@ -52,7 +52,8 @@ type store interface {
 	// Begin counts that somebody begins to do the task, if it is still to be done.
 	Begin(ctx context.Context, c claim) error
 	// Finish makes the task done, with its effect in the same step; or has it wait again, or
-	// fail. An error matches errNotOurs, and is counted, where the claim does not hold.
+	// fail. Where the claim does not hold, there is no effect: the error matches errNotOurs,
+	// and is counted.
 	Finish(ctx context.Context, c claim, ok bool) error
 
 	// Send puts the claim on the queue.
