@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ func All() []Lock {
 		z32, z18, z35, z46, z31,
 		z14, z13, z42, z15, z17, z16, z11, z12,
 		z28, z29, z41Loss, z41Panic,
-		z37, z37Step, z36, z30, z50, z51,
+		z37, z37Step, z36, z30, z50, z51, z111,
 		z80, z81, z82, z83, z84, z85, z86, z87, z88, z89, z90, z91, z92, z93, z94, z95,
 		z100, z101, z102, z103, z104, z105, z106, z107, z108, z109, z110,
 		z24, z25, z27,
@@ -56,11 +57,13 @@ func Healthy() []Lock {
 // [*goredis.Client], which all clients of the lock share; it should have a pool of at
 // least 50 connections. The others ignore the server: each Config has a store of its own.
 type (
-	onRedis  func(single) backend.Backend
-	onTable  func(session) backend.Backend
-	onFiles  func(*directory) backend.Backend
-	onMemory func(primitives) backend.Backend
-	onQueue  func(queued) backend.Backend
+	onRedis func(single) backend.Backend
+	// onNetwork is onRedis where the suite also breaks the network to the server.
+	onNetwork func(single) backend.Backend
+	onTable   func(session) backend.Backend
+	onFiles   func(*directory) backend.Backend
+	onMemory  func(primitives) backend.Backend
+	onQueue   func(queued) backend.Backend
 	// onPolicy makes a Locker around l, which is on b, which may be behind faults.
 	onPolicy func(l *lock.Client, b backend.Backend) lock.Locker
 	// onPolicyOver is onPolicy with something beneath l, which is what b is then.
@@ -85,6 +88,31 @@ func (on onRedis) Make(_ context.Context, l Lock, server any) (conformance.Confi
 		},
 	}, nil
 }
+
+// Make implements flaw.Maker.
+func (on onNetwork) Make(ctx context.Context, l Lock, server any) (conformance.Config, error) {
+	cfg, err := onRedis(on).Make(ctx, l, server)
+	shared := server.(*goredis.Client).Options()
+	cfg.Proxy = &conformance.Proxy{
+		Server: shared.Addr,
+		Open: func(_ context.Context, addr string) (lock.Locker, error) {
+			opts := *shared
+			opts.Addr, opts.ContextTimeoutEnabled, opts.MaxRetries, opts.DialerRetries = addr, true, -1, 1
+			own := goredis.NewClient(&opts)
+			return lock.New(ownClient{Backend: on(single{rdb: own, file: l.File}), rdb: own}, &lock.Options{TTL: TTL})
+		},
+	}
+	return cfg, err
+}
+
+// ownClient is a backend with a client of its own.
+type ownClient struct {
+	backend.Backend
+	clocked
+	rdb *goredis.Client
+}
+
+func (c ownClient) Close() error { return errors.Join(c.Backend.Close(), c.rdb.Close()) }
 
 // Make implements flaw.Maker.
 func (on onTable) Make(context.Context, Lock, any) (conformance.Config, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +16,10 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis tells of each server that it does not reach
+	os.Exit(servertest.Main(m))
+}
 
 var collection = flawedtest.New("flawed", 16, All(), Healthy())
 

@@ -3,6 +3,8 @@ package flawed
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -15,7 +17,7 @@ var (
 	healthySingle = Lock{
 		ID: "healthy", Title: "SET NX PX with an id per acquisition, compared on the server",
 		File: "healthy.go", Over: Redis,
-		On: onRedis(func(s single) backend.Backend { return s }),
+		On: onNetwork(func(s single) backend.Backend { return s }),
 	}
 	healthyPrimitives = Lock{
 		ID: "healthy", Title: "memlock's primitives",
@@ -70,7 +72,7 @@ func (s single) Try(ctx context.Context, req backend.Request) (backend.Grant, er
 	sent := now()
 	taken, err := s.rdb.SetNX(ctx, s.name(req.Key), req.ID.Hex(), req.TTL).Result()
 	if err != nil {
-		return backend.Grant{}, err
+		return backend.Grant{}, unreached(err)
 	}
 	if !taken {
 		return s.repeat(ctx, req)
@@ -94,15 +96,25 @@ func (s single) repeat(ctx context.Context, req backend.Request) (backend.Grant,
 func (s single) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	sent := now()
 	n, err := renewIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex(), hold.TTL.Milliseconds()).Int()
-	return renewed(sent, hold.TTL, n == 1, err)
+	return renewed(sent, hold.TTL, n == 1, unreached(err))
 }
 
 func (s single) Release(ctx context.Context, hold backend.Hold) error {
 	n, err := deleteIfMine.Run(ctx, s.rdb, []string{s.name(hold.Key)}, hold.ID.Hex()).Int()
-	return released(n == 1, err)
+	return released(n == 1, unreached(err))
 }
 
 func (s single) Close() error { return nil }
+
+// unreached puts an error of a client that repeats no command into the words of the contract:
+// where there was no connection, nothing was sent. What an error leaves open is unknown.
+func unreached(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return fmt.Errorf("%w: %w", backend.ErrUnavailable, err)
+	}
+	return err
+}
 
 func (s single) Guarantees() backend.Guarantees {
 	return backend.Guarantees{
