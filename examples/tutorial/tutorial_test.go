@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -125,7 +127,9 @@ func onPage(t *testing.T, page string, i int) string {
 // it printed.
 func section(t *testing.T, i int, printed, verdict string) string {
 	t.Helper()
-	source, err := os.ReadFile(fmt.Sprintf("step%02d.go", i+1))
+	played := runtime.FuncForPC(reflect.ValueOf(steps[i].play).Pointer())
+	file, _ := played.FileLine(played.Entry())
+	source, err := os.ReadFile(filepath.Base(file))
 	require.NoError(t, err)
 	code := regexp.MustCompile(`(?s)^package main\n\n(import \(.*?\n\)\n\n|import [^\n]*\n\n)?`).ReplaceAllString(string(source), "")
 	var b strings.Builder
@@ -136,6 +140,35 @@ func section(t *testing.T, i int, printed, verdict string) string {
 		fmt.Fprintf(&b, "```text\n%s\n%s\n```\n", printed, verdict)
 	}
 	return b.String() + ends(steps[i])
+}
+
+// TestTheRestOfThePage requires that only what is generated shows code and outputs, and that
+// the rest has a section for each step and explains helpers that the code has.
+func TestTheRestOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(pageFile)
+	require.NoError(t, err)
+	rest, generated := string(page), ""
+	var titles, sections []string
+	for i, s := range steps {
+		part := onPage(t, string(page), i)
+		rest, generated = strings.Replace(rest, part, "", 1), generated+part
+		titles = append(titles, s.title)
+	}
+	if strings.Contains(rest, "```") { // to show the page helps nobody
+		t.Error("docs/tutorial.md shows code, or an output, that nobody compares")
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (\d+\. .*)$`).FindAllStringSubmatch(rest, -1) {
+		sections = append(sections, m[1])
+	}
+	assert.Equal(t, titles, sections)
+	helpers := regexp.MustCompile("(?m)^- `([\\w.]+[\\[(])").FindAllStringSubmatch(rest, -1)
+	require.Len(t, helpers, 3)
+	for _, m := range helpers {
+		if !strings.Contains(generated, m[1]) {
+			t.Errorf("docs/tutorial.md explains %s, which no step has", m[1])
+		}
+	}
 }
 
 // TestEachStepNamesItsLock requires that each section links to the flawed lock and to the
