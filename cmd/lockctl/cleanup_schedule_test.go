@@ -65,10 +65,12 @@ func TestCleanupByKubernetes(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	var job struct {
-		APIVersion string            `yaml:"apiVersion"`
-		Kind       string            `yaml:"kind"`
-		Metadata   map[string]string `yaml:"metadata"`
-		Spec       struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string `yaml:"kind"`
+		Metadata   struct {
+			Name string `yaml:"name"`
+		} `yaml:"metadata"`
+		Spec struct {
 			Schedule                string `yaml:"schedule"`
 			ConcurrencyPolicy       string `yaml:"concurrencyPolicy"`
 			StartingDeadlineSeconds int    `yaml:"startingDeadlineSeconds"`
@@ -86,11 +88,30 @@ func TestCleanupByKubernetes(t *testing.T) {
 								Env     []struct {
 									Name      string `yaml:"name"`
 									ValueFrom struct {
-										SecretKeyRef map[string]string `yaml:"secretKeyRef"`
+										SecretKeyRef struct {
+											Name string `yaml:"name"`
+											Key  string `yaml:"key"`
+										} `yaml:"secretKeyRef"`
 									} `yaml:"valueFrom"`
 								} `yaml:"env"`
-								SecurityContext map[string]any               `yaml:"securityContext"`
-								Resources       map[string]map[string]string `yaml:"resources"`
+								SecurityContext struct {
+									RunAsNonRoot             bool `yaml:"runAsNonRoot"`
+									RunAsUser                int  `yaml:"runAsUser"`
+									AllowPrivilegeEscalation bool `yaml:"allowPrivilegeEscalation"`
+									ReadOnlyRootFilesystem   bool `yaml:"readOnlyRootFilesystem"`
+									Capabilities             struct {
+										Drop []string `yaml:"drop"`
+									} `yaml:"capabilities"`
+									SeccompProfile struct {
+										Type string `yaml:"type"`
+									} `yaml:"seccompProfile"`
+								} `yaml:"securityContext"`
+								Resources struct {
+									Requests, Limits struct {
+										CPU    string `yaml:"cpu"`
+										Memory string `yaml:"memory"`
+									}
+								} `yaml:"resources"`
 							} `yaml:"containers"`
 						} `yaml:"spec"`
 					} `yaml:"template"`
@@ -110,6 +131,6 @@ func TestCleanupByKubernetes(t *testing.T) {
 	require.Len(t, pod.Containers, 1)
 	require.Len(t, pod.Containers[0].Env, 1)
 	assert.Equal(t, "LOCK_URL", pod.Containers[0].Env[0].Name)
-	assert.NotEmpty(t, pod.Containers[0].Env[0].ValueFrom.SecretKeyRef["key"])
+	assert.NotEmpty(t, pod.Containers[0].Env[0].ValueFrom.SecretKeyRef.Key)
 	requireCleans(t, pod.Containers[0].Command)
 }
