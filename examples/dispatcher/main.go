@@ -45,7 +45,7 @@ func main() {
 	runCopy()
 	url := flag.String("url", "", "`url` of the locks (default file: with a directory of its own)")
 	kills := flag.Int("kills", 5, "how often the copy that works is killed")
-	ttl := flag.Duration("ttl", time.Second, "TTL of the lease")
+	ttl := flag.Duration("ttl", 0, "TTL of the lease (default 1s, or the least of the store)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *url, *ttl, *kills, os.Stdout)
@@ -69,6 +69,9 @@ func run(ctx context.Context, url string, ttl time.Duration, kills int, out io.W
 	locker, err := lock.Open(ctx, url, &lock.Options{TTL: ttl}) // a wrong URL is told before anything is made
 	if err != nil {
 		return err
+	}
+	if ttl == 0 {
+		ttl = max(time.Second, locker.Guarantees().MinTTL)
 	}
 	if err := locker.Close(); err != nil {
 		return err

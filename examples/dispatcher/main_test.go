@@ -33,14 +33,7 @@ func kills(n int) int {
 // without it one is done twice.
 func TestEachTaskIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	require.NoError(t, run(t.Context(), "", 300*time.Millisecond, kills(5), &out))
-	t.Log("\n" + out.String())
-	rows := strings.Split(out.String(), "\n")
-	require.Len(t, rows, 4)
-	assert.Regexp(t, fmt.Sprintf(`^with the token +%d +1 +\d+ +\d+ +\d+ +\d+ +[1-9]\d* +0 `, kills(5)), rows[1])
-	assert.Regexp(t, `^without +0 +1 +\d+ +\d+ +\d+ +\d+ +0 +[1-9]\d* `, rows[2])
-
+	rows := bothRuns(t, "", 300*time.Millisecond, kills(5))
 	page, err := os.ReadFile("../../docs/dispatcher.md")
 	require.NoError(t, err)
 	columns := regexp.MustCompile(` {2,}`)
@@ -48,6 +41,25 @@ func TestEachTaskIsDoneOnce(t *testing.T) {
 		assert.Contains(t, columns.ReplaceAllString(string(page), " "), columns.Split(row, 2)[0], "the page has another table")
 	}
 	assert.Contains(t, columns.ReplaceAllString(string(page), " "), columns.ReplaceAllString(rows[0], " "), "the page has another table")
+}
+
+// The same where no TTL is as short as the usual one.
+func TestTTLOfTheStore(t *testing.T) {
+	t.Parallel()
+	bothRuns(t, servertest.SharedEtcd(t).URL(), 0, kills(1))
+}
+
+// bothRuns requires that the token makes the difference, and returns the table.
+func bothRuns(t *testing.T, url string, ttl time.Duration, n int) (rows []string) {
+	t.Helper()
+	var out strings.Builder
+	require.NoError(t, run(t.Context(), url, ttl, n, &out))
+	t.Log("\n" + out.String())
+	rows = strings.Split(out.String(), "\n")
+	require.Len(t, rows, 4)
+	assert.Regexp(t, fmt.Sprintf(`^with the token +%d +1 +\d+ +\d+ +\d+ +\d+ +[1-9]\d* +0 `, n), rows[1])
+	assert.Regexp(t, `^without +0 +1 +\d+ +\d+ +\d+ +\d+ +0 +[1-9]\d* `, rows[2])
+	return rows
 }
 
 // The same with servers: the locks of Redis with the tasks of a directory, and locks and
