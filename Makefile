@@ -29,7 +29,7 @@ UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
 LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/row
 
 # What make check runs: nothing in it needs a server.
-CHECKED = . ./backend/... ./config ./conformance/report ./scripts/testrun ./examples/stock
+CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./scripts/testrun ./examples/stock
 
 # Modules of their own, whose dependencies are not those of the library.
 MODULES = observe/otel conformance/peers bench internal/etcdserver internal/containers examples/marketplace/plot

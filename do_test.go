@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // The work ends with its caller and has what the caller's context carries; the key is free

@@ -103,8 +103,8 @@ func TestParametersAreOnThePages(t *testing.T) {
 	name := regexp.MustCompile("`([a-z_]+)`")
 	comment := regexp.MustCompile(`((?://.*\n)+)func Opener\(`)
 	for reader, pages := range map[string][]string{
-		"backend/memory":      {"memory"},
-		"backend/file":        {"file"},
+		"memory":              {"memory"},
+		"file":                {"file"},
 		"redis":               {"redis"},
 		"redis/redlock":       {"redlock"},
 		"mysql/internal/wire": {"mysql", "mysql-row"},

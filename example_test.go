@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 func Example() {

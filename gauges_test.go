@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // gauges are what an operator computes from the events of one Client, and what in these

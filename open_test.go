@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/backend"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestNoClientWithAnError: whoever puts the result into a Locker finds it nil only if the
@@ -26,6 +27,29 @@ func TestNoClientWithAnError(t *testing.T) {
 		require.ErrorIs(t, err, lock.ErrInvalid, name)
 		assert.Nil(t, c, name)
 	}
+}
+
+// TestNewClosesWhatItCannotUse: a backend belongs to New, so that no caller has to think of it
+// when New fails.
+func TestNewClosesWhatItCannotUse(t *testing.T) {
+	t.Parallel()
+	inner, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	b := &closes{Backend: inner}
+	_, err = lock.New(b, &lock.Options{TTL: -1})
+	require.ErrorIs(t, err, lock.ErrInvalid)
+	assert.Equal(t, 1, b.closed)
+}
+
+// closes counts the calls of Close.
+type closes struct {
+	backend.Backend
+	closed int
+}
+
+func (c *closes) Close() error {
+	c.closed++
+	return c.Backend.Close()
 }
 
 // TestTTLOfAURL: the parameter ttl is Options.TTL for who swaps backends by URL alone.

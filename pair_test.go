@@ -19,9 +19,9 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // twoStores are an old and a new store for tests of pairs, in virtual time.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	faultlock "github.com/mortiselock/lock/backend/fault"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestOwnersKeepTheirPromisesUnderRandomFaults: three Lockers, two keys, callers with

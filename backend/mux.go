@@ -98,8 +98,8 @@ func (m *Mux) Schemes() []string {
 
 // importOf names the package that registers a scheme of this project.
 var importOf = map[string]string{
-	"mem":     "github.com/mortiselock/lock/backend/memory",
-	"file":    "github.com/mortiselock/lock/backend/file",
+	"mem":     "github.com/mortiselock/lock/memory",
+	"file":    "github.com/mortiselock/lock/file",
 	"redis":   "github.com/mortiselock/lock/redis",
 	"rediss":  "github.com/mortiselock/lock/redis",
 	"redlock": "github.com/mortiselock/lock/redis/redlock",
@@ -126,7 +126,7 @@ func (m *Mux) Open(ctx context.Context, rawURL string, cfg OpenConfig) (Backend,
 		if s := m.Schemes(); len(s) > 0 {
 			known = "known schemes: " + strings.Join(s, ", ")
 		}
-		hint := "import the package of the backend, for example _ \"github.com/mortiselock/lock/backend/memory\""
+		hint := "import the package of the backend, for example _ \"github.com/mortiselock/lock/memory\""
 		if path, ok := importOf[u.Scheme]; ok {
 			hint = fmt.Sprintf("add the import _ %q", path)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // counting is what a wrapper looks like.

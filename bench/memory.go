@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	_ "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/internal/servertest"
+	_ "github.com/mortiselock/lock/memory"
 )
 
 const bareChannel = "a channel for each key"

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/config"
+	_ "github.com/mortiselock/lock/file"
 )
 
 // TestThreeSteps goes through the three files of a change of stores. Neighbours exclude

@@ -13,8 +13,8 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	_ "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/config"
+	_ "github.com/mortiselock/lock/memory"
 )
 
 func TestParse(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	_ "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/config"
+	_ "github.com/mortiselock/lock/file"
 )
 
 // ttlOf is the default TTL of a Locker, as a lease has it.

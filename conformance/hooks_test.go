@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // hook is a field of Config for what only the author of a lock can do.

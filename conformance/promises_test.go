@@ -331,7 +331,7 @@ var promises = []promise{
 	{of: "backend.Guarantees.Name", text: `Name is the name of the backend in reports, such as "redis".`, rules: "GuaranteesAreStable"},
 	{of: "backend.Guarantees.Reach", text: "Reach says between whom the lock excludes.", rules: "Exclusive ExclusiveAcrossProcesses"},
 	{of: "backend.Guarantees.Assumptions", text: "Assumptions lists, one sentence each, everything that must be true for the lock to exclude until the holder's deadline.", why: "What must be true of a server can't be made untrue for every server. The page of each backend says what it takes.", tests: "cmd/lockctl: TestEverySchemeIsDeclared"},
-	{of: "backend.Guarantees.Expiry", text: "Expiry says whose clock ends a hold that is no longer renewed.", why: "It takes a clock that is set wrong.", tests: "backend: TestWallClockThatIsSetBackLengthensNothing; mysql/internal/table: TestSessionsOfUsers; redis: TestFairClockSetBack; backend/file: TestShiftedBoottime"},
+	{of: "backend.Guarantees.Expiry", text: "Expiry says whose clock ends a hold that is no longer renewed.", why: "It takes a clock that is set wrong.", tests: "backend: TestWallClockThatIsSetBackLengthensNothing; mysql/internal/table: TestSessionsOfUsers; redis: TestFairClockSetBack; file: TestShiftedBoottime"},
 	{of: "backend.Guarantees.MinTTL", text: "MinTTL, MaxTTL and TTLGrain bound what a request may ask.", rules: "TTLRange"},
 	{of: "backend.Guarantees.MinTTL", text: "A TTL outside the bounds or not a multiple of the grain is refused.", rules: "TTLRange TTLGrain"},
 	{of: "backend.Guarantees.MinTTL", text: `In JSON all durations are seconds, such as "min_ttl_seconds".`, why: "Its method is this project's; no lock brings one.", tests: "backend: TestJSON"},

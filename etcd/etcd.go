@@ -55,7 +55,10 @@ type Options struct {
 // when no request waits for it.
 func New(ctx context.Context, client *clientv3.Client, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, client, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the

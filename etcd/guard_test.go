@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestGuardedWriteEndsWithItsLease: a transaction that gets no answer is not waited for

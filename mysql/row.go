@@ -56,7 +56,10 @@ type RowOptions struct {
 // are ErrUnsupported. Doubtful settings are logged.
 func NewRow(ctx context.Context, connector driver.Connector, opts *RowOptions) (*lock.Client, error) {
 	b, err := NewRowBackend(ctx, connector, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewRowBackend is [NewRow] for those who put something between the Locker and the

@@ -47,7 +47,10 @@ type Options struct {
 // ErrUnavailable. Doubtful settings are logged.
 func NewTable(ctx context.Context, db *sql.DB, opts *Options) (*lock.Client, error) {
 	b, err := NewTableBackend(ctx, db, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewTableBackend is [NewTable] for those who put something between the Locker and

@@ -53,7 +53,10 @@ type Options struct {
 // third of the TTL: go-redis otherwise lets a command outlive its context.
 func New(ctx context.Context, client goredis.UniversalClient, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, client, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the

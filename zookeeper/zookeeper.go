@@ -80,7 +80,10 @@ const (
 // one side does not accept are ErrPermanent.
 func New(ctx context.Context, servers []string, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, servers, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker and the backend.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestConformance: without faults the decorator is not there. The rules that look at

@@ -8,7 +8,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	faultlock "github.com/mortiselock/lock/backend/fault"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // report is the program under test: a job of several steps, of which only one copy

@@ -15,7 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	faultlock "github.com/mortiselock/lock/backend/fault"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // locker is a Locker behind faults, and a second one without faults.

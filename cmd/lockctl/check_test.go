@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // flawedScheme is a backend that lets anybody release anybody's hold. Only the

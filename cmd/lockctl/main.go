@@ -18,9 +18,9 @@ import (
 	"github.com/mortiselock/lock/conformance"
 
 	// The backends, each of which registers its URL schemes.
-	_ "github.com/mortiselock/lock/backend/file"
-	_ "github.com/mortiselock/lock/backend/memory"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
+	_ "github.com/mortiselock/lock/memory"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"

@@ -62,7 +62,6 @@ func client(ctx context.Context, p *printer, flag, url string) (*lock.Client, er
 	}
 	c, err := lock.New(b, &lock.Options{TTL: a.ttl, Logger: p.lookLogger()})
 	if err != nil {
-		_ = b.Close()
 		return nil, operateError(err, "")
 	}
 	return c, nil

@@ -43,7 +43,7 @@ var survivingHolds = map[string][]string{
 // they have, between two grants.
 var risingTokens = map[string][]string{
 	"etcd":           {"etcd.TestRestart", "etcd.TestMemberFaults"},
-	"file":           {"backend/file.TestTokensRise", "backend/file.TestReboot"},
+	"file":           {"file.TestTokensRise", "file.TestReboot"},
 	"mysql row lock": {"mysql/internal/row.TestRowTokensSurvive", "mysql/internal/row.TestRowServerFaults"},
 	"mysql table":    {"mysql/internal/table.TestServerDies", "mysql/internal/table.TestServerForgetsCommits", "mysql/internal/table.TestCleanupKeepsTokensRising"},
 	"redis":          {"redis.TestTokensRiseOverEverything"},

@@ -11,9 +11,9 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/flawed/internal/flaw"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // Lock is one lock of the collection.

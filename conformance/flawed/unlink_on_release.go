@@ -28,7 +28,7 @@ var z48Unlink = Lock{
 // B and C have locked two inodes. Caught by Exclusive, where somebody always waits.
 //
 // Instead: compare fstat of the file with stat of the name once it is locked, and begin
-// again if they differ; or never delete it. backend/file does both.
+// again if they differ; or never delete it. file does both.
 type unlinkOnRelease struct{ fileLock }
 
 func (l unlinkOnRelease) Release(ctx context.Context, hold backend.Hold) error {

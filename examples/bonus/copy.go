@@ -9,8 +9,8 @@ import (
 	"io"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"

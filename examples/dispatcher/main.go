@@ -33,8 +33,8 @@ import (
 	"github.com/mortiselock/lock"
 
 	// What -url may name.
-	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"
 	_ "github.com/mortiselock/lock/zookeeper"

@@ -23,8 +23,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	_ "github.com/mortiselock/lock/backend/file"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"

@@ -25,8 +25,8 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/file"
-	_ "github.com/mortiselock/lock/backend/memory"
+	_ "github.com/mortiselock/lock/file"
+	_ "github.com/mortiselock/lock/memory"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"
 )

@@ -7,9 +7,9 @@ import (
 	"sync"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/file"
-	_ "github.com/mortiselock/lock/backend/memory"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
+	_ "github.com/mortiselock/lock/memory"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"

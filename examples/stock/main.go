@@ -16,7 +16,7 @@ import (
 	"sync"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/memory"
+	_ "github.com/mortiselock/lock/memory"
 )
 
 func main() {

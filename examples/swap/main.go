@@ -30,9 +30,9 @@ import (
 	"github.com/mortiselock/lock/config"
 
 	// What LOCK_URL may name.
-	_ "github.com/mortiselock/lock/backend/file"
-	_ "github.com/mortiselock/lock/backend/memory"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
+	_ "github.com/mortiselock/lock/memory"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"
 	_ "github.com/mortiselock/lock/redis/redlock"

@@ -13,8 +13,8 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/internal/measure"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // The key is a channel of one place.

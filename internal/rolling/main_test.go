@@ -19,9 +19,9 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	_ "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/conformance"
 	_ "github.com/mortiselock/lock/etcd"
+	_ "github.com/mortiselock/lock/file"
 	"github.com/mortiselock/lock/internal/servertest"
 	_ "github.com/mortiselock/lock/mysql"
 	_ "github.com/mortiselock/lock/redis"

@@ -14,7 +14,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/mortiselock/lock"
-	_ "github.com/mortiselock/lock/backend/memory"
+	_ "github.com/mortiselock/lock/memory"
 	otellock "github.com/mortiselock/lock/observe/otel"
 )
 

@@ -92,7 +92,10 @@ type Options struct {
 // reached are logged while a majority can, and ErrUnavailable otherwise.
 func New(ctx context.Context, clients []goredis.UniversalClient, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, clients, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who put something between the Locker

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
-	filelock "github.com/mortiselock/lock/backend/file"
+	filelock "github.com/mortiselock/lock/file"
 )
 
 // forgetVar makes this program one whose TestMain does not call Child: "always",

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // operated is what the rules about operators need of a backend.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // optionalMutant breaks an optional interface.

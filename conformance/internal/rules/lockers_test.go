@@ -12,8 +12,8 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance/internal/engine"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // lockerMutant is a healthy Locker with methods replaced.

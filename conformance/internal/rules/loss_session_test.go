@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // sessionClient has a session that all its holds live on, as on an etcd lease. That it

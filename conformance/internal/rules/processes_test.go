@@ -20,9 +20,9 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	filelock "github.com/mortiselock/lock/backend/file"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/internal/engine"
+	filelock "github.com/mortiselock/lock/file"
 )
 
 // farMutants are locks over files, each with one flaw that only several processes

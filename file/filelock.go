@@ -59,7 +59,10 @@ type Options struct {
 // lock.ErrUnavailable. ctx bounds the opening only.
 func New(ctx context.Context, dir string, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, dir, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend is [New] for those who want the backend itself. It also implements

@@ -39,7 +39,10 @@ type Options struct {
 // New returns a [lock.Client] in memory.
 func New(ctx context.Context, opts *Options) (*lock.Client, error) {
 	b, err := NewBackend(ctx, opts)
-	return construct.Client(b, err, construct.Options(opts).Lock)
+	if err != nil {
+		return nil, err
+	}
+	return lock.New(b, &construct.Options(opts).Lock)
 }
 
 // NewBackend returns the backend alone. ctx is only looked at, since nothing is

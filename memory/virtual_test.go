@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestConformanceInVirtualTime runs the whole suite in a bubble, where waiting takes no

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // TestConformance runs the whole suite on both personalities, as they are used.

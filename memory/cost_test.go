@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/backend/memory"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 func newLocker(tb testing.TB) lock.Locker {
