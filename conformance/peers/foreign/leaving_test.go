@@ -1,4 +1,4 @@
-package peers
+package foreign
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 
 func serviceName(key string) string { return "service:" + key }
 
-// TestConformanceOfForeign: two clients of the pair are never both inside.
-func TestConformanceOfForeign(t *testing.T) {
+// TestConformance: two clients of the pair are never both inside.
+func TestConformance(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	conformance.Run(t, conformance.Config{
 		Open: func(ctx context.Context) (lock.Locker, error) { return bothWithRedislock(ctx, t, server) },
