@@ -122,7 +122,7 @@ func newRootCommand(p *printer) *cobra.Command {
 	root.Version = buildVersion()
 	root.SetVersionTemplate("lockctl {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version; lockctl version also prints what it was built from")
-	root.PersistentFlags().BoolVarP(&p.quiet, "quiet", "q", false, "don't warn of the settings of servers; what goes wrong is still said")
+	root.PersistentFlags().BoolVarP(&p.quiet, "quiet", "q", false, "don't warn of how the server, its user or the client is set up; what goes wrong is still said")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.DisableSuggestions = true
 	root.AddCommand(newRunCommand(p), newInspectCommand(p), newListCommand(p), newUnlockCommand(p), newWaitCommand(p),

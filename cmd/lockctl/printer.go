@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -22,9 +21,8 @@ type printer struct {
 	w    io.Writer
 	done chan struct{} // closed when the last warning is written
 
-	// quiet: nothing is said about the settings of servers.
-	quiet   bool
-	opening atomic.Int32 // backends that are being opened, which is when settings are told of
+	// quiet: no warning about how something is set up.
+	quiet bool
 
 	mu     sync.Mutex
 	lines  chan string
@@ -68,19 +66,14 @@ const patient = time.Second
 // opens is called before the backend of the URL is opened. It says so if that has not ended
 // soon. The function ends it.
 func (p *printer) opens(url string) (ended func()) {
-	p.opening.Add(1)
-	done := func() { p.opening.Add(-1) }
 	u, err := backend.ParseURL(url)
 	if err != nil {
-		return done
+		return func() {}
 	}
 	t := time.AfterFunc(patient, func() {
 		p.note(fmt.Sprintf("still trying to reach %s", u))
 	})
-	return func() {
-		t.Stop()
-		done()
-	}
+	return func() { t.Stop() }
 }
 
 // say prints the last message, after the warnings that came before it.
@@ -150,17 +143,20 @@ func (p *printer) line(message string) string {
 // logger passes the warnings of the lock package on.
 func (p *printer) logger() *slog.Logger { return slog.New(&warnings{printer: p}) }
 
-// lookLogger is the same for commands that take no hold. To them, the settings of the
-// server do not matter; that a node of it does not answer, or that what has the locks
-// does not exist, does.
+// lookLogger is the same for commands that take no hold, to whom it does not matter how
+// something is set up.
 func (p *printer) lookLogger() *slog.Logger { return slog.New(&warnings{printer: p, look: true}) }
 
 // warnings is a slog.Handler for people: "message (name: value, name: value)".
 type warnings struct {
 	printer *printer
 	attrs   []slog.Attr
-	look    bool // only what is about a node, or about what is missing
+	look    bool // no warning about how something is set up
 }
+
+// seen are the attributes of warnings about what has happened, or is not there. All other
+// warnings are about how a server, its user or a client is set up.
+var seen = []string{"key", "node", "member", "directory", "file", "table", "prefix"}
 
 func (h *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
@@ -169,9 +165,9 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		return nil // the tool says so itself, with what became of the command
 	}
 	var details []string
-	wanted := false // whatever was asked for: it is about what there is, and not how it is set
+	setup := true
 	add := func(a slog.Attr) bool {
-		wanted = wanted || slices.Contains([]string{"node", "directory", "table", "prefix"}, a.Key)
+		setup = setup && !slices.Contains(seen, a.Key)
 		if a.Key != "" {
 			details = append(details, fmt.Sprintf("%s: %v", a.Key, a.Value.Resolve()))
 		}
@@ -181,7 +177,7 @@ func (h *warnings) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	if !wanted && (h.look || h.printer.quiet && h.printer.opening.Load() > 0) {
+	if setup && (h.look || h.printer.quiet) {
 		return nil
 	}
 	text := strings.TrimPrefix(r.Message, "lock: ")

@@ -194,7 +194,7 @@ func (b *majority) warnOfDelay(ctx context.Context, logger *slog.Logger, seen []
 	if !used {
 		text += "; if nobody has used any of the nodes yet, new_nodes=true at the first opening spares that"
 	}
-	logger.WarnContext(ctx, text, "nodes", strings.Join(names, ", "))
+	logger.WarnContext(ctx, text, "node", strings.Join(names, ", "))
 }
 
 // evalAll sends a command of its own to each node that answered before, at the same
