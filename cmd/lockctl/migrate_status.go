@@ -20,7 +20,7 @@ import (
 // progressed is what migrate status prints with --json: the keys that are held, by where.
 type progressed struct {
 	// Step is what the holders use: "nobody", "old", "old and both", "both", "both and
-	// new", "new", or "old and new", of which there must be none.
+	// new", "new", "unclear", or "old and new", of which there must be none.
 	Step string `json:"step"`
 	// Old are held in the old backend alone, Both in both, New in the new one alone.
 	Old  []shown `json:"old"`
@@ -37,7 +37,7 @@ type pair struct {
 	Old shown `json:"old"`
 	New shown `json:"new"`
 	// OneHolder is false where two processes are seen: the one in the old backend waits
-	// for the new one, or does not know of it.
+	// for the new one, is lockctl run around it, or does not know of it.
 	OneHolder bool `json:"one_holder"`
 }
 
@@ -115,6 +115,8 @@ func (m *move) status(ctx context.Context, p *printer, out io.Writer, keys []str
 		return exitWith(exitTwo, "some use the old backend alone and some the new one alone, which do not exclude each other; take the last step back")
 	case len(found.Old) > 0:
 		return &exitError{code: exitFree}
+	case found.inDoubt():
+		return &exitError{code: exitHeld}
 	}
 	return nil
 }
@@ -196,9 +198,6 @@ func (f *progressed) add(ctx context.Context, sides [2]looker, key string) error
 				return err
 			}
 		}
-		if now[0] == nil && now[1] == nil {
-			break
-		}
 		if n > 0 && same(now[0], last[0]) && same(now[1], last[1]) {
 			f.put(now)
 			return nil
@@ -220,6 +219,7 @@ func same(a, b *backend.Record) bool {
 func (f *progressed) put(r [2]*backend.Record) {
 	now := time.Now()
 	switch {
+	case r[0] == nil && r[1] == nil:
 	case r[1] == nil:
 		f.Old = append(f.Old, show(*r[0], now))
 	case r[0] == nil:
@@ -228,6 +228,11 @@ func (f *progressed) put(r [2]*backend.Record) {
 		a, b := r[0].Holder, r[1].Holder
 		f.Both = append(f.Both, pair{show(*r[0], now), show(*r[1], now), a.Host == b.Host && a.PID == b.PID && a.Label == b.Label})
 	}
+}
+
+// inDoubt reports whether a holder was seen that may be of any step.
+func (f *progressed) inDoubt() bool {
+	return len(f.Moving) > 0 || slices.ContainsFunc(f.Both, func(p pair) bool { return !p.OneHolder })
 }
 
 func (f *progressed) step() string {
@@ -243,7 +248,10 @@ func (f *progressed) step() string {
 	if len(f.Old) > 0 && len(f.New) > 0 {
 		parts = []string{"old", "new"}
 	}
-	if len(parts) == 0 {
+	switch {
+	case len(f.Old) == 0 && f.inDoubt():
+		return "unclear"
+	case len(parts) == 0:
 		return "nobody"
 	}
 	return strings.Join(parts, " and ")

@@ -32,6 +32,7 @@ func TestMigrateStatus(t *testing.T) {
 			var f progressed
 			require.NoError(t, json.Unmarshal([]byte(out), &f))
 			assert.Equal(t, step, f.Step)
+			assert.Empty(t, f.Moving)
 			assert.NotEmpty(t, f.Unseen)
 			return f
 		}
@@ -65,7 +66,10 @@ func TestMigrateStatus(t *testing.T) {
 		c := take(old, "a", "does not know of it")
 		f = seen(exitFree, "old and both")
 		assert.False(t, f.Both[0].OneHolder)
-		for _, l := range []lock.Lease{a, b, c} {
+		require.NoError(t, b.Release(t.Context()))
+		f = seen(exitHeld, "unclear")
+		assert.False(t, f.Both[0].OneHolder)
+		for _, l := range []lock.Lease{a, c} {
 			require.NoError(t, l.Release(t.Context()))
 		}
 	})
