@@ -152,6 +152,8 @@ func TestReadmeProgramStops(t *testing.T) {
 	const (
 		key  = "nightly-report"
 		soon = 4 * time.Second // generous; far below the TTL, and below what the work takes
+
+		prompt = 100 * time.Millisecond // the quickest of some, since the machine may be busy
 	)
 	const imports = "\t_ \"" + module + "/redis\"\n"
 	text := strings.Replace(goBlocks(t)[0], imports, imports+
@@ -182,32 +184,43 @@ func TestReadmeProgramStops(t *testing.T) {
 				require.NoError(t, err, "the key is not free before the TTL ends")
 				return lease
 			}
-			for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-				s := startProgram(t, program, url)
-				require.Eventually(t, func() bool {
-					_, err := in.Inspect(t.Context(), key)
-					return err == nil && strings.Contains(s.said(), "working")
-				}, time.Minute, 5*time.Millisecond, "it does not begin: %s", s.said())
-				took := s.ask(t, sig)
-				assert.Less(t, took, soon, "while it works")
-				t.Logf("%s while it works: it has ended %s later", sig, took.Round(time.Millisecond))
-				assert.Equal(t, 1, s.cmd.ProcessState.ExitCode(), s.said())
-				assert.Contains(t, s.said(), "signal", "it does not say why")
-				lease := take()
-
-				for wait := 100 * time.Millisecond; ; wait *= 2 {
-					s := startProgram(t, program, url)
-					time.Sleep(wait)
-					took := s.ask(t, sig)
-					assert.Less(t, took, soon, "while it waits")
-					assert.NotContains(t, s.said(), "working")
-					if strings.Contains(s.said(), key) {
-						assert.Equal(t, 1, s.cmd.ProcessState.ExitCode(), s.said())
-						t.Logf("%s while it waits: it has ended %s later", sig, took.Round(time.Millisecond))
-						break
-					}
-					require.Less(t, wait, time.Minute, "it does not wait: %s", s.said())
+			promptly := func(what string, end func() time.Duration) {
+				quickest := soon
+				for tries := 0; tries < 20 && quickest >= prompt; tries++ {
+					took := end()
+					assert.Less(t, took, soon, what)
+					quickest = min(quickest, took)
 				}
+				assert.Less(t, quickest, prompt, what)
+				t.Logf("%s: it has ended %s later", what, quickest.Round(time.Millisecond))
+			}
+			for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+				promptly(sig.String()+" while it works", func() time.Duration {
+					s := startProgram(t, program, url)
+					require.Eventually(t, func() bool {
+						_, err := in.Inspect(t.Context(), key)
+						return err == nil && strings.Contains(s.said(), "working")
+					}, time.Minute, 5*time.Millisecond, "it does not begin: %s", s.said())
+					took := s.ask(t, sig)
+					assert.Equal(t, 1, s.cmd.ProcessState.ExitCode(), s.said())
+					assert.Contains(t, s.said(), "signal", "it does not say why")
+					return took
+				})
+				lease := take()
+				wait := 100 * time.Millisecond
+				promptly(sig.String()+" while it waits", func() time.Duration {
+					for ; ; wait *= 2 {
+						s := startProgram(t, program, url)
+						time.Sleep(wait)
+						took := s.ask(t, sig)
+						assert.NotContains(t, s.said(), "working")
+						if strings.Contains(s.said(), key) {
+							assert.Equal(t, 1, s.cmd.ProcessState.ExitCode(), s.said())
+							return took
+						}
+						require.Less(t, wait, time.Minute, "it does not wait: %s", s.said())
+					}
+				})
 				require.NoError(t, lease.Release(t.Context()), "who waited has not touched the hold")
 				require.NoError(t, take().Release(t.Context()))
 			}
