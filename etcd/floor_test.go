@@ -111,5 +111,8 @@ func TestFloorThatIsNone(t *testing.T) {
 		_, err = b.Try(t.Context(), request("k"))
 		require.ErrorIs(t, err, backend.ErrPermanent)
 		assert.ErrorContains(t, err, "another prefix")
+		_, err = NewBackend(t.Context(), c, opts)
+		require.ErrorIs(t, err, backend.ErrPermanent, "who comes later finds it out at the opening")
+		assert.ErrorContains(t, err, "another prefix")
 	}
 }

@@ -64,19 +64,26 @@ func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) err
 }
 
 // checkPermission sends a transaction that does nothing but has to be permitted:
-// its condition is never true, and both branches are checked.
+// its condition is never true, and both branches are checked. The floor is read, where
+// there is one.
 func (b *etcdBackend) checkPermission(ctx context.Context) error {
 	end := clientv3.GetPrefixRangeEnd(b.prefix)
 	never := clientv3.Compare(clientv3.Version(b.prefix), "<", 0)
-	return b.attempts(ctx, func(ctx context.Context) error {
-		_, err := b.client.Txn(ctx).If(never).Then(
+	var resp *clientv3.TxnResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Txn(ctx).If(never).Then(
 			clientv3.OpPut(b.prefix, ""),
 			clientv3.OpDelete(b.prefix+"keys/", clientv3.WithRange(end)),
 		).Else(
 			clientv3.OpGet(b.prefix, clientv3.WithRange(end), clientv3.WithCountOnly()),
+			clientv3.OpGet(floorName(b.prefix)),
 		).Commit()
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return b.floorMoved(oldest(resp.Responses[1].GetResponseRange()))
 }
 
 // openError is the error of a request of the opening. What is not a refusal for

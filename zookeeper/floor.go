@@ -82,11 +82,8 @@ func (s *session) readFloor(ctx context.Context) (floor, int32, error) {
 		case err != nil:
 			return 0, 0, err
 		case len(children) > 0:
-			f, err := strconv.ParseUint(children[0], 10, 64)
-			if err != nil || f > maxFloor || len(children) > 1 {
-				return 0, 0, fmt.Errorf("zklock: %w: the children of %q are no floor of tokens: something else has made them; give this key space another prefix", backend.ErrPermanent, dir)
-			}
-			return floor(f), stat.Version, nil
+			f, err := floorOf(dir, children)
+			return f, stat.Version, err
 		}
 		err = s.setFloor(ctx, stat.Version, &zk.CreateRequest{Path: s.cfg.floorPath(floor(max(time.Now().UnixMicro()-stat.Czxid, 0))), Acl: s.cfg.acl})
 		if err != nil && !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) {
@@ -94,6 +91,31 @@ func (s *session) readFloor(ctx context.Context) (floor, int32, error) {
 		}
 	}
 	return 0, 0, fmt.Errorf("zklock: %w: the floor of the tokens changes all the time", backend.ErrUnavailable)
+}
+
+// floorOf reads the floor from the names of its node.
+func floorOf(dir string, children []string) (floor, error) {
+	f, err := strconv.ParseUint(children[0], 10, 64)
+	if err != nil || f > maxFloor || len(children) > 1 {
+		return 0, fmt.Errorf("%w: the children of %q are no floor of tokens: something else has made them; give this key space another prefix", backend.ErrPermanent, dir)
+	}
+	return floor(f), nil
+}
+
+// checkFloor refuses what is no floor. There may be none yet.
+func (s *session) checkFloor(ctx context.Context) error {
+	dir := s.cfg.floorDir()
+	a := askAgain(ctx, s, func(c *zk.Conn) ([]string, error) {
+		children, _, err := c.Children(dir)
+		return children, err
+	})
+	if errors.Is(a.err, zk.ErrNoNode) || a.err == nil && len(a.value) == 0 {
+		return nil
+	}
+	if a.err == nil {
+		_, a.err = floorOf(dir, a.value)
+	}
+	return a.err
 }
 
 // setFloor changes the floor on the condition that nobody has since the version was read.

@@ -346,6 +346,9 @@ func (s *session) check(ctx context.Context) (time.Duration, error) {
 	if a.err != nil {
 		return 0, openError(a.err)
 	}
+	if err := s.checkFloor(ctx); err != nil {
+		return 0, openError(err)
+	}
 	return granted, nil
 }
 
