@@ -26,7 +26,7 @@ func Etcd(client *clientv3.Client, prefix func(key string) string, ttl time.Dura
 			}
 			m := concurrency.NewMutex(s, prefix(key))
 			if err := ask(m, ctx); err != nil {
-				return Hold{}, as(lock.ErrHeld, errors.Join(err, s.Close()), concurrency.ErrLocked)
+				return Hold{}, as(lock.ErrHeld, errors.Join(err, s.Close()), concurrency.ErrLocked, concurrency.ErrSessionExpired)
 			}
 			look := func(ctx context.Context, _ time.Duration) error { // of a removed key a Session says nothing
 				if seen, err := client.Txn(ctx).If(m.IsOwner()).Commit(); err != nil || seen.Succeeded {
