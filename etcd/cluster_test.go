@@ -210,9 +210,17 @@ func memberFaults(t *testing.T, members []*servertest.Server) {
 	require.NoError(t, kept.Context().Err(), "a hold with time enough survives all of it")
 	stop()
 	wg.Wait()
+	// A leader that goes on looks whether it still leads before it revokes what has expired to it.
+	// Older releases don't; and what it has asked for by then is carried out by its successor
+	// (etcd-io/etcd pull request 16822). So a release that looks does it once, at most.
+	wrong := 1
+	if forgetsRevocations(members[0].Version()) {
+		wrong = len(g.both)
+	}
 	for _, o := range g.both {
-		if forgetsRevocations(members[0].Version()) && slices.ContainsFunc(stalled, func(r time.Time) bool { return o.at.After(r) && o.at.Before(r.Add(ttl)) }) {
-			t.Logf("this release revokes renewed leases when its leader goes on: %s", o.seen)
+		if wrong > 0 && slices.ContainsFunc(stalled, func(r time.Time) bool { return o.at.After(r) && o.at.Before(r.Add(ttl)) }) {
+			wrong--
+			t.Logf("the server revokes renewed leases when a leader goes on: %s", o.seen)
 			continue
 		}
 		assert.Fail(t, "two clients held the key at once", o.seen)

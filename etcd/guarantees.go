@@ -24,7 +24,7 @@ func guarantees(minTTL time.Duration) backend.Guarantees {
 			"The cluster is not restored from a backup or started anew from one member while a key is held.",
 			"When it is, the revision is raised: etcdutl snapshot restore --bump-revision --mark-compacted.",
 			"The clock rates of server and holder differ by less than one percent.",
-			"Servers are 3.5.23, 3.6.5 or later: when its leader stalls, an older one may revoke renewed leases.",
+			"No leader stalls and goes on: it may revoke renewed leases; 3.5.23, 3.6.5 and later do so hardly ever.",
 			"Nobody else writes under the prefix.",
 		},
 		Expiry:          backend.ClockServerSteps,

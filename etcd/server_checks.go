@@ -126,8 +126,8 @@ func (b *etcdBackend) versions(ctx context.Context) []string {
 
 // forgetsRevocations recognises the releases whose leases are faulty: a leader that stalls
 // may revoke a lease that its successor has renewed, or confirm a renewal although its
-// lease was revoked (etcd-io/etcd issues 12528, 15247 and 20589, corrected in 3.5.23 and 3.6.5; 3.4 was not
-// corrected). Of a version that cannot be read nothing is said.
+// lease was revoked (etcd-io/etcd issues 12528, 15247 and 20589, corrected in 3.5.23 and 3.6.5 but for a
+// moment, see pull request 16822; 3.4 was not corrected). Of a version that cannot be read nothing is said.
 func forgetsRevocations(version string) bool {
 	version, _, _ = strings.Cut(version, "-")
 	var n [3]int

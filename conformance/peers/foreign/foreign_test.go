@@ -29,7 +29,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/backend/memory"
+	"github.com/mortiselock/lock/memory"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
