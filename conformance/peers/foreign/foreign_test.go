@@ -29,8 +29,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/memory"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/memory"
 )
 
 func TestMain(m *testing.M) {
