@@ -50,7 +50,8 @@ func newCheckCommand(p *printer) *cobra.Command {
 		Short: "Prove that a backend keeps what it promises",
 		Long: `Run the conformance suite against a live backend: mutual exclusion, owner-only
 release, expiry, renewal, the loss signal, fencing tokens and all that follows, with
-injected faults, and with processes that are killed and stopped.
+injected faults, with processes that are killed and stopped, and with a network that
+is cut and falls silent, unless the URL has TLS, Sentinel or several members.
 
 It uses keys of its own that begin with lockctl-check/, and gives them back. Guarded
 writes go to values of its own in the same store, which it removes: on MySQL a table
@@ -107,6 +108,7 @@ func checkOf(url string) conformance.Config {
 			return backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: checkTTL})
 		},
 		Child:     url,
+		Proxy:     proxyOf(url),
 		KeyPrefix: checkPrefix,
 		Tidy:      true,
 	}
@@ -283,7 +285,7 @@ func explained(r conformance.Result, b backend.Backend, unwritten error) conform
 	case ok:
 		r.Evidence = reason
 	case r.Subject == network:
-		r.Evidence = "needs a network that can be disturbed between a client and its server; a test can put one there"
+		r.Evidence = "needs a server that is reached at the one address of the URL, without TLS: a network that can be disturbed is put before it"
 	case unwritten != nil && r.Subject == guardedWrites:
 		r.Evidence = unwritten.Error()
 	}
