@@ -37,10 +37,70 @@ func TestDoEndsWithItsCaller(t *testing.T) {
 		err = lock.Do(ctx, a, "k", func(ctx context.Context, _ lock.Lease) error {
 			stop(asked)
 			store.Remove("k")
-			return nil
+			return asked
 		})
 		require.ErrorIs(t, err, lock.ErrLost, "what the release says")
+		require.ErrorIs(t, err, asked, "and the work")
 		synctest.Wait()
 		assert.Zero(t, store.Len())
 	})
+}
+
+// The options are those of the acquisition.
+func TestDoHandsOptionsOn(t *testing.T) {
+	personalities(t, func(t *testing.T, _ *memlock.Store, open opener) {
+		a, owner, entered := open(), lock.WithOwner("o"), false
+		require.NoError(t, lock.Do(t.Context(), a, "k", func(ctx context.Context, _ lock.Lease) error {
+			return lock.TryDo(ctx, a, "k", func(context.Context, lock.Lease) error {
+				entered = true
+				return nil
+			}, owner)
+		}, owner))
+		assert.True(t, entered)
+	})
+}
+
+// asleep is a Locker of a process that stood still: the context of its lease has ended by
+// the clock, and no timer has run yet.
+type asleep struct {
+	lock.Locker
+	hold *stoodStill
+}
+
+func (a asleep) Acquire(context.Context, string, ...lock.Option) (lock.Lease, error) {
+	return sleeping{hold: a.hold}, nil
+}
+
+type sleeping struct {
+	lock.Lease
+	hold *stoodStill
+}
+
+func (h sleeping) Context() context.Context { return h.hold }
+
+func (h sleeping) Release(context.Context) error { return nil }
+
+type stoodStill struct {
+	context.Context
+	over bool
+}
+
+func (s *stoodStill) Err() error {
+	if s.over {
+		return lock.ErrExpired
+	}
+	return nil
+}
+
+// The first look of the work tells of the loss.
+func TestDoLooksAtTheHold(t *testing.T) {
+	t.Parallel()
+	hold := &stoodStill{Context: context.Background()}
+	require.NoError(t, lock.Do(t.Context(), asleep{hold: hold}, "k", func(ctx context.Context, _ lock.Lease) error {
+		require.NoError(t, ctx.Err())
+		hold.over = true
+		require.Error(t, ctx.Err())
+		require.ErrorIs(t, context.Cause(ctx), lock.ErrExpired)
+		return nil
+	}))
 }
