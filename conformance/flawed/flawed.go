@@ -42,6 +42,8 @@ func All() []Lock {
 		z37, z37Step, z36, z30, z50, z51, z111,
 		z80, z81, z82, z83, z84, z85, z86, z87, z88, z89, z90, z91, z92, z93, z94, z95,
 		z100, z101, z102, z103, z104, z105, z106, z107, z108, z109, z110,
+		z112, z113, z114, z115, z116, z117, z118, z119, z120, z121, z122, z123, z124, z125,
+		z126, z128, z129, z130, z131, z132, z133, z134, z136, z137,
 		z24, z25, z27,
 		z70, z71, z72, z73, z74, z75, z76, z77,
 	}
@@ -229,7 +231,7 @@ var (
 	manyInOneClient = slices.Concat(cleanUps, []string{
 		"ConcurrentTries", "ReleaseFrees", "ReleaseTwice", "ReleaseIsNoLoss", "ReleaseOldLeaseSameClient", "ReleaseByID",
 		"ExclusiveAcrossTakeover", "CancelHarmsNobody", "WaiterOrderLocal", "WaitOutlastsTTL", "NoSecretsInErrors", "CloseEndsHolds",
-		"EndedContexts", "Defaults", "LongestNames",
+		"EndedContexts", "Defaults", "LongestNames", "HoldOutlivesAcquireCtx", "MaxHoldEnds",
 	})
 	// keepsNobodyOut: a holder may lose the key to anybody at any time.
 	keepsNobodyOut = slices.Concat(takeovers, cleanUps, []string{

@@ -17,7 +17,7 @@ var z06 = Lock{
 	Instead: "Let the server expire the record.",
 	File:    "getset_takeover.go", Over: Redis,
 	Rule: "ServerOutlivesD",
-	Also: append([]string{"CrashBetweenSteps", "RenewKeeps", "RenewByHand", "HoldOutlivesAcquireCtx", "RenewTransient"}, takeovers...),
+	Also: append([]string{"CrashBetweenSteps", "TryIdempotent", "RenewKeeps", "RenewByHand", "HoldOutlivesAcquireCtx", "RenewTransient"}, takeovers...),
 	On: onRedis(func(s single) backend.Backend {
 		t := newTimestamps(s)
 		t.ahead = time.Duration(s.number) * skew

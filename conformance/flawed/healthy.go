@@ -176,3 +176,29 @@ func (p primitives) Guarantees() backend.Guarantees {
 // policy is a Locker around a healthy one, the ground for locks whose primitives
 // are right and whose use of them is not.
 type policy struct{ *lock.Client }
+
+// changed is a Locker whose leases are changed, by whichever call they come.
+type changed struct {
+	policy
+	lease func(lease lock.Lease, set lock.Settings) lock.Lease
+}
+
+// Acquire implements lock.Locker.
+func (c changed) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return c.change(opts)(c.policy.Acquire(ctx, key, opts...))
+}
+
+// TryAcquire implements lock.Locker.
+func (c changed) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	return c.change(opts)(c.policy.TryAcquire(ctx, key, opts...))
+}
+
+func (c changed) change(opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {
+	return func(lease lock.Lease, err error) (lock.Lease, error) {
+		set, _ := lock.ResolveOptions(opts...)
+		if err != nil {
+			return nil, err
+		}
+		return c.lease(lease, set), nil
+	}
+}

@@ -21,7 +21,7 @@ import (
 type Lock = flaw.Lock
 
 // All lists the broken locks.
-func All() []Lock { return []Lock{z33, z35, z47} }
+func All() []Lock { return []Lock{z33, z35, z47, z135} }
 
 // Healthy is what the broken locks are made of. The suite must pass on it, or else
 // a failure on a broken one would prove nothing.

@@ -179,7 +179,7 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:      "ForgetLeavesOthers",
-		Statement: "Forgetting keys leaves held ones and other prefixes; a forgotten key is as new.",
+		Statement: "Forgetting keys removes what is kept of them, and leaves held ones and other prefixes.",
 		Seam:      true,
 		Run:       forgetLeavesOthers,
 	},
@@ -254,6 +254,22 @@ func tryIdempotent(e *engine.Env) {
 		}
 		b.MustTry(e.Request(key, "", e.Long))
 	}
+	// A repeat that says that the hold lasts for longer has made it last.
+	key := e.Key("late")
+	req := e.Request(key, "", e.TTL)
+	first := a.MustTry(req)
+	first.Lapses()
+	e.Pause(e.TTL / 2)
+	late, err := a.Try(req)
+	if err != nil {
+		e.LateFatalf(key, "the same request, sent again after half of its TTL, returned %s; expected the same grant", engine.Outcome(err))
+	}
+	deadline := late.Until()
+	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder did not renew it, and has sent its request twice")
+	if now := time.Now(); now.Before(deadline) {
+		e.Failf(key, "another client was granted the key %s before the deadline that the repeat of a request was told; expected nobody to get it before", engine.Short(deadline.Sub(now)))
+	}
+	_ = next.Release(e.Ctx)
 }
 
 // again repeats what goes wrong at times only, for as long as the case has, and no

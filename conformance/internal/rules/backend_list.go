@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,6 +55,10 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	gone := a.MustTry(e.Request(prefix+"gone", "", e.Long))
 	_ = gone.Release(e.Ctx)
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		expired := a.MustTry(e.Request(prefix+"expired", "", e.TTL))
+		e.Expire(expired)
+	}
 	// A listing that took longer than the shortest of these holds tells nothing.
 	missing := func(key, format string, args ...any) {
 		for _, h := range held {
@@ -81,7 +86,7 @@ func listShowsHeldKeys(e *engine.Env) {
 		delete(found, h.Key)
 	}
 	for key := range found {
-		e.Failf(key, "List of the prefix %q shows the key, which was released or has another prefix", prefix)
+		e.Failf(key, "List of the prefix %q shows the key, which was released, has run out, or has another prefix", prefix)
 	}
 	if n := len(list(prefix+"/", all)); n != 2 {
 		missing(prefix, "List shows %d keys with the prefix %q; expected 2", n, prefix+"/")
@@ -127,15 +132,22 @@ func forgetLeavesOthers(e *engine.Env) {
 		e.Log.End(ev, engine.Outcome(err))
 		return err
 	}
-	prefix := e.Key("forgotten") + "/"
-	free, held, other := prefix+"free", prefix+"held", e.Key("other")
+	// Brackets, stars and the like have a meaning in some servers' patterns.
+	prefix := e.Key("%s", "forg_t%n*?[a]/")
+	free, held := prefix+"free", prefix+"held"
+	others := map[string]uint64{}
+	for _, name := range []string{"other", "forg_t%n*?[a]", "FORG_T%N*?[A]/free", "forgXtYn*?[a]/free", "forg_t%nXYa/free"} {
+		others[e.Key("%s", name)] = 0
+	}
 	used := func(key string) *engine.Grant {
 		h := a.MustTry(e.Request(key, "", e.Long))
 		e.MustGiveBack(h, key, "")
 		return h
 	}
 	used(free)
-	before := used(other)
+	for key := range others {
+		others[key] = used(key).Token
+	}
 	h := a.MustTry(e.Request(held, "", e.Long))
 	e.Is(prefix, forget(""), "Forget without a prefix, which would be that of all keys,", backend.ErrInvalid)
 	if err := forget(prefix); err != nil {
@@ -149,10 +161,64 @@ func forgetLeavesOthers(e *engine.Env) {
 	}
 	e.MustGiveBack(h, held, ", although only what is kept of unused keys was forgotten")
 	tokens := engine.ClaimTokens.Made(e.Settings)
-	for key, earlier := range map[string]uint64{held: h.Token, other: before.Token} {
+	others[held] = h.Token
+	for key, earlier := range others {
 		if again := used(key); tokens && again.Token <= earlier {
 			e.Failf(key, "the token %d was given after %d, although the key was held, or has another prefix, when keys were forgotten", again.Token, earlier)
 		}
 	}
 	used(free)
+	forgetRemoves(e)
+}
+
+// forgetRemoves looks into a store of which all keys are forgotten. Where it keeps nothing
+// of a key that is free, there is nothing to forget.
+func forgetRemoves(e *engine.Env) {
+	if e.Untouched == nil {
+		e.Notef("without Config.Untouched it was not asked whether anything is removed from the store")
+		return
+	}
+	store, err := e.Untouched(e.Ctx)
+	if err != nil {
+		e.UnexpectedFatal("", err, "Config.Untouched failed: %v", err)
+	}
+	opened, err := store.Open(e.Ctx)
+	if err != nil {
+		e.UnexpectedFatal("", err, "a store that nobody has used could not be opened: %v", err)
+	}
+	defer func() { _ = opened.Close() }()
+	contents := func() string {
+		text, err := store.Contents(e.Ctx)
+		if err != nil {
+			e.UnexpectedFatal("", err, "Config.Untouched: the contents can't be told: %v", err)
+		}
+		return text
+	}
+	f, ok := backend.As[backend.Forgetter](opened)
+	if !ok {
+		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.Forgetter")
+	}
+	prefix := e.Key("forgotten") + "/"
+	before := contents()
+	for i := range 5 {
+		req := e.Request(fmt.Sprint(prefix, i), "", e.Long)
+		_, err := opened.Try(e.Ctx, req)
+		if err == nil {
+			err = opened.Release(e.Ctx, backend.HoldOf(req))
+		}
+		if errors.Is(err, backend.ErrUnavailable) { // a new store may have to wait before it grants
+			e.Notef("what is kept was not looked at: a store of its own grants nothing yet (%v)", err)
+			return
+		}
+		if err != nil {
+			e.UnexpectedFatal(req.Key, err, "a try and a release in a store of its own returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	used := contents()
+	if err := f.Forget(e.Ctx, prefix); err != nil {
+		e.UnexpectedFatal(prefix, err, "Forget returned %s; expected no error", engine.Outcome(err))
+	}
+	if after := contents(); used != before && after == used {
+		e.Failf(prefix, "the store contained %s before the keys were used, and %s before and after they were forgotten; expected what is kept of them to be removed", shortText(before), shortText(used))
+	}
 }

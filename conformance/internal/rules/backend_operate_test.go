@@ -121,6 +121,26 @@ func TestMutantsOfOperating(t *testing.T) {
 				return m.operated.Revoke(ctx, key, rec.Token)
 			}
 		}},
+		"revoke is content with what has run out": {"RevokeByToken", func(m *operateMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if err == nil {
+					m.waited.Store(req.Key, g.Token)
+				}
+				return g, err
+			}
+			m.release = func(ctx context.Context, hold backend.Hold) error {
+				m.waited.Delete(hold.Key)
+				return m.operated.Release(ctx, hold)
+			}
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				err := m.operated.Revoke(ctx, key, token)
+				if last, ok := m.waited.Load(key); ok && last == token && errors.Is(err, backend.ErrNotHeld) {
+					return nil
+				}
+				return err
+			}
+		}},
 		"revoke lets others in at once": {"RevokeByToken", func(m *operateMutant) { m.revoke = m.ForceRelease }},
 		"the clean-up of a holder that has learned of the revocation frees the key": {"RevokeByToken", func(m *operateMutant) {
 			m.release = func(ctx context.Context, hold backend.Hold) error {

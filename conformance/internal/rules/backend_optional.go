@@ -242,6 +242,21 @@ func handOverAsAsked(e *engine.Env, a, b *engine.BackendClient, ho backend.HandO
 			}
 			release(to)
 		},
+		func() { // the only hold of an owner ends for whoever follows
+			if !engine.ClaimServerHolds.Made(e.Settings) {
+				return
+			}
+			key := e.Key("from an owner")
+			from := a.MustTry(e.Request(key, e.Owner("A"), e.Long))
+			to := e.Request(key, "", e.Long)
+			if err := from.EndedBy(e, func() error { _, err := ho.HandOver(e.Ctx, from.Hold, to); return err }); err != nil {
+				e.Unexpected(key, err, "HandOver of the only hold of an owner returned %s; expected a grant", engine.Outcome(err))
+				return
+			}
+			e.Is(key, a.Release(e.Ctx, from.Hold), "Release of an owner's hold that was handed over", backend.ErrNotHeld)
+			b.MustRefuse(key, "it was handed over")
+			release(to)
+		},
 	)
 }
 
@@ -348,7 +363,39 @@ func inspectShows(e *engine.Env) {
 				e.Unexpected(key, err, "Inspect of a key that its owner holds %d times shows %d holds: %s", n, rec.Holds, engine.Outcome(err))
 			}
 		}
+		inspectShowsLongest(e, a, in, grain)
 	}
+}
+
+// inspectShowsLongest has an owner enter its hold for a shorter time, and waits for the end
+// of that.
+func inspectShowsLongest(e *engine.Env, a *engine.BackendClient, in backend.Inspector, grain time.Duration) {
+	if e.Long < 3*e.TTL || e.Claimed.EndsWithSession {
+		return
+	}
+	key, owner := e.Key("longest"), e.Owner("A")
+	long, short := a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.TTL))
+	shows := func(when string, holds int) {
+		left := time.Until(long.Until())
+		rec, err := in.Inspect(e.Ctx, key)
+		switch {
+		case err != nil:
+			e.UnexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
+		case rec.Remaining < left-grain-time.Since(long.Until().Add(-left)):
+			e.Failf(key, "Inspect shows %s remaining %s; expected the %s of its owner's longest hold, at least", rec.Remaining, when, left)
+		case rec.Holds != holds:
+			e.Failf(key, "Inspect shows %d holds %s; expected %d", rec.Holds, when, holds)
+		}
+		_, err = a.Try(e.Request(key, "", e.TTL))
+		var held *backend.HeldError
+		if errors.As(err, &held) && held.Remaining > 0 && held.Remaining < left-grain-time.Since(long.Until().Add(-left)) {
+			e.Failf(key, "a refusal shows %s remaining %s; expected the %s of its owner's longest hold, at least", held.Remaining, when, left)
+		}
+	}
+	shows("after the owner entered for a shorter time", 2)
+	e.Expire(short)
+	shows("after the shorter of two holds has run out", 1)
+	e.MustGiveBack(long, key, "")
 }
 
 // inspectKeepsNothing looks at a hold that is not renewed until it has run out, which
@@ -420,6 +467,12 @@ func forceReleaseByToken(e *engine.Env) {
 		e.Unexpected(key, err, "Release by the next holder returned %s; expected no error", engine.Outcome(err))
 	}
 	forceEndsAll(e, a, b, f)
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		key = e.Key("expired")
+		h := a.MustTry(e.Request(key, "", e.TTL))
+		e.Expire(h)
+		e.Is(key, force(h.Token), "ForceRelease of a hold that has expired", backend.ErrNotHeld)
+	}
 }
 
 // forceEndsAll removes records that are more than one hold, and one that was revoked.

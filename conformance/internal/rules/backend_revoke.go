@@ -248,6 +248,10 @@ func (c *revocation) gone() {
 		e.Failf(key, "another client was granted the key %s before the deadline of a holder that did not know of the revocation", deadline.Sub(now))
 	}
 	_ = next.Release(e.Ctx)
+	key = e.Key("expired")
+	h = c.a.MustTry(c.request(key, "", false))
+	e.Expire(h)
+	e.Is(key, c.revoke(key, h.Token), "Revoke of a hold that has expired", backend.ErrNotHeld)
 }
 
 // owner: an explicit owner does not come back in.

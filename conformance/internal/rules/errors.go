@@ -153,6 +153,8 @@ func noSecretsInErrors(e *engine.Env) {
 	check("TryAcquire of a bad key", err)
 	_, err = a.TryFor(ended, key, e.Long, owner)
 	check("TryAcquire with a context that has ended", err)
+	_, err = a.Acquire(ended, key, owner)
+	check("Acquire with a context that has ended", err)
 	check("Renew with a context that has ended", h.Lease.Renew(ended))
 	noSecretsOfTheLimit(e, a, owner, failsToGet)
 	h.MustRelease()
@@ -165,6 +167,7 @@ func noSecretsInErrors(e *engine.Env) {
 	failsToGet(a, key, "by the owner on a held key", owner)
 	other.MustRelease()
 	noSecretsOfTheLost(e, a, owner, check)
+	noSecretsOfTheEnded(e, a, owner, check)
 	noSecretsOfTheCutOff(e, owner, check)
 
 	h = a.Soon(e.Key("closed"), "nobody has held it")
@@ -194,6 +197,31 @@ func noSecretsOfTheLost(e *engine.Env, a *engine.Client, owner lock.Option, chec
 	check("Renew of a lost lease", h.Renew())
 	check("Release of a lost lease", h.Release(e.Ctx))
 	check("context.Cause of a lost lease", h.Cause())
+}
+
+// noSecretsOfTheEnded looks at the errors of leases that ended by their maximum, and by the
+// removal of their records.
+func noSecretsOfTheEnded(e *engine.Env, a *engine.Client, owner lock.Option, check func(string, error)) {
+	ended := func(h *engine.Hold, how string) {
+		h.Lapses()
+		if !e.Within(e.TTL+e.Slack(), h.Lease.Context().Done()) {
+			return // which is for other rules
+		}
+		check("Renew of a lease that ended by "+how, h.Renew())
+		check("context.Cause of a lease that ended by "+how, h.Cause())
+		check("Release of a lease that ended by "+how, h.Release(e.Ctx))
+	}
+	h, err := a.TryFor(e.Ctx, e.Key("maximum"), e.TTL, owner, lock.WithMaxHold(e.TTL/8))
+	check("TryAcquire with a maximum hold", err)
+	if err == nil {
+		ended(h, "its maximum")
+	}
+	if e.Remove != nil && e.Claimed.LossSignal {
+		key := e.Key("removed")
+		h := a.MustTryFor(key, e.TTL, owner)
+		e.RemoveByForce(key)
+		ended(h, "the removal of its record")
+	}
 }
 
 // noSecretsOfTheCutOff looks at the errors of a Locker that does not reach its server.

@@ -323,7 +323,30 @@ func progress(e *engine.Env) {
 
 func heldDetails(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
-	eachWay(e, ways, func(w way) { lookAtHolder(e, w, a, b) })
+	e.Together(
+		func() { eachWay(e, ways, func(w way) { lookAtHolder(e, w, a, b) }) },
+		func() { lookAtEnd(e) },
+	)
+}
+
+// lookAtEnd asks for a key until the lease on it has run out. What is left of it is never
+// less than nothing.
+func lookAtEnd(e *engine.Env) {
+	for _, k := range e.Kinds() {
+		key := e.Key("%s", k.Name)
+		a, b := k.Open(), k.Open()
+		h := e.MustTake(a, key, e.TTL)
+		h.Lapses()
+		e.Pause(time.Until(h.Until()) - e.TTL/20)
+		next := e.Poll(key, e.TakeoverLimit(e.TTL), e.TTL/400, "its holder did not renew it", func() (engine.Grip, error) {
+			got, err := b.Take(key, e.Long)
+			if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Remaining < 0 {
+				e.Fatalf(key, "a refusal says that the lease lasts for another %s; expected nothing where it is over, or not known", held.Remaining)
+			}
+			return got, err
+		})
+		_ = next.Release(e.Ctx)
+	}
 }
 
 // mostLeft is for how long a hold of the TTL can be said to last, so long after its grant and

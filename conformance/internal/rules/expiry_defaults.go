@@ -26,6 +26,7 @@ func defaults(e *engine.Env) {
 	}{
 		{"TryAcquire", a.Locker.TryAcquire, nil},
 		{"Acquire", a.Locker.Acquire, nil},
+		{"TryAcquire", a.Locker.TryAcquire, []lock.Option{nil}},
 		{"Acquire", a.Locker.Acquire, []lock.Option{nil}},
 	}
 	e.Together(func() {

@@ -255,6 +255,14 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	c.Heal()
 	w.MustGet(e, key, e.WaitBound(), "the server can be reached again").MustRelease()
 	b.MustTry(key).MustRelease()
+	// However often it was asked in vain, the next try asks again.
+	c.All(faultlock.FailBefore(), engine.OpsToGet...)
+	for range 10 {
+		_, err := a.Try(key)
+		e.Is(key, err, "TryAcquire, with the server refusing connections,", lock.ErrUnavailable)
+	}
+	c.Heal()
+	a.MustTry(key).MustRelease()
 }
 
 func callsAreBounded(e *engine.Env, via engine.FaultSite) {

@@ -600,6 +600,49 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"a second release after the maximum hold was well": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var told atomic.Bool
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrMaxHold) && told.Swap(true) {
+						return nil
+					}
+					return err
+				}
+			}
+		}},
+		"a renewal's deadline is after the maximum hold": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				first, _ := l.Lease.Deadline()
+				l.deadline = func() (time.Time, bool) {
+					d, ok := l.Lease.Deadline()
+					if l.set.MaxHold > 0 && d.After(first) {
+						d = d.Add(l.set.TTL)
+					}
+					return d, ok
+				}
+			}
+		}},
+		"a second release after Close was well": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var told atomic.Bool
+				l.release = func(ctx context.Context) error {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) && told.Swap(true) {
+						return nil
+					}
+					return l.Lease.Release(ctx)
+				}
+			}
+		}},
+		"an acquisition that can't begin tells for whom": {"NoSecretsInErrors", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if set, _ := lock.ResolveOptions(opts...); ctx.Err() != nil {
+					return nil, fmt.Errorf("acquiring for %s: %w", set.Owner, ctx.Err())
+				}
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
 		"close twice is an error": {"CloseTwice", func(m *lockerMutant) {
 			var closed atomic.Bool
 			m.close = func() error {

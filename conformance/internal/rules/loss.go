@@ -41,13 +41,13 @@ var lossRules = []*engine.Rule{
 	},
 	{
 		Name:      "LossEndsUse",
-		Statement: "A lost lease stays lost: Renew and Release fail. The Locker can acquire anew.",
+		Statement: "A lost lease stays lost, with its token: Renew and Release fail. The Locker can acquire anew.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		Run:       lossEndsUse,
 	},
 	{
 		Name:      "HoldOutlivesAcquireCtx",
-		Statement: "The end of Acquire's context ends neither the hold nor its renewal.",
+		Statement: "The end of no call's context ends a hold or its renewal.",
 		Run:       holdOutlivesAcquireCtx,
 	},
 	{
@@ -93,9 +93,7 @@ func lostByDeadline(e *engine.Env) {
 			e.Failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), engine.Outcome(h.Cause()))
 		}
 		e.Is(key, h.Cause(), "context.Cause of a lease that ran out", lock.ErrLost, lock.ErrNotHeld)
-		if errors.Is(h.Cause(), lock.ErrReleased) || errors.Is(h.Cause(), lock.ErrClosed) {
-			e.Failf(key, "context.Cause of a lease that ran out is %s; expected a loss only", engine.Outcome(h.Cause()))
-		}
+		not(e, key, h.Cause(), "context.Cause of a lease that ran out", lock.ErrReleased, lock.ErrClosed, lock.ErrTakenOver, lock.ErrSessionLost, lock.ErrMaxHold)
 	})
 }
 
@@ -122,6 +120,7 @@ func lostBeforeTakeover(e *engine.Env) {
 
 func lostOnRemoval(e *engine.Env) {
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
+	other := a.MustTryFor(e.Key("other"), e.TTL)
 	e.Each(4, func(i int) {
 		key, replaced := e.Key("%d", i), i%2 == 1
 		h := a.MustTryFor(key, e.TTL)
@@ -155,7 +154,11 @@ func lostOnRemoval(e *engine.Env) {
 			next.MustRelease()
 		}
 		b.MustTry(key).MustRelease()
+		a.MustTry(key).MustRelease()
 	})
+	e.Pause(e.TTL) // renewed once more, at least
+	other.MustLive("only records of other keys were removed")
+	other.MustRelease()
 }
 
 func releaseIsNoLoss(e *engine.Env) {
@@ -212,12 +215,28 @@ func lossEndsUse(e *engine.Env) {
 	if d, ok := h.Lease.Deadline(); ok && d.After(time.Now()) {
 		e.Failf(key, "the deadline of a lost lease is in the future")
 	}
+	if h.Lease.Token() != h.Token {
+		e.Failf(key, "the token of a lost lease is %d, and was %d while it was held; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
+	}
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
+	waitsForLost(e, a)
 	_ = a.Close()
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
+}
+
+// waitsForLost waits for a key whose holder, in the same Locker, loses it and never releases.
+func waitsForLost(e *engine.Env, a *engine.Client) {
+	key := e.Key("not released")
+	h, err := a.AcquireFor(e.Ctx, key, e.TTL, lock.WithoutRenewal())
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	h.Lapses()
+	w := a.Acquiring(key)
+	w.MustGet(e, key, e.TakeoverLimit(e.TTL)+e.WaitBound(), "the lease of another caller of the Locker has run out, who does not release it").MustRelease()
 }
 
 func holdOutlivesAcquireCtx(e *engine.Env) {
@@ -236,6 +255,13 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 				return context.WithTimeout(ctx, e.TTL)
 			})
 		},
+		func() {
+			outlives(e, a, b, e.Key("try with a timeout"), false, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, e.TTL)
+			})
+		},
+		func() { outlivesRenewal(e, a, b) },
+		func() { outlivesWaiter(e, a, b) },
 	)
 }
 
@@ -264,6 +290,45 @@ func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with fu
 	}
 	if err := h.Release(e.Ctx); err != nil {
 		e.Latef(key, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
+	}
+}
+
+// outlivesRenewal ends the context of a renewal after that has returned.
+func outlivesRenewal(e *engine.Env, a, b *engine.Client) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	key := e.Key("renewal")
+	h := a.MustTryFor(key, e.TTL)
+	ctx, cancel := context.WithCancel(e.Ctx)
+	err := h.Lease.Renew(ctx)
+	cancel()
+	if err != nil {
+		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+	}
+	staysHeld(e, h, b, "only the context that was given to a Renew has ended, after it had returned")
+}
+
+// outlivesWaiter ends the wait of another caller for the key, through the Locker that holds it.
+func outlivesWaiter(e *engine.Env, a, b *engine.Client) {
+	key := e.Key("a waiter of its Locker")
+	h := a.MustTryFor(key, e.TTL)
+	ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/8)
+	defer cancel()
+	if _, err := a.AcquireFor(ctx, key, e.TTL); err == nil {
+		e.Fatalf(key, "Acquire was granted a key that the same Locker holds, without an owner")
+	}
+	staysHeld(e, h, b, "only a waiter of the same Locker has given up")
+}
+
+// staysHeld looks for two TTLs whether a lease is held, which renews itself.
+func staysHeld(e *engine.Env, h *engine.Hold, b *engine.Client, why string) {
+	for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 4) {
+		h.MustLive(why)
+		b.MustRefuse(h.Key, why)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.Latef(h.Key, "Release returned %s; expected no error, since %s", engine.Outcome(err), why)
 	}
 }
 

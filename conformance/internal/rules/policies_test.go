@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,41 @@ func TestMutantPolicies(t *testing.T) {
 					_, _ = w.Watch(watching, key)
 				}
 				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
+		"a breaker that stays open": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
+			var failures, open atomic.Int64
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					if time.Since(time.Unix(0, open.Load())) < 30*time.Second {
+						return nil, lock.ErrUnavailable
+					}
+					l, err := get(ctx, key, opts...)
+					if !errors.Is(err, lock.ErrUnavailable) {
+						failures.Store(0)
+					} else if failures.Add(1) > 3 {
+						open.Store(time.Now().UnixNano())
+					}
+					return l, err
+				}
+			})
+		}},
+		"a key that was taken away is avoided": {"LostOnRemoval", func(m *lockerMutant, _ backend.Backend) {
+			var lost sync.Map
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrTakenOver) {
+						lost.Store(l.Lease.Key(), true)
+					}
+					return err
+				}
+			}
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if _, taken := lost.Load(key); taken {
+					return nil, &lock.HeldError{Key: key}
+				}
+				return m.Client.TryAcquire(ctx, key, opts...)
 			}
 		}},
 		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -91,6 +92,11 @@ func renewKeeps(e *engine.Env) {
 		key := e.Key("%s", w.name)
 		h := w.mustGet(a, key, e.TTL)
 		first, known := h.Lease.Deadline()
+		if w.name == "Acquire" && e.Claimed.ManualRenewal { // which takes the place of no other
+			if err := h.Renew(); err != nil {
+				e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+			}
+		}
 		end := time.Now().Add(time.Duration(n) * e.TTL)
 		for time.Now().Before(end) {
 			b.MustRefuse(key, "its holder keeps it by automatic renewal")
@@ -160,6 +166,14 @@ func renewByHand(e *engine.Env) {
 		// A lock without a deadline has none to move; that it was kept has been seen.
 		if last := g.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
 			e.Failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
+		}
+		before := g.Until() // one renewal soon after another counts as much
+		e.Pause(e.TTL / 8)
+		if err := g.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+		}
+		if e.Claimed.Deadline && !g.Until().After(before) {
+			e.Failf(key, "the deadline is %s, as before a Renew that returned no error %s after the last one; expected it to move", engine.Seconds(e.Log.At(before)), e.TTL/8)
 		}
 		if err := g.Release(e.Ctx); err != nil {
 			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
@@ -338,6 +352,7 @@ func maxHoldEnds(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	eachWay(e, ways, func(w way) {
 		cases := []func(){
+			func() { neverReachMaxHold(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
 			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL*5/2) }, // renewed several times
 		}
@@ -345,7 +360,9 @@ func maxHoldEnds(e *engine.Env) {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
 		}
 		if engine.ClaimReentrancy.Made(e.Settings) {
-			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/4, lock.WithOwner(e.Owner("A"))) })
+			cases = append(cases,
+				func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/4, lock.WithOwner(e.Owner("A"))) },
+				func() { reachInnerMaxHold(e, a, b, w) })
 		}
 		e.Together(cases...)
 	})
@@ -368,6 +385,9 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
 		b.MustRefuse(key, "the maximum hold has not been reached")
 		e.Within(e.TTL/5, ended)
+		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
+			e.Fatalf(key, "the deadline is %s after the grant, while the lease is renewed; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
+		}
 	}
 	if !e.Within(h.Granted+limit+e.Slack()-e.Log.Now(), ended) {
 		e.OverdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s and its TTL %s", engine.Short(e.Log.Now()-h.Granted), limit, h.EffectiveTTL())
@@ -386,6 +406,54 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrLost) {
 		e.Unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", engine.Outcome(err))
 	}
+	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+		e.Unexpected(key, err, "a second Release after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
+	}
+}
+
+// neverReachMaxHold sets the largest maximum that there is.
+func neverReachMaxHold(e *engine.Env, a *engine.Client, w way) {
+	key := e.Key("%s-never", w.name)
+	h, err := w.get(a, key, e.Long, lock.WithMaxHold(math.MaxInt64))
+	if errors.Is(err, lock.ErrUnsupported) || errors.Is(err, lock.ErrInvalid) {
+		return
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s with the largest maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	e.Settle()
+	h.MustLive("its maximum hold is the largest that there is")
+	if left := time.Until(h.Until()); left < e.Long/3 {
+		e.Failf(key, "a lease with a TTL of %s and the largest maximum hold is certain for another %s only", e.Long, engine.Short(left))
+	}
+	h.MustRelease()
+}
+
+// reachInnerMaxHold has an owner who holds the key enter it with a maximum, which is that of
+// the new hold alone.
+func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
+	if w.name == ways[2].name {
+		return // whoever enters does not wait
+	}
+	const part = 4 // of a TTL
+	key, owner := e.Key("%s-inner", w.name), lock.WithOwner(e.Owner("A"))
+	outer := a.MustTry(key, owner)
+	inner, err := w.get(a, key, e.Long, owner, lock.WithMaxHold(e.TTL/part))
+	if errors.Is(err, lock.ErrUnsupported) {
+		e.Skipf("WithMaxHold is refused as unsupported")
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s with a maximum hold, by the owner of the key, returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	if !e.Within(e.TTL/part+e.Slack(), inner.Lease.Context().Done()) {
+		e.OverdueFatalf(key, "a hold that its owner had entered had not ended after %s; its maximum was %s", e.TTL/part+e.Slack(), e.TTL/part)
+	}
+	e.Is(key, inner.Cause(), "context.Cause of an inner hold that reached its maximum", lock.ErrMaxHold, lock.ErrLost)
+	e.Settle()
+	outer.MustLive("only another hold of its owner has reached its maximum")
+	b.MustRefuse(key, "its owner still holds it, without a maximum")
+	outer.MustRelease()
+	b.Soon(key, "the last hold of its owner was released").MustRelease()
 }
 
 // refuseOption asks with an option that must be refused with one of the errors, by

@@ -100,7 +100,7 @@ var waitingRules = []*engine.Rule{
 	},
 	{
 		Name:      "WaiterOrderLocal",
-		Statement: "Callers of Acquire through one Locker are served first come, first served.",
+		Statement: "Callers of Acquire through one Locker are served first come, first served, whoever leaves.",
 		Claims:    []engine.Claim{engine.ClaimLocalOrder},
 		Run:       waiterOrderLocal,
 	},
@@ -365,10 +365,23 @@ func served(e *engine.Env, key string, holder *engine.Client, pick func(i int) *
 	h := holder.MustTry(key)
 	waiters := make([]*engine.Acquiring, n)
 	for i := range waiters {
-		waiters[i] = pick(i).Acquiring(key)
+		waiters[i] = pick(i).Acquiring(key, asksFor(e, i)...)
 		<-waiters[i].Begun
 		e.Pause(gap)
 	}
+	if n == moreThanADigit { // who leaves in the middle changes no order
+		for _, i := range []int{7, 3} {
+			waiters[i].Cancel()
+			if !e.Within(e.Slack(), waiters[i].Done) {
+				e.OverdueFatalf(key, "a cancelled waiter had not returned after %s", e.Slack())
+			}
+			if waiters[i].Err == nil {
+				e.Fatalf(key, "a waiter was granted a key that was held")
+			}
+			waiters = slices.Delete(waiters, i, i+1)
+		}
+	}
+	n = len(waiters)
 	var mu sync.Mutex
 	h.MustRelease()
 	e.Each(n, func(i int) {
@@ -379,6 +392,19 @@ func served(e *engine.Env, key string, holder *engine.Client, pick func(i int) *
 		got.MustRelease()
 	})
 	return order
+}
+
+// asksFor is what the waiter asks for. It changes nothing about whose turn it is.
+func asksFor(e *engine.Env, i int) []lock.Option {
+	switch {
+	case i%4 == 1 && !e.Fixed:
+		return []lock.Option{lock.WithTTL(e.Fit(e.Long / 2))}
+	case i%4 == 2:
+		return []lock.Option{lock.WithLabel("a waiter")}
+	case i%4 == 3 && e.Claimed.WithoutRenewal:
+		return []lock.Option{lock.WithoutRenewal()}
+	}
+	return nil
 }
 
 // moreThanADigit is how many wait where the order is asked for: numbers that are sorted as
