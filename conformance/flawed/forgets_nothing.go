@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/mortiselock/lock/backend"
-	memlock "github.com/mortiselock/lock/backend/memory"
 	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 var z131 = Lock{
