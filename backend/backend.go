@@ -24,13 +24,13 @@ type Backend interface {
 	// even if the process and its session live on.
 	Try(ctx context.Context, req Request) (Grant, error)
 
-	// Renew gives the hold a full hold.TTL from now, never less than it had, and
-	// only if it still exists: a hold that has expired or was removed is never
-	// re-created, even if nobody else has taken the key, and the answer is an
-	// error matching [ErrNotHeld] (better: [ErrTakenOver], [ErrExpired] or
-	// [ErrSessionLost] where the server can tell). Success with a Validity whose
-	// For is zero means "still held, not extended". An error matching
-	// [ErrUnsupported] means that this backend cannot renew.
+	// Renew gives the hold a full hold.TTL from now, and only if it still exists:
+	// a hold that has expired or was removed is never re-created, even if nobody
+	// else has taken the key, and the answer is an error matching [ErrNotHeld]
+	// (better: [ErrTakenOver], [ErrExpired] or [ErrSessionLost] where the server
+	// can tell). Success with a Validity whose For is zero means "still held, not
+	// extended". An error matching [ErrUnsupported] means that this backend cannot
+	// renew.
 	Renew(ctx context.Context, hold Hold) (Validity, error)
 
 	// Release ends the hold, and nothing but it. It returns an error matching
