@@ -16,7 +16,7 @@ RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # serves in the next.
 BUILD = -trimpath -ldflags=-w
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 3 -parallel 4
 
 # Broken locks are there to be caught by a rule, not by the race detector. They wait more than
 # they compute, so they run beside the rest.
@@ -26,7 +26,7 @@ COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/row
+LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./conformance/internal/rules ./file ./memory ./internal/servertest
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./scripts/testrun ./examples/stock

@@ -217,7 +217,7 @@ var (
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
 		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "AcquireKeepsTTL", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
 		"WithoutRenewalEnds", "Defaults", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
-		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant",
+		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant", "TryIdempotent",
 	}
 	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
 	// sends a release for what may have been granted, perhaps twice.
