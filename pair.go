@@ -276,7 +276,10 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 		}
 		cause := context.Cause(first.Context())
 		_ = first.Release(ctx) // its Locker repeats it, and logs what is wrong
-		if lost && ctx.Err() == nil {
+		switch {
+		case errors.Is(cause, ErrClosed):
+			return nil, false, ErrClosed
+		case lost && ctx.Err() == nil:
 			return nil, true, fmt.Errorf("%w: the hold of %q in %s ended while %s was asked: %v", ErrUnavailable, key, p.sides[oldSide].called, p.sides[newSide].called, cause)
 		}
 		return nil, false, p.told(newSide, err)

@@ -54,6 +54,31 @@ func (s twoStores) pair(set ...func(*memlock.Options)) *lock.Pair {
 	return p
 }
 
+// TestClosedWhileTheSecondStoreIsAsked: who tries beside Close is told that it is closed, and not
+// that a server is to blame for the end of its first hold.
+func TestClosedWhileTheSecondStoreIsAsked(t *testing.T) {
+	pairs(t, func(t *testing.T, s twoStores) {
+		p, err := lock.Both(s.open(s.old), noAnswer{s.open(s.next)})
+		require.NoError(t, err)
+		tried := make(chan error, 1)
+		go func() {
+			_, err := p.TryAcquire(t.Context(), "k")
+			tried <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, <-tried, lock.ErrClosed)
+	})
+}
+
+// noAnswer is a Locker whose tries return when their contexts end.
+type noAnswer struct{ lock.Locker }
+
+func (noAnswer) TryAcquire(ctx context.Context, _ string, _ ...lock.Option) (lock.Lease, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // free reports whether nobody holds the key in the store.
 func (s twoStores) free(store *memlock.Store, key string) bool {
 	l := s.open(store)
