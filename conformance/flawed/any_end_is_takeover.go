@@ -15,6 +15,7 @@ var z124 = Lock{
 	Instead: "ErrExpired where the holder's own clock has ended the lease.",
 	File:    "any_end_is_takeover.go", Over: Memory,
 	Rule: "LostByDeadline",
+	Also: []string{"MaxHoldEnds"},
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, _ lock.Settings) lock.Lease {
 			own, end := ownContext(lease, func(cause error) bool { return !errors.Is(cause, lock.ErrExpired) })

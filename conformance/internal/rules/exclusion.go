@@ -245,12 +245,16 @@ func tryIsImmediate(e *engine.Env) {
 	h := clients[0].MustTry(key)
 	// The fastest of several is what the lock needs, and not what the machine adds.
 	granted, refused := time.Hour, time.Hour
+	slow := 0 // a server that hangs for once delays one, and the grants after it
 	for i := range 10 {
 		c := clients[1+i%2]
 		begun := time.Now()
 		c.MustRefuse(key, "somebody else holds it")
 		d := time.Since(begun)
 		if d > e.Slack() {
+			slow++
+		}
+		if slow > 1 {
 			e.OverdueFatalf(key, "TryAcquire on a held key took %s; expected one round trip", d.Round(time.Millisecond))
 		}
 		refused = min(refused, d)
