@@ -16,7 +16,7 @@ RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # serves in the next.
 BUILD = -trimpath -ldflags=-w
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 3 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
 
 # Broken locks are there to be caught by a rule, not by the race detector. They wait more than
 # they compute, so they run beside the rest.
