@@ -59,7 +59,7 @@ var memoryStore = &store{
 			name: "mem:", kind: own, not: nothingCounted, open: ours(""),
 			how: "`lock.Open` of `mem:`",
 			aims: []aim{
-				{scenario: serial, figure: allocations, against: bareChannel, more: true, goal: goal{atMost: 2}},
+				{scenario: serial, figure: allocations, against: bareChannel, more: true, goal: goal{atMost: 6}},
 			},
 		},
 	},

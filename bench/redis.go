@@ -97,6 +97,7 @@ var redisStore = &store{
 				atLeast(serial, 0.9, bareSet),
 				atLeast(parallel, 1.6, bestPeer),
 				atLeast(parallel, 0.6, bareSetPiped),
+				{scenario: contended, figure: longest, goal: goal{atMost: 1.5}},
 			},
 		},
 		{
@@ -107,7 +108,7 @@ var redisStore = &store{
 				atLeast(serial, 0.8, ourRedis),
 				atLeast(parallel, 0.8, ourRedis),
 				atLeast(contended, 0.8, ourRedis),
-				{scenario: contended, figure: longest, goal: goal{atMost: 2}},
+				{scenario: contended, figure: longest, goal: goal{atMost: 1.5}},
 			},
 		},
 	},
