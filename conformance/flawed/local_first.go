@@ -17,7 +17,7 @@ var z92 = Lock{
 	Instead: "After a few turns leave the lock to others for a moment.",
 	File:    "local_first.go", Over: Memory,
 	Rule: "Progress",
-	Also: []string{"LeavesATurn", "ProgressUnderFaults", "Exclusive", "WaitIsCalm", "WaitOutlastsTTL"},
+	Also: []string{"LeavesATurn", "ProgressUnderFaults", "Exclusive", "WaitIsCalm", "WaitOutlastsTTL", "WakesAtAnyMoment"},
 	On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker {
 		free := &freed{keys: map[string]*told{}}
 		return localFirst{newAsking(l, free.wait), free}
