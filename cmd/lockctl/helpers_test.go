@@ -169,6 +169,16 @@ func (p *proc) signal(sig os.Signal) {
 	require.NoError(p.t, p.cmd.Process.Signal(sig))
 }
 
+// ended reports whether the process is gone, without waiting for it.
+func (p *proc) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // status waits for the end and returns the exit status.
 func (p *proc) status() int {
 	p.t.Helper()

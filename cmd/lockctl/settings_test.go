@@ -70,7 +70,7 @@ func TestQuietWaiters(t *testing.T) {
 		waits := start(t, mute, append(c.args, "k", "--", "true")...)
 		require.Eventually(t, func() bool {
 			denied, err := rdb.Do(t.Context(), "acl", "log").Slice()
-			return err == nil && strings.Contains(fmt.Sprint(denied), "cmd=subscribe") || waits.cmd.ProcessState != nil
+			return err == nil && strings.Contains(fmt.Sprint(denied), "cmd=subscribe") || waits.ended()
 		}, hang, time.Millisecond)
 		require.NoError(t, stays.stdin.Close())
 		stays.requireStatus(exitOK)
