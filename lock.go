@@ -93,7 +93,7 @@ type Lease interface {
 
 	// Deadline is until when the hold is certain without another renewal,
 	// measured on a clock that counts suspend. The second result is false when
-	// it is unknown.
+	// it is unknown. When the hold has ended, it is not in the future.
 	Deadline() (time.Time, bool)
 
 	// Renew extends the lease by its full TTL from now. Leases renew themselves

@@ -113,7 +113,7 @@ func (x *expiries) due() []*Lease {
 			x.line.Pop()
 		case at > now:
 			x.line.Set(l, &l.expiry, at) // it was renewed
-		case l.term.end(at):
+		case l.term.end(at, now):
 			x.line.Pop()
 			x.begin()
 			due = append(due, l)

@@ -110,7 +110,8 @@ func (l *Lease) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("key", l.hold.Key), slog.Uint64("token", l.hold.Token))
 }
 
-// Deadline is until when the hold is certain without another renewal.
+// Deadline is until when the hold is certain without another renewal; of one that has ended
+// it is not in the future.
 func (l *Lease) Deadline() (time.Time, bool) {
 	at, _ := l.term.read()
 	clock := l.c.server.Clock
@@ -169,9 +170,9 @@ func (l *Lease) apply(event func(h *machine, now backend.Instant) action) action
 			act = l.state.tick(max(at, l.c.server.Clock.Now()), 0)
 			break
 		}
-		before := l.state
-		act = event(&l.state, l.c.server.Clock.Now())
-		if ends := l.state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at) {
+		before, now := l.state, l.c.server.Clock.Now()
+		act = event(&l.state, now)
+		if ends := l.state.ends(); ends != never && l.term.move(at, ends) || ends == never && l.term.end(at, now) {
 			break
 		}
 		l.state = before
@@ -207,15 +208,16 @@ func (l *Lease) expired() error {
 // ended it just now, the context may not have followed yet; and where a renewal has moved
 // the deadline since the caller looked, nothing ends.
 func (l *Lease) expire() {
-	if at, over := l.term.read(); !over && l.c.server.Clock.Now() >= at && l.term.end(at) {
+	if at, over := l.term.read(); !over && l.c.server.Clock.Now() >= at && l.term.end(at, at) {
 		l.end.because(l.expired())
 		l.step(func(h *machine, now backend.Instant) action { return h.tick(now, 0) })
 		return
 	}
 	l.c.server.Sched.Lock()
 	ph, cause := l.state.phase, l.state.cause
+	at, over := l.term.read()
 	l.c.server.Sched.Unlock()
-	switch at, over := l.term.read(); {
+	switch {
 	case ph != phaseHeld:
 		l.end.because(cause)
 	case over:

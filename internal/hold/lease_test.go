@@ -47,7 +47,7 @@ func TestFirstLookTellsWhileTheTimerIsStillAtIt(t *testing.T) {
 	l.c.server.Sched.Unlock()
 	l.term.begin(past)
 	at, _ := l.term.read()
-	require.True(t, l.term.end(at))
+	require.True(t, l.term.end(at, past))
 
 	assert.Error(t, l.Context().Err())
 	assert.ErrorIs(t, context.Cause(l.Context()), backend.ErrExpired)

@@ -30,8 +30,8 @@ func (t *term) move(from, to backend.Instant) bool {
 	return t.word.CompareAndSwap(word(from, 0), word(to, 0))
 }
 
-// end says that the hold is over, unless that was said before or the term is not the
-// one that was read.
-func (t *term) end(at backend.Instant) bool {
-	return t.word.CompareAndSwap(word(at, 0), word(at, 1))
+// end says that the hold is over, at now where that is earlier than the term, unless that
+// was said before or the term is not the one that was read.
+func (t *term) end(at, now backend.Instant) bool {
+	return t.word.CompareAndSwap(word(at, 0), word(min(at, now), 1))
 }
