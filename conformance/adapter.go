@@ -61,7 +61,8 @@ type Handle struct {
 	// Token is the fencing token.
 	Token uint64
 	// Held is a context of the lock that ends with the hold. The lease's context ends
-	// with it, and says lock.ErrLost.
+	// with it, for the same cause where that is a loss; else the deadline has passed or
+	// somebody has removed the hold.
 	Held context.Context
 	// Deadline is until when the hold is certain.
 	Deadline func() time.Time
@@ -327,7 +328,7 @@ func (a *adapted) lease(key string) func(Handle, error) (lock.Lease, error) {
 		l := &adaptedLease{a: a, h: h, key: key}
 		l.ctx, l.end = context.WithCancelCause(a.life)
 		if h.Held != nil {
-			context.AfterFunc(h.Held, func() { l.end(lock.ErrLost) })
+			context.AfterFunc(h.Held, func() { l.end(l.loss()) })
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -352,10 +353,22 @@ func (l *adaptedLease) Token() uint64            { return l.h.Token }
 func (l *adaptedLease) Context() context.Context { return l.ctx }
 
 func (l *adaptedLease) Deadline() (time.Time, bool) {
-	if l.h.Deadline == nil {
+	if l.h.Deadline == nil || l.ctx.Err() != nil {
 		return time.Time{}, false
 	}
 	return l.h.Deadline(), true
+}
+
+// loss is why the lock has ended the hold: for a reason of its own, or since its time was
+// over; else somebody has removed it.
+func (l *adaptedLease) loss() error {
+	switch cause := context.Cause(l.h.Held); {
+	case errors.Is(cause, lock.ErrLost):
+		return cause
+	case l.h.Deadline != nil && !time.Now().Before(l.h.Deadline()):
+		return lock.ErrExpired
+	}
+	return lock.ErrTakenOver
 }
 
 func (l *adaptedLease) Renew(ctx context.Context) error {

@@ -48,8 +48,8 @@ func outlivesClose(opts []lock.Option) func(lock.Lease, error) (lock.Lease, erro
 			return lease, err
 		}
 		own, end := ownContext(lease, func(cause error) bool { return !errors.Is(cause, lock.ErrClosed) })
+		d, known := lease.Deadline()
 		context.AfterFunc(lease.Context(), func() {
-			d, known := lease.Deadline()
 			if known && errors.Is(context.Cause(lease.Context()), lock.ErrClosed) {
 				time.AfterFunc(time.Until(d), func() { end(lock.ErrExpired) })
 			}

@@ -18,7 +18,7 @@ var z31 = Lock{
 	Also: []string{
 		"ReleaseDelayed", "TryIdempotent", "HandOverUnknown", "CancelMidRequest", "ProgressUnderFaults", "LateGrant",
 		"OwnGrantRecognised", "HoldCount", "ReleaseByID", "RenewByID", "ExpiryIsPerHold", "ReentrantLimit",
-		"ReleaseUnknown", "ReentrantAfterLoss", "BackendErrors", "RefusalLeavesNothing", "CancelDuring",
+		"ReleaseUnknown", "ReentrantAfterLoss", "BackendErrors", "RefusalLeavesNothing", "CancelDuring", "NoSecretsInErrors",
 	},
 	On: onRedis(func(s single) backend.Backend { return countedBlindly{s} }),
 }

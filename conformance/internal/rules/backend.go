@@ -64,6 +64,12 @@ var backendRules = []*engine.Rule{
 		Run:       cancelledSendsNothing,
 	},
 	{
+		Name:      "NotSentIsTrue",
+		Statement: "A request that ends with ErrNotSent has changed nothing.",
+		Seam:      true,
+		Run:       notSentIsTrue,
+	},
+	{
 		Name:      "BackendErrors",
 		Statement: "Refusals match the errors of package backend, and contain no id or owner.",
 		Seam:      true,

@@ -37,7 +37,7 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 		if !h.Lost() {
 			e.Latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
 		} else {
-			e.Is(key, h.Cause(), "context.Cause of a lease whose holder was cut off", lock.ErrLost)
+			isLoss(e, key, h.Cause(), "context.Cause of a lease whose holder was cut off")
 		}
 		c.Heal()
 		_ = next.Release(e.Ctx)

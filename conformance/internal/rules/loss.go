@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -12,7 +13,7 @@ import (
 var lossRules = []*engine.Rule{
 	{
 		Name:      "LostByDeadline",
-		Statement: "Without renewals the context of a lease ends by its deadline, with ErrLost.",
+		Statement: "Without renewals the context of a lease ends by its deadline, with ErrExpired.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		Run:       lostByDeadline,
 	},
@@ -44,6 +45,12 @@ var lossRules = []*engine.Rule{
 		Statement: "A lost lease stays lost, with its token: Renew and Release fail. The Locker can acquire anew.",
 		Claims:    []engine.Claim{engine.ClaimLossSignal, engine.ClaimWithoutRenewal},
 		Run:       lossEndsUse,
+	},
+	{
+		Name:      "DeadlineEnds",
+		Statement: "The deadline of a lease that has ended is not in the future.",
+		Claims:    []engine.Claim{engine.ClaimDeadline},
+		Run:       deadlineEnds,
 	},
 	{
 		Name:      "HoldOutlivesAcquireCtx",
@@ -92,9 +99,20 @@ func lostByDeadline(e *engine.Env) {
 		if now := time.Now(); now.Before(deadline.Add(-e.TTL / 3)) {
 			e.Failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), engine.Outcome(h.Cause()))
 		}
-		e.Is(key, h.Cause(), "context.Cause of a lease that ran out", lock.ErrLost, lock.ErrNotHeld)
+		isLoss(e, key, h.Cause(), "context.Cause of a lease that ran out")
 		not(e, key, h.Cause(), "context.Cause of a lease that ran out", lock.ErrReleased, lock.ErrClosed, lock.ErrTakenOver, lock.ErrSessionLost, lock.ErrMaxHold)
 	})
+}
+
+// reasons are what a loss matches besides ErrLost.
+var reasons = []error{lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost, lock.ErrMaxHold}
+
+// isLoss requires that the cause is a loss, and says of which kind.
+func isLoss(e *engine.Env, key string, cause error, what string) {
+	e.Is(key, cause, what, lock.ErrLost, lock.ErrNotHeld)
+	if errors.Is(cause, lock.ErrLost) && !slices.ContainsFunc(reasons, func(r error) bool { return errors.Is(cause, r) }) {
+		e.Failf(key, "%s says that the hold was lost, and not why; expected ErrExpired, ErrTakenOver, ErrSessionLost or ErrMaxHold", what)
+	}
 }
 
 func lostBeforeTakeover(e *engine.Env) {
@@ -139,7 +157,7 @@ func lostOnRemoval(e *engine.Env) {
 		if time.Now().Before(until) {
 			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed long before its deadline", lock.ErrExpired)
 		}
-		e.Is(key, h.Cause(), "context.Cause of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed")
 		if e.Claimed.ManualRenewal {
 			e.Is(key, h.Renew(), "Renew of a lease whose record was removed", lock.ErrNotHeld)
 		}
@@ -225,6 +243,32 @@ func lossEndsUse(e *engine.Env) {
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
+}
+
+func deadlineEnds(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	ends := []func(h *engine.Hold){func(h *engine.Hold) { h.MustRelease() }}
+	if e.Claimed.LossSignal && e.Remove != nil {
+		ends = append(ends, func(h *engine.Hold) {
+			e.RemoveByForce(h.Key)
+			if bound := e.TTL/3 + e.Slack(); !e.Within(bound, h.Lease.Context().Done()) {
+				e.OverdueFatalf(h.Key, "the holder had not been told %s after its record was removed by force", bound)
+			}
+		})
+	}
+	ends = append(ends, func(h *engine.Hold) { _ = b.Close() })
+	e.Each(len(ends), func(i int) {
+		c, key := a, e.Key("%d", i)
+		if i == len(ends)-1 {
+			c = b
+		}
+		h := c.MustTryFor(key, e.TTL)
+		ends[i](h)
+		if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
+			e.Failf(key, "the hold has ended with cause %s, and its deadline is %s from now; expected one that is not in the future, since nothing is certain any more", engine.Outcome(h.Cause()), engine.Short(time.Until(d)))
+		}
+		_ = h.Release(e.Ctx)
+	})
 }
 
 // waitsForLost waits for a key whose holder, in the same Locker, loses it and never releases.

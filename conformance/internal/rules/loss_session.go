@@ -38,7 +38,7 @@ func nextSessionHolds(e *engine.Env) {
 		if !e.Within(bound, ended.Lease.Context().Done()) {
 			e.OverdueFatalf(first, "the holder had not been told %s after its session had ended", bound)
 		}
-		e.Is(first, ended.Cause(), "context.Cause of a lease whose session has ended", lock.ErrLost)
+		isLoss(e, first, ended.Cause(), "context.Cause of a lease whose session has ended")
 		e.Settle()
 		h.MustLive("it was acquired after the session of an earlier lease had ended")
 		if err := h.Release(context.WithoutCancel(e.Ctx)); err != nil {

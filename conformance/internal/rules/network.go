@@ -350,7 +350,7 @@ func lostWhenUnreachable(e *engine.Env) {
 			case late:
 				e.Latef(key, "another client was granted the key, and the context of the holder, whose network was %s, had not ended", name)
 			default:
-				e.Is(key, h.Cause(), "context.Cause of a lease whose holder did not hear from the server", lock.ErrLost)
+				isLoss(e, key, h.Cause(), "context.Cause of a lease whose holder did not hear from the server")
 			}
 			net.Heal()
 			if err := h.Release(e.Ctx); err == nil {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -156,7 +155,7 @@ func lostBeforeTakeoverAcrossProcesses(e *engine.Env, ps *engine.Processes) {
 			case s.Ended < 0:
 				e.TooSlowf(key, "%s stopped looking at its lease before the key was granted to another client", p.Who)
 			default:
-				e.Is(key, s.Cause, "context.Cause of a lease that ran out", lock.ErrLost, lock.ErrNotHeld)
+				isLoss(e, key, s.Cause, "context.Cause of a lease that ran out")
 			}
 			_ = next.Release(e.Ctx)
 		}

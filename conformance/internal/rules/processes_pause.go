@@ -45,7 +45,7 @@ func pauseIsNoticed(e *engine.Env, ps *engine.Processes) {
 					continue
 				}
 			} else {
-				e.Is(key, s.Cause, "context.Cause of a lease that ran out while its process stood still", lock.ErrLost, lock.ErrNotHeld)
+				isLoss(e, key, s.Cause, "context.Cause of a lease that ran out while its process stood still")
 			}
 			if e.Claimed.ManualRenewal {
 				e.Is(key, old.Renew(), "Renew of a lease that ran out while its process stood still", lock.ErrNotHeld)
