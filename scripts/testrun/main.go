@@ -3,9 +3,9 @@
 //
 //	testrun [-outcomes FILE] [arguments of go test [-- arguments of another go test]...]
 //
-// Several go tests run one after another. The status is that of go test, the largest of them.
-// With -outcomes it also writes a line for each rule, form of a lock and outcome, so that two runs
-// can be compared.
+// Several go tests run side by side. The status is that of go test, the largest of them. With
+// -outcomes it also writes a line for each rule, form of a lock and outcome, so that two runs can
+// be compared.
 package main
 
 import (
@@ -48,8 +48,8 @@ func split(args []string) (lists [][]string) {
 // quietly is how often it is said which packages are running, while none ends.
 const quietly = 30 * time.Second
 
-// run runs go test once for each of the lists of arguments, one after another, and returns
-// the largest status.
+// run runs go test once for each of the lists of arguments, side by side, and returns the
+// largest status.
 func run(out io.Writer, lists [][]string, outcomes string) (int, error) {
 	var mu sync.Mutex
 	s := newSummary(out)
@@ -80,10 +80,14 @@ func run(out io.Writer, lists [][]string, outcomes string) (int, error) {
 		}
 		tick.Reset(quietly)
 	}
+	ended := make(chan error)
+	for _, args := range lists {
+		go func() { ended <- goTest(args, take) }()
+	}
 	status := 0
 	var errs []error
-	for _, args := range lists {
-		err := goTest(args, take)
+	for range lists {
+		err := <-ended
 		var failed *exec.ExitError
 		if errors.As(err, &failed) {
 			status = max(status, failed.ExitCode(), 1)

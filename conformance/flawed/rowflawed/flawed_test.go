@@ -9,7 +9,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/flawed/internal/flawedtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -29,9 +28,15 @@ func TestHealthy(t *testing.T) {
 	collection.CheckHealthy(t, on(servertest.SharedMariaDB))
 }
 
-func TestFlawedOnMySQL(t *testing.T) { t.Parallel(); collection.CheckFlawed(t, onMySQL()) }
+func TestFlawedOnMySQL(t *testing.T) {
+	t.Parallel()
+	collection.CheckFlawed(t, on(servertest.SharedMySQL))
+}
 
-func TestHealthyOnMySQL(t *testing.T) { t.Parallel(); collection.CheckHealthy(t, onMySQL()) }
+func TestHealthyOnMySQL(t *testing.T) {
+	t.Parallel()
+	collection.CheckHealthy(t, on(servertest.SharedMySQL))
+}
 
 func on(shared func(servertest.TB) *servertest.Server) flawedtest.Run {
 	return flawedtest.Run{
@@ -42,22 +47,6 @@ func on(shared func(servertest.TB) *servertest.Server) flawedtest.Run {
 		},
 		Patience: 15 * time.Second,
 	}
-}
-
-// onMySQL requires of the other server that the same rules catch the broken locks, and
-// pass on the healthy one.
-func onMySQL() flawedtest.Run {
-	run := on(servertest.SharedMySQL)
-	run.Tune = func(l Lock, cfg *conformance.Config) {
-		cfg.Only = []string{l.Rule}
-		if l.Rule == "" {
-			cfg.Only = nil
-			for _, l := range All() {
-				cfg.Only = append(cfg.Only, l.Rule)
-			}
-		}
-	}
-	return run
 }
 
 // connect returns a pool as a user has it, who lets connections be idle.

@@ -20,7 +20,9 @@ type Run struct {
 	// Server is what the lock is made on, as its Maker wants it. It is called once for
 	// each lock.
 	Server func(t *testing.T, l flaw.Lock) any
-	// Tune sets Budget, and Only where not all rules are to be run; nil, Budget is 2 s.
+	// Tune sets Budget, and Only; nil, Budget is 2 s. Where it sets no Only and LOCK_TEST_LONG is
+	// not set, a broken lock is tried with the rule that is named for it, and a healthy one
+	// with those of the collection, unless it takes no time.
 	Tune func(l flaw.Lock, cfg *conformance.Config)
 	// Patience is how long the suite may go on with a broken lock. Where nothing is ever
 	// granted, cases wait until they are cut off. Zero: as long as it takes.
@@ -73,7 +75,7 @@ func (c *Collection) examine(t *testing.T, locks []flaw.Lock, run Run, check fun
 			c.places <- struct{}{}
 			defer func() { <-c.places }()
 			t.Run(l.ID+" "+l.Title, func(t *testing.T) {
-				examine := func(t *testing.T) { findings[i] = run.one(t, l, fmt.Sprintf("%s%d/", prefix, i)) }
+				examine := func(t *testing.T) { findings[i] = c.one(t, run, l, fmt.Sprintf("%s%d/", prefix, i)) }
 				if l.Rule == "" && l.Over == flaw.Memory { // some broken ones never rest
 					virtually(t, examine)
 				} else {
@@ -92,7 +94,7 @@ func (c *Collection) examine(t *testing.T, locks []flaw.Lock, run Run, check fun
 	return found
 }
 
-func (r Run) one(t *testing.T, l flaw.Lock, keyPrefix string) *finding {
+func (c *Collection) one(t *testing.T, r Run, l flaw.Lock, keyPrefix string) *finding {
 	t.Helper()
 	var server any
 	if r.Server != nil {
@@ -104,7 +106,24 @@ func (r Run) one(t *testing.T, l flaw.Lock, keyPrefix string) *finding {
 	if r.Tune != nil {
 		r.Tune(l, &cfg)
 	}
+	if cfg.Only == nil && os.Getenv("LOCK_TEST_LONG") == "" {
+		switch {
+		case l.Rule != "":
+			cfg.Only = []string{l.Rule}
+		case l.Over != flaw.Memory:
+			cfg.Only = c.named()
+		}
+	}
 	return examine(t, l, cfg, r.Patience)
+}
+
+// named lists the rules that are named for the mistakes of the collection.
+func (c *Collection) named() []string {
+	var rules []string
+	for _, l := range c.flawed {
+		rules = append(rules, l.Rule)
+	}
+	return rules
 }
 
 // virtually runs f in a bubble, where waiting takes no time and a busy machine makes
