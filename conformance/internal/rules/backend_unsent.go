@@ -14,15 +14,16 @@ import (
 // time that a request takes here and now.
 func notSentIsTrue(e *engine.Env) {
 	rounds := e.Rounds(e.Work(5*time.Millisecond), 40, 200)
-	var cut, unsent atomic.Int64
+	var asked, cut, unsent atomic.Int64
 	e.Each(2, func(i int) {
 		a, b := e.Backend(), e.Backend()
 		latest := time.Millisecond
+		const enough = 20                  // holds may have connections of their own
 		kept := map[string]*engine.Grant{} // of the keys at which nothing was sent
-		for round := range rounds {
+		for round := 0; round < rounds && len(kept) < enough; round++ {
 			key := e.Key("%d-%d", i, round)
 			ctx, cancel := context.WithCancel(e.Ctx)
-			var h *engine.Grant
+			var h, got *engine.Grant
 			if i == 0 {
 				h = a.MustTry(e.Request(key, "", e.Long))
 			}
@@ -31,10 +32,14 @@ func notSentIsTrue(e *engine.Env) {
 			if i == 0 {
 				err = cutRelease(ctx, e, a, h)
 			} else {
-				_, err = a.TryCtx(ctx, e.Request(key, "", e.Long))
+				got, err = a.TryCtx(ctx, e.Request(key, "", e.Long))
 			}
 			timer.Stop()
 			cancel()
+			asked.Add(1)
+			if got != nil {
+				_ = got.Release(e.Ctx)
+			}
 			if errors.Is(err, backend.ErrNotSent) {
 				kept[key] = h
 			}
@@ -48,12 +53,15 @@ func notSentIsTrue(e *engine.Env) {
 		unsent.Add(int64(len(kept)))
 		e.Settle() // until what has left is there
 		for key, h := range kept {
-			switch g, err := b.Try(e.Request(key, "", e.Long)); {
+			g, err := b.Try(e.Request(key, "", e.Long))
+			if err == nil {
+				_ = g.Release(e.Ctx)
+			}
+			switch {
 			case h == nil && errors.Is(err, backend.ErrHeld):
 				e.Failf(key, "a request for a free key said that nothing was sent, and the key is held; expected an error that does not match ErrNotSent, since who reads that cleans nothing up")
 			case h != nil && err == nil:
-				_ = g.Release(e.Ctx)
-				e.Failf(key, "a release said that nothing was sent, and the hold is gone; expected an error that does not match ErrNotSent, since who reads that believes the key is held")
+				e.Latef(key, "a release said that nothing was sent, and the hold is gone; expected an error that does not match ErrNotSent, since who reads that believes the key is held")
 			}
 			if e.Failed() {
 				return
@@ -63,7 +71,7 @@ func notSentIsTrue(e *engine.Env) {
 			}
 		}
 	})
-	e.Notef("%d requests: %d were cut off, of %d nothing was sent", 2*rounds, cut.Load(), unsent.Load())
+	e.Notef("%d requests: %d were cut off, of %d nothing was sent", asked.Load(), cut.Load(), unsent.Load())
 }
 
 // cutRelease releases with a context that ends in between.
