@@ -64,6 +64,15 @@ func (e *Engine) Connect(endpoint string, at *string) error {
 	return pool.Client.PingWithContext(ctx)
 }
 
+// Bridge answers with the name of the engine's network interface among containers.
+func (e *Engine) Bridge(_ None, name *string) error {
+	bridge, err := e.pool.Client.NetworkInfo("bridge")
+	if err == nil {
+		*name = bridge.Options["com.docker.network.bridge.name"]
+	}
+	return err
+}
+
 // Image is a repository with a tag.
 type Image struct{ Repository, Tag string }
 

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/rpc"
 	"net/rpc/jsonrpc"
 	"net/url"
@@ -47,10 +48,34 @@ func (f *finder) engine() (*engine, error) {
 		}
 		if u, err := url.Parse(at); err == nil && u.Scheme != "unix" && u.Scheme != "npipe" && u.Hostname() != "" {
 			e.host, e.bindIP = u.Hostname(), ""
+		} else if name, err := ask[string](e, "Bridge", struct{}{}); err == nil {
+			// What is published on a loopback address goes through a process of the engine.
+			if ip := addressOf(name); ip != "" {
+				e.host, e.bindIP = ip, ip
+			}
 		}
 		e.sweep()
 		return e, nil
 	})
+}
+
+// addressOf is the address of this machine's network interface, or nothing: the engine may
+// run on another machine, a virtual one too.
+func addressOf(name string) string {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return ""
+	}
+	all, err := i.Addrs()
+	if err != nil {
+		return ""
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+			return n.IP.String()
+		}
+	}
+	return ""
 }
 
 // closeEngines ends the programs. The next use starts them again.
