@@ -15,24 +15,35 @@ import (
 func notSentIsTrue(e *engine.Env) {
 	rounds := e.Rounds(e.Work(5*time.Millisecond), 40, 200)
 	var asked, cut, unsent atomic.Int64
-	e.Each(2, func(i int) {
+	renewals := e.Start(func() { cutRenewals(e) })
+	workers := 2
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		workers = 4 // the same beside another hold of an owner
+	}
+	e.Each(workers, func(n int) {
+		i := n % 2
 		a, b := e.Backend(), e.Backend()
 		latest := time.Millisecond
 		const enough = 20                  // holds may have connections of their own
 		kept := map[string]*engine.Grant{} // of the keys at which nothing was sent
+		beside := map[string]*engine.Grant{}
 		for round := 0; round < rounds && len(kept) < enough; round++ {
-			key := e.Key("%d-%d", i, round)
+			key, owner := e.Key("%d-%d", n, round), ""
+			if n >= 2 {
+				owner = e.Owner("A")
+				beside[key] = a.MustTry(e.Request(key, owner, e.Long))
+			}
 			ctx, cancel := context.WithCancel(e.Ctx)
 			var h, got *engine.Grant
 			if i == 0 {
-				h = a.MustTry(e.Request(key, "", e.Long))
+				h = a.MustTry(e.Request(key, owner, e.Long))
 			}
 			timer := time.AfterFunc(e.Randomly(latest), cancel)
 			var err error
 			if i == 0 {
 				err = cutRelease(ctx, e, a, h)
 			} else {
-				got, err = a.TryCtx(ctx, e.Request(key, "", e.Long))
+				got, err = a.TryCtx(ctx, e.Request(key, owner, e.Long))
 			}
 			timer.Stop()
 			cancel()
@@ -42,6 +53,8 @@ func notSentIsTrue(e *engine.Env) {
 			}
 			if errors.Is(err, backend.ErrNotSent) {
 				kept[key] = h
+			} else if other := beside[key]; other != nil {
+				_ = other.Release(e.Ctx)
 			}
 			if err != nil {
 				cut.Add(1)
@@ -53,13 +66,16 @@ func notSentIsTrue(e *engine.Env) {
 		unsent.Add(int64(len(kept)))
 		e.Settle() // until what has left is there
 		for key, h := range kept {
+			if other := beside[key]; other != nil && other.Release(e.Ctx) != nil {
+				continue
+			}
 			g, err := b.Try(e.Request(key, "", e.Long))
 			if err == nil {
 				_ = g.Release(e.Ctx)
 			}
 			switch {
 			case h == nil && errors.Is(err, backend.ErrHeld):
-				e.Failf(key, "a request for a free key said that nothing was sent, and the key is held; expected an error that does not match ErrNotSent, since who reads that cleans nothing up")
+				e.Failf(key, "a request said that nothing was sent, and the key is held, though nobody else asked for it or has it left; expected an error that does not match ErrNotSent, since who reads that cleans nothing up")
 			case h != nil && err == nil:
 				e.Latef(key, "a release said that nothing was sent, and the hold is gone; expected an error that does not match ErrNotSent, since who reads that believes the key is held")
 			}
@@ -71,6 +87,7 @@ func notSentIsTrue(e *engine.Env) {
 			}
 		}
 	})
+	renewals()
 	e.Notef("%d requests: %d were cut off, of %d nothing was sent", asked.Load(), cut.Load(), unsent.Load())
 }
 
@@ -83,4 +100,47 @@ func cutRelease(ctx context.Context, e *engine.Env, a *engine.BackendClient, h *
 		h.Releasing(e.Log.Now())
 	}
 	return err
+}
+
+// cutRenewals renews holds in the middle of their time, with contexts that end in between,
+// and looks whether those of which nothing was sent end when they would have ended.
+func cutRenewals(e *engine.Env) {
+	if !e.Claimed.ManualRenewal || e.Claimed.EndsWithSession { // a session keeps its holds
+		return
+	}
+	a, b := e.Backend(), e.Backend()
+	holds := make([]*engine.Grant, 12)
+	latest := time.Duration(0) // twice what a request takes
+	for i := range holds {
+		begun := time.Now()
+		holds[i] = a.MustTry(e.Request(e.Key("renewed-%d", i), "", e.TTL))
+		latest = max(2*time.Since(begun), latest, time.Millisecond)
+	}
+	e.Pause(e.TTL / 2)
+	var kept []*engine.Grant
+	for _, h := range holds {
+		h.Lapses()
+		ctx, cancel := context.WithCancel(e.Ctx)
+		timer := time.AfterFunc(e.Randomly(latest), cancel)
+		_, err := a.Backend.Renew(ctx, h.Hold)
+		timer.Stop()
+		cancel()
+		if errors.Is(err, backend.ErrNotSent) {
+			kept = append(kept, h)
+		} else {
+			_ = h.Release(e.Ctx)
+		}
+	}
+	for _, h := range kept {
+		if gone := h.Gone(e); e.Log.Now() < gone {
+			e.Pause(gone - e.Log.Now())
+		}
+		g, err := b.Try(e.Request(h.Key, "", e.Long))
+		if errors.Is(err, backend.ErrHeld) {
+			e.Latef(h.Key, "a renewal said that nothing was sent, and the key is still held when its TTL of %s has passed since the grant; expected an error that does not match ErrNotSent", e.TTL)
+		} else if err == nil {
+			_ = g.Release(e.Ctx)
+		}
+		_ = h.Release(e.Ctx)
+	}
 }

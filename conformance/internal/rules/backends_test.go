@@ -148,6 +148,16 @@ func renewsFor(change func(ttl time.Duration) time.Duration) func(*mutant) {
 	}
 }
 
+// cutIsUnsent says that nothing was sent when the context ends before the answer is there.
+func cutIsUnsent(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", backend.ErrNotSent, ctx.Err())
+	case <-time.After(time.Millisecond):
+		return err
+	}
+}
+
 // force removes the record of a key, whoever's it is.
 func (m *mutant) force(ctx context.Context, key string) error {
 	rec, err := m.Inspect(ctx, key)
@@ -368,6 +378,21 @@ func TestMutantBackends(t *testing.T) {
 					err = backend.ErrHeld
 				}
 				return g, err
+			}
+		}},
+		"a renewal that was cut off counts as unsent": {"NotSentIsTrue", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				v, err := m.Backend.Renew(context.WithoutCancel(ctx), h)
+				return v, cutIsUnsent(ctx, err)
+			}
+		}},
+		"a release that was cut off counts as unsent, of an owner": {"NotSentIsTrue", func(m *mutant) {
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				err := m.Backend.Release(context.WithoutCancel(ctx), h)
+				if h.Owner == "" {
+					return err
+				}
+				return cutIsUnsent(ctx, err)
 			}
 		}},
 		"ignores the context": {"CancelledSendsNothing", func(m *mutant) {

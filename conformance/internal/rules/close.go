@@ -83,6 +83,8 @@ func closeEndsHolds(e *engine.Env) {
 			e.Failf(h.Key, "the context of a lease was alive after the Close of its Locker")
 		} else if cause := h.Cause(); !errors.Is(cause, lock.ErrClosed) && !errors.Is(cause, lock.ErrExpired) || errors.Is(cause, lock.ErrReleased) {
 			e.Failf(h.Key, "context.Cause of a lease whose Locker was closed is %s; expected ErrClosed", engine.Outcome(cause))
+		} else if errors.Is(cause, lock.ErrClosed) && errors.Is(cause, lock.ErrLost) {
+			e.Failf(h.Key, "context.Cause of a lease whose Locker was closed is %s; expected ErrClosed and no loss", engine.Outcome(cause))
 		}
 		next := b.Wins(h.Key, e.Slack(), 20*time.Millisecond, "the Locker of its holder was closed, and its TTL was up to "+e.Long.String())
 		_ = next.Release(e.Ctx)

@@ -41,7 +41,7 @@ var exclusionRules = []*engine.Rule{
 	},
 	{
 		Name:      "TryIsImmediate",
-		Statement: "TryAcquire on a held key is refused at once, and leaves nothing behind.",
+		Statement: "TryAcquire on a held key is refused at once, after one request, and leaves nothing behind.",
 		Run:       tryIsImmediate,
 	},
 	{
@@ -85,6 +85,9 @@ func handsOut(e *engine.Env) {
 		}
 		if h.Lease.Context() == nil {
 			e.Fatalf(key, "Lease.Context is nil")
+		}
+		if t := h.Lease.Token(); t != 0 && e.Claimed.Token == backend.TokenNone && (e.Says || e.Guarantees != nil) {
+			e.Failf(key, "Lease.Token is %d, although the guarantees say that there are none; expected 0, since what is no fencing token must not be taken for one", t)
 		}
 		h.MustLive("it was granted a moment ago")
 		if d, ok := h.Lease.Deadline(); ok && !d.After(time.Now()) {
@@ -269,6 +272,13 @@ func tryIsImmediate(e *engine.Env) {
 	}
 	if limit := granted + 50*time.Millisecond; refused > limit {
 		e.Latef(key, "the fastest of ten refusals by TryAcquire took %s, and the fastest grant of a free key %s; expected at most %s, since a try asks once and does not wait", refused.Round(time.Millisecond), granted.Round(time.Millisecond), limit.Round(time.Millisecond))
+	}
+	if e.OpenBackend != nil {
+		c, server := e.FaultyWhole()
+		c.MustRefuse(key, "somebody else holds it")
+		if n := engine.Requests(server, key, engine.OpsToGet...); n > 1 {
+			e.Failf(key, "TryAcquire on a held key has sent %d requests for it; expected one", n)
+		}
 	}
 	h.MustRelease()
 	clients[2].MustTry(key).MustRelease()

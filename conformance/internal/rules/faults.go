@@ -216,6 +216,7 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 		if err != nil {
 			e.Is(key, err, "Release whose reply was lost", lock.ErrOutcomeUnknown)
 		}
+		deadlineIsOver(e, h)
 		next, nextErr := b.Try(key)
 		if nextErr != nil {
 			e.UnexpectedFatal(key, nextErr, "a try returned %s, although the server had applied the release", engine.Outcome(nextErr))

@@ -38,6 +38,7 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 			e.Latef(key, "another client was granted the key, and the context of the holder, who was cut off, had not ended")
 		} else {
 			isLoss(e, key, h.Cause(), "context.Cause of a lease whose holder was cut off")
+			not(e, key, h.Cause(), "context.Cause of a lease whose holder was cut off", lock.ErrTakenOver, lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
 		}
 		c.Heal()
 		_ = next.Release(e.Ctx)
@@ -105,6 +106,9 @@ func renewUnknown(e *engine.Env, via engine.FaultSite) {
 			e.Unexpected(key, err, "Renew whose answer was lost returned %s; expected ErrOutcomeUnknown", engine.Outcome(err))
 		} else {
 			e.Is(key, err, "Renew whose answer was lost", lock.ErrOutcomeUnknown)
+		}
+		if _, known := h.Lease.Deadline(); e.Claimed.Deadline && !known && !h.Lost() {
+			e.Failf(key, "the deadline of a lease is unknown after a Renew whose answer was lost; expected that of the grant, until when the hold goes on")
 		}
 		h.MustLive("the answer to one renewal was lost")
 		c.All(f, engine.OpsToKeep...)

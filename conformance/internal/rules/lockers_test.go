@@ -694,6 +694,66 @@ func TestMutantLockers(t *testing.T) {
 				return l, err
 			}
 		}},
+		"an owner's released lease has a deadline": {"DeadlineEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					l.remembers()
+				}
+			}
+		}},
+		"a released lease that nobody renewed has a deadline": {"DeadlineEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.NoRenewal && l.set.MaxHold == 0 {
+					l.remembers()
+				}
+			}
+		}},
+		"a removal is told as a maximum hold": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.tells(func(cause error) error {
+					if errors.Is(cause, lock.ErrTakenOver) {
+						return lock.ErrMaxHold
+					}
+					return cause
+				})
+			}
+		}},
+		"a removal is told as a release too": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.tells(and(lock.ErrTakenOver, lock.ErrReleased)) }
+		}},
+		"a removal that a renewal by hand has found has no reason": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.tells(func(cause error) error {
+					if l.set.NoRenewal && errors.Is(cause, lock.ErrTakenOver) {
+						return lock.ErrLost
+					}
+					return cause
+				})
+			}
+		}},
+		"close is told as a loss too": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.tells(and(lock.ErrClosed, lock.ErrExpired)) }
+		}},
+		"a maximum hold is told as a release too": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.tells(and(lock.ErrMaxHold, lock.ErrReleased)) }
+		}},
+		"the release of a lease that has run out says no reason": {"ReleaseReportsLoss", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrExpired) {
+						return lock.ErrLost
+					}
+					return err
+				}
+			}
+		}},
+		"has tokens and says that it has none": {"HandsOut", func(m *lockerMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				g.Token, g.TokenSurvives = backend.TokenNone, nil
+				return g
+			}
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
@@ -724,6 +784,61 @@ type valued struct {
 }
 
 func (v valued) Value(key any) any { return v.values.Value(key) }
+
+// tells gives the lease a context that ends with another cause.
+func (l *leaseMutant) tells(other func(cause error) error) {
+	ctx, end := context.WithCancelCause(context.Background())
+	inner := l.Lease.Context()
+	follow := func() {
+		if inner.Err() != nil {
+			end(other(context.Cause(inner)))
+		}
+	}
+	context.AfterFunc(inner, follow)
+	l.ctx = following{ctx, follow}
+	l.release = func(ctx context.Context) error {
+		defer follow()
+		return l.Lease.Release(ctx)
+	}
+}
+
+// and adds a kind to the causes that match the first.
+func and(first, more error) func(cause error) error {
+	return func(cause error) error {
+		if errors.Is(cause, first) {
+			return errors.Join(cause, more)
+		}
+		return cause
+	}
+}
+
+// following is a context that looks at another one first.
+type following struct {
+	context.Context
+	follow func()
+}
+
+func (f following) Err() error {
+	f.follow()
+	return f.Context.Err()
+}
+
+// remembers leaves the lease the deadline that it had when it was released.
+func (l *leaseMutant) remembers() {
+	var last atomic.Pointer[time.Time]
+	l.release = func(ctx context.Context) error {
+		if d, ok := l.Lease.Deadline(); ok && l.Lease.Context().Err() == nil {
+			last.Store(&d)
+		}
+		return l.Lease.Release(ctx)
+	}
+	l.deadline = func() (time.Time, bool) {
+		if d := last.Load(); d != nil {
+			return *d, true
+		}
+		return l.Lease.Deadline()
+	}
+}
 
 type renamed struct{ lock.Lease }
 

@@ -158,6 +158,7 @@ func lostOnRemoval(e *engine.Env) {
 			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed long before its deadline", lock.ErrExpired)
 		}
 		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed")
+		not(e, key, h.Cause(), "context.Cause of a lease whose record was removed", lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
 		if e.Claimed.ManualRenewal {
 			e.Is(key, h.Renew(), "Renew of a lease whose record was removed", lock.ErrNotHeld)
 		}
@@ -174,9 +175,31 @@ func lostOnRemoval(e *engine.Env) {
 		b.MustTry(key).MustRelease()
 		a.MustTry(key).MustRelease()
 	})
+	removedUnnoticed(e, a)
 	e.Pause(e.TTL) // renewed once more, at least
 	other.MustLive("only records of other keys were removed")
 	other.MustRelease()
+}
+
+// removedUnnoticed has holders release, or renew by hand, when their records were removed a
+// moment ago, which nobody has told them.
+func removedUnnoticed(e *engine.Env, a *engine.Client) {
+	key := e.Key("released at once")
+	h := a.MustTry(key)
+	e.RemoveByForce(key)
+	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+		e.Unexpected(key, err, "Release of a lease whose record had been removed a moment before returned %s; expected ErrLost", engine.Outcome(err))
+	}
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	key = e.Key("renewed at once")
+	h = a.MustTry(key, unrenewed(e)...)
+	e.RemoveByForce(key)
+	if err := h.Renew(); errors.Is(err, lock.ErrNotHeld) && e.Within(e.Slack(), h.Lease.Context().Done()) {
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, as a Renew has found")
+	}
+	_ = h.Release(e.Ctx)
 }
 
 func releaseIsNoLoss(e *engine.Env) {
@@ -247,7 +270,8 @@ func lossEndsUse(e *engine.Env) {
 
 func deadlineEnds(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
-	ends := []func(h *engine.Hold){func(h *engine.Hold) { h.MustRelease() }}
+	release := func(h *engine.Hold) { h.MustRelease() }
+	ends := []func(h *engine.Hold){release}
 	if e.Claimed.LossSignal && e.Remove != nil {
 		ends = append(ends, func(h *engine.Hold) {
 			e.RemoveByForce(h.Key)
@@ -264,11 +288,32 @@ func deadlineEnds(e *engine.Env) {
 		}
 		h := c.MustTryFor(key, e.TTL)
 		ends[i](h)
-		if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
-			e.Failf(key, "the hold has ended with cause %s, and its deadline is %s from now; expected one that is not in the future, since nothing is certain any more", engine.Outcome(h.Cause()), engine.Short(time.Until(d)))
-		}
+		deadlineIsOver(e, h)
 		_ = h.Release(e.Ctx)
 	})
+	eachWay(e, ways, func(w way) {
+		options := map[string][]lock.Option{"": nil, "unrenewed": unrenewed(e)}
+		if engine.ClaimReentrancy.Made(e.Settings) {
+			options["an owner"] = []lock.Option{lock.WithOwner(e.Owner("A"))}
+		}
+		for name, more := range options {
+			h := w.mustGet(a, e.Key("%s-%s", w.name, name), e.Long, more...)
+			if name == "an owner" {
+				inner := a.MustTry(h.Key, more...)
+				release(inner)
+				deadlineIsOver(e, inner)
+			}
+			release(h.Hold)
+			deadlineIsOver(e, h.Hold)
+		}
+	})
+}
+
+// deadlineIsOver looks at the deadline of a hold that has ended.
+func deadlineIsOver(e *engine.Env, h *engine.Hold) {
+	if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
+		e.Failf(h.Key, "the hold has ended with cause %s, and its deadline is %s from now; expected one that is not in the future, since nothing is certain any more", engine.Outcome(h.Cause()), engine.Short(time.Until(d)))
+	}
 }
 
 // waitsForLost waits for a key whose holder, in the same Locker, loses it and never releases.
@@ -381,7 +426,14 @@ type contextKey struct{}
 func causeIsStable(e *engine.Env) {
 	a := e.Locker()
 	key := e.Key("a")
-	h, err := a.Acquire(context.WithValue(e.Ctx, contextKey{}, "value"), key)
+	valued := context.WithValue(e.Ctx, contextKey{}, "value")
+	if tried, err := a.TryFor(valued, e.Key("tried"), e.Long); err == nil {
+		if tried.Lease.Context().Value(contextKey{}) != nil {
+			e.Failf(tried.Key, "the lease's context carries a value of the context given to TryAcquire")
+		}
+		tried.MustRelease()
+	}
+	h, err := a.Acquire(valued, key)
 	if err != nil {
 		e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
 	}

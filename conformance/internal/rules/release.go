@@ -231,6 +231,9 @@ func releaseReportsLoss(e *engine.Env) {
 			e.Failf(key, "Release of %s returned no error; expected ErrLost, since exclusion was not kept for the whole time", what)
 		} else {
 			e.Is(key, err, "Release of "+what, targets...)
+			if e.Claimed.LossSignal {
+				isLoss(e, key, err, "Release of "+what)
+			}
 		}
 		if err := h.Release(e.Ctx); err == nil {
 			e.Failf(key, "a second Release of %s returned no error; expected ErrNotHeld", what)

@@ -156,6 +156,9 @@ func renewByHand(e *engine.Env) {
 				e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
 			}
 			b.Refuses(key, "its holder renews it in time")
+			if h, ok := g.(*engine.Hold); ok {
+				h.MustLive("its holder renews it in time")
+			}
 		}
 		if k := e.TTL / 5; e.Work(2*time.Millisecond) < k { // the last moment counts too
 			e.Pause(time.Until(g.Until()) - k)
@@ -385,6 +388,9 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
 		b.MustRefuse(key, "the maximum hold has not been reached")
 		e.Within(e.TTL/5, ended)
+		if e.Claimed.ManualRenewal && limit > e.TTL && ttl > e.TTL {
+			_ = h.Renew() // which is no new hold
+		}
 		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 			e.Fatalf(key, "the deadline is %s after the grant, while the lease is renewed; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 		}
@@ -396,6 +402,8 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 		e.Unexpected(key, h.Cause(), "the lease ended %s after the key had become free for it, with cause %s; its maximum hold was %s and its TTL %s", engine.Short(held), engine.Outcome(h.Cause()), limit, h.EffectiveTTL())
 	}
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
+	not(e, key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrReleased, lock.ErrClosed, lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost)
+	deadlineIsOver(e, h.Hold)
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))

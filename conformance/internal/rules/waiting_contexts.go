@@ -39,6 +39,9 @@ func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Co
 		if err := h.Lease.Renew(ended); err != nil {
 			not(e, key, err, "Renew of a lease that is held, with a context that has ended,", lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed, lock.ErrUnsupported)
 		}
+		if _, known := h.Lease.Deadline(); e.Claimed.Deadline && !known && !h.Lost() {
+			e.Failf(key, "the deadline of a lease is unknown after a Renew with a context that has ended; expected that of the last renewal, until when the hold goes on")
+		}
 	}
 	const why = "only the context of a Renew had ended"
 	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
