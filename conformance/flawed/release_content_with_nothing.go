@@ -13,7 +13,7 @@ var z143 = Lock{
 	Seen:    "Releases that count the deleted rows and ignore the count, since \"the lock is free, which was the aim\".",
 	Instead: "A release that finds no hold returns ErrLost: exclusion was not kept for the whole time.",
 	File:    "release_content_with_nothing.go", Over: Memory,
-	Rule: "LostOnRemoval",
+	Rule: "ReleaseReportsLoss",
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, _ lock.Settings) lock.Lease { return contentRelease{lease} }}
 	}),
@@ -25,7 +25,7 @@ var z143 = Lock{
 //	an operator removes the record; B: Acquire("ledger") -> granted
 //	A writes its last row before its next renewal, and: Release() -> no error
 //
-// A holder whose context has ended knows anyway. Caught by LostOnRemoval, which has one
+// A holder whose context has ended knows anyway. Caught by ReleaseReportsLoss, which has one
 // release before anybody can have told it.
 type contentRelease struct{ lock.Lease }
 

@@ -38,7 +38,7 @@ var releaseRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseReportsLoss",
-		Statement: "Releasing a lease that ran out returns ErrLost, also when nobody took the key.",
+		Statement: "Releasing a lease that ran out or was removed returns ErrLost, also when nobody took the key.",
 		Claims:    []engine.Claim{engine.ClaimWithoutRenewal},
 		LimitTTLs: 30,
 		Run:       releaseReportsLoss,
@@ -245,6 +245,17 @@ func releaseReportsLoss(e *engine.Env) {
 		}
 		_ = next.Release(e.Ctx)
 	})
+	if e.Remove == nil {
+		return
+	}
+	key := e.Key("removed") // which nobody has told the holder
+	h := a.MustTry(key)
+	e.RemoveByForce(key)
+	if err := h.Release(e.Ctx); err == nil {
+		e.Failf(key, "Release of a lease whose record had been removed a moment before returned no error; expected ErrLost")
+	} else if !errors.Is(err, lock.ErrOutcomeUnknown) {
+		e.Is(key, err, "Release of a lease whose record had been removed a moment before", targets...)
+	}
 }
 
 // awaitLapse waits until a lease that is not renewed has ended by its own
