@@ -124,7 +124,11 @@ func last(ctx context.Context, s *session, key string) (path string, owner int64
 	children, _, err := s.children(ctx, dir)
 	czxid := int64(0)
 	for _, name := range children {
-		if _, stat, err := s.get(ctx, dir+"/"+name); err == nil && stat.Czxid > czxid {
+		switch _, stat, err := s.get(ctx, dir+"/"+name); {
+		case errors.Is(err, zk.ErrNoNode):
+		case err != nil: // the last place may be the one that was not seen
+			return "", 0, err
+		case stat.Czxid > czxid:
 			path, owner, czxid = dir+"/"+name, stat.EphemeralOwner, stat.Czxid
 		}
 	}
