@@ -20,8 +20,8 @@ var z144 = Lock{
 
 // twiceTried takes a refusal for what it is the second time.
 //
-//	A: TryAcquire("poll") -> the server is asked, and refuses
-//	   it is asked once more, and refuses
+//	A: TryAcquire("poll") -> refused by the server
+//	A: asks once more     -> refused again
 //	1,000 workers that poll once a second make 2,000 requests a second
 //
 // Nobody sees it from the time that it takes. Caught by TryIsImmediate, which counts.

@@ -20,9 +20,9 @@ type Run struct {
 	// Server is what the lock is made on, as its Maker wants it. It is called once for
 	// each lock.
 	Server func(t *testing.T, l flaw.Lock) any
-	// Tune sets Budget, and Only; nil, Budget is 2 s. Where it sets no Only and LOCK_TEST_LONG is
-	// not set, a broken lock is tried with the rule that is named for it, and a healthy one
-	// with those of the collection, unless it takes no time.
+	// Tune sets Budget, and Only; nil, Budget is 2 s. Where it sets no Only, a broken lock is
+	// tried with the rule that is named for it. A healthy one on a server is tried with those
+	// of the collection, and one in memory with all. LOCK_TEST_LONG has all rules tried.
 	Tune func(l flaw.Lock, cfg *conformance.Config)
 	// Patience is how long the suite may go on with a broken lock. Where nothing is ever
 	// granted, cases wait until they are cut off. Zero: as long as it takes.
