@@ -408,12 +408,13 @@ func waiterSurvivesCut(e *engine.Env) {
 
 func exclusiveThroughFaults(e *engine.Env) {
 	keys := []string{e.Key("0"), e.Key("1")}
-	end := time.Now().Add(min(max(e.Window(), 2*e.TTL), 4*e.TTL))
 	lockers := make([]*engine.Client, 2*len(keys))
+	nets := make([]*engine.Network, len(lockers))
+	e.Each(len(lockers), func(i int) { lockers[i], nets[i] = e.Behind(keys[i%len(keys)]) })
+	e.Each(len(keys), func(k int) { lostBesideHolder(e, keys[k], lockers[k], lockers[k+len(keys)], nets[k+len(keys)]) })
+	end := time.Now().Add(min(max(e.Window(), 2*e.TTL), 4*e.TTL))
 	e.Each(len(lockers), func(i int) {
-		key := keys[i%len(keys)]
-		a, net := e.Behind(key)
-		lockers[i] = a
+		key, a, net := keys[i%len(keys)], lockers[i], nets[i]
 		stop := make(chan struct{})
 		disturbing := e.Start(func() { disturb(e, net, stop) })
 		defer disturbing()
@@ -435,6 +436,23 @@ func exclusiveThroughFaults(e *engine.Env) {
 		}
 	})
 	e.Notef("%d grants", grants)
+}
+
+// lostBesideHolder loses each kind of try of one client while another holds the key: that
+// two hold it then needs no luck to be seen.
+func lostBesideHolder(e *engine.Env, key string, holder, other *engine.Client, net *engine.Network) {
+	h := holder.MustTryFor(key, e.TTL)
+	for _, loss := range engine.Losses {
+		net.Lose(1, loss)
+		patience := time.AfterFunc(2*e.TTL, net.Heal) // a call may go on for as long as nothing is reached
+		second, err := other.TryFor(e.Ctx, key, e.TTL)
+		patience.Stop()
+		net.Heal()
+		if err == nil {
+			_ = second.Release(e.Ctx)
+		}
+	}
+	_ = h.Release(e.Ctx)
 }
 
 // disturb breaks the network again and again until stop is closed, and then heals it.
