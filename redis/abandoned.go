@@ -32,8 +32,9 @@ type abandonedOnes struct {
 	answered map[string]<-chan struct{}
 }
 
-// landing is how long a command waits for one that was abandoned, at most.
-const landing = 10 * time.Millisecond
+// landing is how long a command waits for one that was abandoned, at most: for a server or a
+// machine that is slow for a moment, and not for a connection that hangs.
+const landing = 250 * time.Millisecond
 
 // note remembers a command that was abandoned, if that is the error.
 func (o *abandonedOnes) note(id string, err error) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -118,6 +119,31 @@ func TestReleaseAwaitsWhatWasAbandoned(t *testing.T) {
 		require.Zero(t, o.some.Load())
 		require.Empty(t, o.answered)
 	})
+}
+
+// On a server, or a machine, that is slow for a moment the release would overtake the try on
+// another connection, and the key be kept by nobody for a TTL: past Close too.
+func TestReleaseDoesNotOvertakeItsTry(t *testing.T) {
+	t.Parallel()
+	b, p, other := lined(t)
+	_, _ = backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t))) // a connection is there
+	p.Delay(40*time.Millisecond, servertest.ToServer)
+	req := redistest.Request(backendtest.UniqueKey(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	out := asking(ctx, b, req)
+	time.Sleep(5 * time.Millisecond) // it is under way
+	cancel()
+	if err := <-out; errors.Is(err, backend.ErrNotSent) {
+		t.Skip("the machine was slow: nothing was sent")
+	}
+	p.Delay(0, servertest.ToServer)
+	begin := time.Now()
+	err := b.Release(t.Context(), backend.HoldOf(req))
+	if took := time.Since(begin); took > 200*time.Millisecond {
+		t.Skipf("the machine was slow: the try had no answer for %s", took)
+	}
+	require.NoError(t, err)
+	_, _ = backendtest.Granted(t, other, redistest.Request(req.Key))
 }
 
 // After a restart the server would answer a command on an old connection with nothing, and
