@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
+	"github.com/mortiselock/lock/internal/servertest"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -92,36 +92,31 @@ func (s twoStores) free(store *memlock.Store, key string) bool {
 	return true
 }
 
-// TestConformanceOfPair runs the suite on pairs in virtual time; where a server is
-// disturbed, it is that of one side.
+// conformanceOfPair is a Config for a pair of stores, to which Open or OpenBackend is added.
+func conformanceOfPair(t *testing.T, old, next *memlock.Store) conformance.Config {
+	return conformance.Config{
+		Remove: func(_ context.Context, key string) error {
+			old.Remove(key)
+			next.Remove(key)
+			return nil
+		},
+		Judge:  linear.Judge(t),
+		Budget: 5 * time.Second,
+	}
+}
+
+// TestConformanceOfPair runs the suite on pairs in virtual time.
 func TestConformanceOfPair(t *testing.T) {
 	for name, queue := range map[string]bool{"record": false, "queue": true} {
-		stores := func(t *testing.T) (cfg conformance.Config, on func(*memlock.Store) func(context.Context) (*lock.Client, error), old, next *memlock.Store) {
-			old, next = memlock.NewStore(nil), memlock.NewStore(nil)
-			on = func(s *memlock.Store) func(context.Context) (*lock.Client, error) {
-				return func(ctx context.Context) (*lock.Client, error) {
-					return memlock.New(ctx, &memlock.Options{Store: s, Queue: queue})
-				}
-			}
-			cfg = conformance.Config{
-				Remove: func(_ context.Context, key string) error {
-					old.Remove(key)
-					next.Remove(key)
-					return nil
-				},
-				Judge:  linear.Judge(t),
-				Budget: 5 * time.Second,
-			}
-			return cfg, on, old, next
-		}
 		conformsInVirtualTime(t, name, func(t *testing.T) conformance.Config {
-			cfg, on, old, next := stores(t)
+			old, next := memlock.NewStore(nil), memlock.NewStore(nil)
+			cfg := conformanceOfPair(t, old, next)
 			cfg.Open = func(ctx context.Context) (lock.Locker, error) {
-				first, err := on(old)(ctx)
+				first, err := memlock.New(ctx, &memlock.Options{Store: old, Queue: queue})
 				if err != nil {
 					return nil, err
 				}
-				second, err := on(next)(ctx)
+				second, err := memlock.New(ctx, &memlock.Options{Store: next, Queue: queue})
 				if err != nil {
 					return nil, err
 				}
@@ -129,12 +124,18 @@ func TestConformanceOfPair(t *testing.T) {
 			}
 			return cfg
 		})
+	}
+}
+
+// TestAlsoOnPairOfWhichOneIsDisturbed runs it with a server that can be disturbed, that of one
+// side.
+func TestAlsoOnPairOfWhichOneIsDisturbed(t *testing.T) {
+	servertest.Also(t)
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
 		for _, disturbed := range []string{"old", "new"} {
-			if queue && os.Getenv("LOCK_TEST_LONG") == "" {
-				continue // what is disturbed is the same
-			}
 			conformsInVirtualTime(t, name+", disturbed in the "+disturbed+" store", func(t *testing.T) conformance.Config {
-				cfg, _, old, next := stores(t)
+				old, next := memlock.NewStore(nil), memlock.NewStore(nil)
+				cfg := conformanceOfPair(t, old, next)
 				store, other := old, next
 				if disturbed == "new" {
 					store, other = next, old

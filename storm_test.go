@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,8 +23,11 @@ import (
 // an owner and without, every option, calls that are cancelled and calls that cannot
 // be, and Lockers that are closed and opened again, all under faults from a seed.
 func TestOwnersKeepTheirPromisesUnderRandomFaults(t *testing.T) {
-	seeds := uint64(30)
-	if testing.Short() {
+	seeds := uint64(12)
+	switch {
+	case os.Getenv("LOCK_TEST_LONG") != "":
+		seeds = 100
+	case testing.Short():
 		seeds = 5
 	}
 	grants := 0

@@ -444,7 +444,7 @@ var promises = []promise{
 	{of: "backend.ValidateOwner", text: "The error matches [ErrInvalid] and does not contain the owner.", rules: "OwnerRefused"},
 	{of: "backend.ValidateLabel", text: "ValidateLabel accepts what ValidateOwner accepts, for the public label of a holder.", rules: "LabelRefused LongestNames"},
 	{of: "lock.Pair", text: "Pair is the [Locker] on two stores, which [Both] returns.", aside: "a definition"},
-	{of: "lock.Pair", text: "It is safe for concurrent use.", why: onPairs, tests: ".: TestConformanceOfPair; internal/rolling: TestConformanceOfPairs"},
+	{of: "lock.Pair", text: "It is safe for concurrent use.", why: onPairs, tests: ".: TestConformanceOfPair; internal/rolling: TestAlsoOnPairsOfRealStores"},
 	{of: "lock.Both", text: "Both returns a Locker whose leases are held in two stores, so that a service can change its store in rolling deploys without two holders at any time: first all copies use the old store, then both, then the new one.", why: onPairs, tests: ".: TestPairNeverHasTwoHolders; internal/rolling: TestRollingChange TestRollingProcesses"},
 	{of: "lock.Both", text: "Copies of neighbouring steps exclude each other, since they have a store in common.", why: onPairs, tests: ".: TestPairExcludesNeighbours TestFlawedPairs"},
 	{of: "lock.Both", text: "Copies of the first and the last step have none: the second step must have ended everywhere before the last one begins anywhere.", aside: "a duty of the caller"},

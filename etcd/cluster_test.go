@@ -45,7 +45,8 @@ func eachVersion(t *testing.T, test func(t *testing.T, members []*servertest.Ser
 
 // On the older release those rules are tried whose requests pass from member to member;
 // one server of it has the whole suite.
-func TestConformanceOnThreeMembers(t *testing.T) {
+func TestAlsoOnThreeMembers(t *testing.T) {
+	servertest.Also(t)
 	t.Parallel()
 	on := func(members []*servertest.Server, only ...string) func(t *testing.T) {
 		return func(t *testing.T) {

@@ -25,7 +25,8 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, cfg)
 }
 
-func TestConformanceCurrent(t *testing.T) {
+func TestAlsoOnCurrentRelease(t *testing.T) {
+	servertest.Also(t)
 	t.Parallel()
 	cfg := conformanceOfURL(servertest.SharedEtcdCurrent(t).URL())
 	cfg.Judge = linear.Judge(t)

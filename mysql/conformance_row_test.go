@@ -22,7 +22,10 @@ func init() {
 
 func TestRowOnMariaDB(t *testing.T) { testRow(t, servertest.SharedMariaDB) }
 
-func TestRowOnMySQL(t *testing.T) { testRow(t, servertest.SharedMySQL) }
+func TestAlsoRowOnMySQL(t *testing.T) {
+	servertest.Also(t)
+	testRow(t, servertest.SharedMySQL)
+}
 
 func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()

@@ -29,31 +29,43 @@ func init() {
 	}
 }
 
-// The suite runs on a backend of a URL, and on a pool of the caller with the driver's own
-// connector and the other meaning of the number of affected rows.
 func TestTableOnMariaDB(t *testing.T) { testTable(t, servertest.SharedMariaDB) }
 
-func TestTableOnMySQL(t *testing.T) { testTable(t, servertest.SharedMySQL) }
+func TestAlsoTableOnMySQL(t *testing.T) {
+	servertest.Also(t)
+	testTable(t, servertest.SharedMySQL)
+}
 
+// testTable runs the suite on a backend of a URL.
 func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()
 	server := shared(t)
-	t.Run("URL", func(t *testing.T) {
-		t.Parallel()
-		cfg := tableConfigOfURL(server.URL())
-		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""))
-		cfg.Untouched = untouched(t, server, "table", "")
-		cfg.Proxy = backendtest.Proxy("?mode=table", cfg.TTL, server)
-		conformance.Run(t, cfg)
-	})
-	t.Run("pool, clientFoundRows=true", func(t *testing.T) {
-		t.Parallel()
-		cfg, db := tableConfigOfDSN(servertest.MySQLDSN(server) + "?clientFoundRows=true")
-		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
-		cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
-		conformance.Run(t, cfg)
-	})
+	cfg := tableConfigOfURL(server.URL())
+	cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""))
+	cfg.Untouched = untouched(t, server, "table", "")
+	cfg.Proxy = backendtest.Proxy("?mode=table", cfg.TTL, server)
+	conformance.Run(t, cfg)
+}
+
+func TestAlsoTableOfPoolOnMariaDB(t *testing.T) {
+	servertest.Also(t)
+	testTableOfPool(t, servertest.SharedMariaDB)
+}
+
+func TestAlsoTableOfPoolOnMySQL(t *testing.T) {
+	servertest.Also(t)
+	testTableOfPool(t, servertest.SharedMySQL)
+}
+
+// testTableOfPool runs the suite on a pool of the caller, with the driver's own connector and
+// the other meaning of the number of affected rows.
+func testTableOfPool(t *testing.T, shared func(servertest.TB) *servertest.Server) {
+	t.Parallel()
+	cfg, db := tableConfigOfDSN(servertest.MySQLDSN(shared(t)) + "?clientFoundRows=true")
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
+	cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
+	conformance.Run(t, cfg)
 }
 
 // untouched makes tables that nobody has used. The suffixes are those of their names.

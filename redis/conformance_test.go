@@ -74,7 +74,8 @@ func guardedOn(url string) *conformance.GuardedWrite {
 	}
 }
 
-func TestConformanceOfClient(t *testing.T) {
+func TestAlsoWithCallersClient(t *testing.T) {
+	servertest.Also(t)
 	t.Parallel()
 	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
 	t.Cleanup(func() { _ = client.Close() })

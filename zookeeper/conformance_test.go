@@ -43,7 +43,8 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, cfg)
 }
 
-func TestConformanceOfCluster(t *testing.T) {
+func TestAlsoOnThreeMembers(t *testing.T) {
+	servertest.Also(t)
 	t.Parallel()
 	members := servertest.ZooKeeperCluster(t, 3)
 	var hosts []string

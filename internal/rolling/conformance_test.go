@@ -15,8 +15,9 @@ import (
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
-// TestConformanceOfPairs runs the suite on pairs of real stores.
-func TestConformanceOfPairs(t *testing.T) {
+// TestAlsoOnPairsOfRealStores runs the suite, which pairs have in virtual time.
+func TestAlsoOnPairsOfRealStores(t *testing.T) {
+	servertest.Also(t)
 	for _, m := range [][2]string{{"file", "redis"}, {"redis", "etcd"}} {
 		t.Run(m[0]+" and "+m[1], func(t *testing.T) {
 			t.Parallel()

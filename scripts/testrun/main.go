@@ -3,7 +3,8 @@
 //
 //	testrun [-outcomes FILE] [arguments of go test [-- arguments of another go test]...]
 //
-// Several go tests run side by side. The status is that of go test, the largest of them. With
+// Several go tests run side by side; one behind "then" in place of "--" when the one before it has
+// ended. The status is that of go test, the largest of them. With
 // -outcomes it also writes a line for each rule, form of a lock and outcome, so that two runs can
 // be compared.
 package main
@@ -26,7 +27,7 @@ func main() {
 	if len(args) >= 2 && args[0] == "-outcomes" {
 		outcomes, args = args[1], args[2:]
 	}
-	status, err := run(os.Stdout, split(args), outcomes)
+	status, err := run(os.Stdout, split(args, "--"), outcomes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 		os.Exit(1)
@@ -34,10 +35,10 @@ func main() {
 	os.Exit(status)
 }
 
-// split returns the lists of arguments between which there is "--".
-func split(args []string) (lists [][]string) {
+// split returns the lists of arguments between which there is the separator.
+func split(args []string, separator string) (lists [][]string) {
 	for {
-		i := slices.Index(args, "--")
+		i := slices.Index(args, separator)
 		if i < 0 {
 			return append(lists, args)
 		}
@@ -48,8 +49,8 @@ func split(args []string) (lists [][]string) {
 // quietly is how often it is said which packages are running, while none ends.
 const quietly = 30 * time.Second
 
-// run runs go test once for each of the lists of arguments, side by side, and returns the
-// largest status.
+// run runs go test once for each of the lists of arguments, side by side or where "then" is in
+// a list one after the other, and returns the largest status.
 func run(out io.Writer, lists [][]string, outcomes string) (int, error) {
 	var mu sync.Mutex
 	s := newSummary(out)
@@ -69,24 +70,32 @@ func run(out io.Writer, lists [][]string, outcomes string) (int, error) {
 			}
 		}
 	}()
-	take := func(line []byte) {
+	take := func(run int, line []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		var ev event
 		if json.Unmarshal(line, &ev) == nil {
+			ev.run = run
 			s.add(ev)
 		} else {
 			_, _ = out.Write(line) // go test itself has something to say
 		}
 		tick.Reset(quietly)
 	}
+	runs := 0
 	ended := make(chan error)
-	for _, args := range lists {
-		go func() { ended <- goTest(args, take) }()
+	for _, list := range lists {
+		inTurn, first := split(list, "then"), runs
+		runs += len(inTurn)
+		go func() {
+			for i, args := range inTurn {
+				ended <- goTest(args, func(line []byte) { take(first+i, line) })
+			}
+		}()
 	}
 	status := 0
 	var errs []error
-	for range lists {
+	for range runs {
 		err := <-ended
 		var failed *exec.ExitError
 		if errors.As(err, &failed) {

@@ -22,6 +22,7 @@ type event struct {
 	Test       string
 	Elapsed    float64
 	Output     string
+	run        int // of go test
 }
 
 const module = "github.com/mortiselock/lock"
@@ -38,21 +39,34 @@ type test struct {
 type summary struct {
 	out     io.Writer
 	begun   time.Time
-	tests   map[[2]string]*test
+	tests   map[place]*test
+	first   map[string]int       // the run of go test in which a package was seen first
 	running map[string]time.Time // packages
 }
 
+// place is that of a test; one without a name is of a package as a whole.
+type place struct {
+	run       int
+	pkg, name string
+}
+
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, begun: time.Now(), tests: map[[2]string]*test{}, running: map[string]time.Time{}}
+	return &summary{out: out, begun: time.Now(), tests: map[place]*test{}, first: map[string]int{}, running: map[string]time.Time{}}
 }
 
 func (s *summary) at(ev event) *test {
 	pkg := cmp.Or(ev.Package, ev.ImportPath)
-	key := [2]string{pkg, ev.Test}
-	t := s.tests[key]
+	at := place{ev.run, pkg, ev.Test}
+	t := s.tests[at]
 	if t == nil {
 		t = &test{pkg: short(pkg), name: ev.Test}
-		s.tests[key] = t
+		if _, seen := s.first[pkg]; !seen {
+			s.first[pkg] = ev.run
+		}
+		if s.first[pkg] != ev.run {
+			t.pkg += " (again)"
+		}
+		s.tests[at] = t
 	}
 	return t
 }
@@ -127,15 +141,15 @@ func (s *summary) sorted() []*test {
 
 var (
 	frame   = regexp.MustCompile(`^\s*(=== |--- FAIL: )`) // what go test says of any test
-	place   = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
+	where   = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
 	verdict = regexp.MustCompile(`^(not claimed|skipped|inconclusive): `)
 )
 
 // said is the first line that a test has logged last: why it was skipped.
 func (t *test) said() string {
 	for _, line := range slices.Backward(t.output) {
-		if place.MatchString(line) {
-			return strings.TrimSpace(place.ReplaceAllString(line, ""))
+		if where.MatchString(line) {
+			return strings.TrimSpace(where.ReplaceAllString(line, ""))
 		}
 	}
 	return "without a reason"

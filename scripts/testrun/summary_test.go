@@ -65,8 +65,8 @@ func TestSummary(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, [][]string{{"-race", "."}}, split([]string{"-race", "."}))
-	assert.Equal(t, [][]string{{"-race", "."}, {"./flawed"}, {"./more"}}, split([]string{"-race", ".", "--", "./flawed", "--", "./more"}))
+	assert.Equal(t, [][]string{{"-race", "."}}, split([]string{"-race", "."}, "--"))
+	assert.Equal(t, [][]string{{"-race", "."}, {"./flawed"}, {"./more"}}, split([]string{"-race", ".", "--", "./flawed", "--", "./more"}, "--"))
 }
 
 func TestRunHasTheStatusOfGoTest(t *testing.T) {
@@ -78,7 +78,25 @@ func TestRunHasTheStatusOfGoTest(t *testing.T) {
 	assert.Contains(t, out.String(), "ok   scripts/testrun")
 	assert.Contains(t, out.String(), "1 packages in")
 	out.Reset()
-	status, err = run(&out, [][]string{{"-run", "^TestSummary$", "."}, {"./no-such-directory"}}, "")
+	status, err = run(&out, [][]string{{"./no-such-directory", "then", "-run", "^TestSummary$", "."}}, "")
 	require.NoError(t, err)
 	assert.NotZero(t, status)
+	assert.Contains(t, out.String(), "ok   scripts/testrun", "what is behind one that fails is run")
+}
+
+// A package of two runs has its tests in each of them.
+func TestPackageIsRunTwice(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := newSummary(&out)
+	for run, verdict := range []string{"pass", "fail"} {
+		for _, action := range []string{"start", verdict} {
+			s.add(event{Action: action, Package: module + "/redis", run: run})
+		}
+		s.add(event{Action: verdict, Package: module + "/redis", Test: "TestOne", run: run})
+	}
+	s.end()
+	assert.Contains(t, out.String(), "2 packages in")
+	assert.Contains(t, out.String(), "1 tests passed, 1 failed")
+	assert.Contains(t, out.String(), "FAILED: redis (again) TestOne")
 }
