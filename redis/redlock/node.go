@@ -22,8 +22,11 @@ const (
 	// nodeIdle is how long the goroutine of a node waits for work. The stack of a new
 	// one has to grow first, which takes a good part of a request's time.
 	nodeIdle = time.Second
-	// longestRest bounds for how long a node that does not answer is left alone.
-	longestRest = time.Second
+	// A node that does not answer is left alone for this part of its timeout, then for twice
+	// as long each time, and for longestRest at most. It begins so short because all of them
+	// may be back: a network that is silent for a moment must not cost the leases.
+	firstRestPart = 4
+	longestRest   = time.Second
 )
 
 // call is one request to one node. It is answered once.
@@ -283,7 +286,7 @@ func (n *node) finish(batch []*call, tested bool) []*call {
 	n.lost = n.lost || lost
 	// A single broken connection says little; a server that restarts breaks them all.
 	if timeout || n.failures > 1 {
-		n.restUntil = n.clock.Now().Add(min(n.timeout<<min(n.failures-1, 8), longestRest))
+		n.restUntil = n.clock.Now().Add(min(n.timeout/firstRestPart<<min(n.failures-1, 8), longestRest))
 	}
 	late := n.queue
 	n.queue = nil
