@@ -370,13 +370,8 @@ func holdCount(e *engine.Env) {
 		}
 		holds = append(holds, h)
 	}
-	const together = 4
 	more := make([]*engine.Grant, backend.MaxHolds-len(holds))
-	e.Each(together, func(n int) {
-		for i := n; i < len(more); i += together {
-			more[i] = a.MustTry(e.Request(key, owner, e.Long))
-		}
-	})
+	e.EachFew(len(more), func(i int) { more[i] = a.MustTry(e.Request(key, owner, e.Long)) })
 	holds = append(holds, more...)
 	last := e.Request(key, owner, e.Long)
 	last.ID = holds[len(holds)-1].Hold.ID

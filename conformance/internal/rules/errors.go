@@ -182,9 +182,9 @@ func noSecretsInErrors(e *engine.Env) {
 func noSecretsOfTheLimit(e *engine.Env, a *engine.Client, owner lock.Option, failsToGet func(c *engine.Client, key, when string, more ...lock.Option)) {
 	key := e.Key("limit")
 	holds := make([]*engine.Hold, backend.MaxHolds)
-	e.Each(len(holds), func(i int) { holds[i] = a.MustTry(key, owner) })
+	e.EachFew(len(holds), func(i int) { holds[i] = a.MustTry(key, owner) })
 	failsToGet(a, key, "of an owner with the largest number of holds", owner)
-	e.Each(len(holds), func(i int) { holds[i].MustRelease() })
+	e.EachFew(len(holds), func(i int) { holds[i].MustRelease() })
 }
 
 // noSecretsOfTheLost looks at the errors of a lease that has run out.
