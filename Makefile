@@ -21,16 +21,17 @@ GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_
 
 # Broken locks are there to be caught by a rule, not by the race detector. They wait more than
 # they compute, so they run beside the rest.
-FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m ./conformance/flawed/...
+BROKEN = ./conformance/flawed/... ./conformance/internal/rules
+FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way.
 WAYS = ./redis ./redis/redlock ./mysql ./etcd ./zookeeper ./internal/rolling .
 ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m -run ^TestAlso $(WAYS)
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
-UNFLAWED = $$($(GO) list ./... | grep -v /conformance/flawed)
+UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules)
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./conformance/internal/rules ./file ./memory ./internal/servertest
+LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest
 
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./scripts/testrun ./examples/stock
@@ -54,7 +55,7 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
-	@$(COMPILE) ./conformance/flawed/... $(WAYS) >/dev/null
+	@$(COMPILE) $(BROKEN) $(WAYS) >/dev/null
 	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO)
 
 test-redis: ## The tests on Redis
@@ -75,7 +76,7 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
 	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) && \
-	$(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 ./conformance/flawed/...
+	$(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 $(BROKEN)
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers
@@ -103,6 +104,8 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 		done; \
 	done
 
+# What is compiled here serves the tests.
+lint: export GOFLAGS += -trimpath
 lint: ## Check format, vet on three systems, linters, and go.mod
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi

@@ -20,7 +20,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -130,7 +130,7 @@ func TestConformanceOfPair(t *testing.T) {
 // TestAlsoOnPairOfWhichOneIsDisturbed runs it with a server that can be disturbed, that of one
 // side.
 func TestAlsoOnPairOfWhichOneIsDisturbed(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	for name, queue := range map[string]bool{"record": false, "queue": true} {
 		for _, disturbed := range []string{"old", "new"} {
 			conformsInVirtualTime(t, name+", disturbed in the "+disturbed+" store", func(t *testing.T) conformance.Config {

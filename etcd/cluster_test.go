@@ -19,6 +19,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 )
 
 func clusterURL(members []*servertest.Server) string {
@@ -46,7 +47,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, members []*servertest.Ser
 // On the older release those rules are tried whose requests pass from member to member;
 // one server of it has the whole suite.
 func TestAlsoOnThreeMembers(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	t.Parallel()
 	on := func(members []*servertest.Server, only ...string) func(t *testing.T) {
 		return func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 )
 
 func TestConformance(t *testing.T) {
@@ -26,7 +27,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestAlsoOnCurrentRelease(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	t.Parallel()
 	cfg := conformanceOfURL(servertest.SharedEtcdCurrent(t).URL())
 	cfg.Judge = linear.Judge(t)

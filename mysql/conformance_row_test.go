@@ -13,6 +13,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
@@ -23,7 +24,7 @@ func init() {
 func TestRowOnMariaDB(t *testing.T) { testRow(t, servertest.SharedMariaDB) }
 
 func TestAlsoRowOnMySQL(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	testRow(t, servertest.SharedMySQL)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
@@ -32,7 +33,7 @@ func init() {
 func TestTableOnMariaDB(t *testing.T) { testTable(t, servertest.SharedMariaDB) }
 
 func TestAlsoTableOnMySQL(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	testTable(t, servertest.SharedMySQL)
 }
 
@@ -48,12 +49,12 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 }
 
 func TestAlsoTableOfPoolOnMariaDB(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	testTableOfPool(t, servertest.SharedMariaDB)
 }
 
 func TestAlsoTableOfPoolOnMySQL(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	testTableOfPool(t, servertest.SharedMySQL)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -75,7 +76,7 @@ func guardedOn(url string) *conformance.GuardedWrite {
 }
 
 func TestAlsoWithCallersClient(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	t.Parallel()
 	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
 	t.Cleanup(func() { _ = client.Close() })

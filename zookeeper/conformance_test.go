@@ -19,6 +19,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 )
 
 func TestConformance(t *testing.T) {
@@ -44,7 +45,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestAlsoOnThreeMembers(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	t.Parallel()
 	members := servertest.ZooKeeperCluster(t, 3)
 	var hosts []string

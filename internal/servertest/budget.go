@@ -14,14 +14,3 @@ func Budget() time.Duration {
 	}
 	return 6 * time.Second
 }
-
-// Also is called first by a test whose name begins with TestAlso: it runs the whole suite on a
-// form that has had it already, on another server or reached in another way. The race detector
-// makes a suite cost five times as much and looks at the same code again, so with it the
-// test is skipped unless LOCK_TEST_LONG is set.
-func Also(t TB) {
-	t.Helper()
-	if raceDetector && os.Getenv("LOCK_TEST_LONG") == "" {
-		t.Skipf("the form has its suite under the race detector elsewhere; this one runs without it (-run ^TestAlso), or set LOCK_TEST_LONG")
-	}
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -110,7 +111,7 @@ func TestConformance(t *testing.T) {
 // TestAlsoOnOtherNodes runs the suite on nodes of which as many are dead as it bears, and on
 // those that give no tokens.
 func TestAlsoOnOtherNodes(t *testing.T) {
-	servertest.Also(t)
+	ways.Also(t)
 	t.Parallel()
 	conforms(t, nodes{"5 nodes, 2 down", 5, 3, ""}, nodes{"3 nodes, without tokens", 3, 3, "&tokens=off"})
 }

@@ -1,5 +1,5 @@
 //go:build race
 
-package servertest
+package ways
 
 const raceDetector = true
