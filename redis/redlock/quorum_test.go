@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -308,6 +309,21 @@ func TestNotWaitedFor(t *testing.T) {
 		d := doubleOn(t, clients, opts)
 		hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
 		backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
+		backendtest.Eventually(t, "every node has answered", func() bool {
+			return !slices.ContainsFunc(d.majority.nodes, func(n *node) bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.busy
+			})
+		})
+		for _, n := range d.majority.nodes {
+			n.mu.Lock()
+			failure := n.failure
+			n.mu.Unlock()
+			if failure != nil { // the server is shared, and a node that has failed is not asked while it is at work
+				t.Skipf("inconclusive: a node lost the answer to the grant: %v", failure)
+			}
+		}
 		return d, hold
 	}
 	stall := func(t *testing.T, nodes ...*flaky) {
@@ -356,7 +372,7 @@ func TestNotWaitedFor(t *testing.T) {
 			_, err := d.Renew(ctx, hold)
 			ended <- err
 		}()
-		backendtest.Eventually(t, "the nodes are asked", func() bool { return d.sent(renewScript) == 5 })
+		backendtest.Eventually(t, "the nodes are asked", func() bool { return d.sent(renewScript) == 5 || len(ended) > 0 })
 		cancel()
 		err := <-ended
 		require.ErrorIs(t, err, context.Canceled)
