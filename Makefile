@@ -23,10 +23,9 @@ GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_
 # they compute, so they run beside the rest.
 BROKEN = ./conformance/flawed/... ./conformance/internal/rules
 FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
-# Forms that have had the suite already, on other servers or reached in another way. The four
-# of MySQL overload a machine that has more to do, so they come last.
-WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling .
-ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m -run ^TestAlso
+# Forms that have had the suite already, on other servers or reached in another way.
+WAYS = ./redis ./redis/redlock ./mysql ./etcd ./zookeeper ./internal/rolling .
+ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m -run ^TestAlso $(WAYS)
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules)
@@ -56,8 +55,8 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 test: ## Run every test with the race detector, on real servers
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
-	@$(COMPILE) $(BROKEN) $(WAYS) ./mysql >/dev/null
-	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO) $(WAYS) then $(ALSO) ./mysql
+	@$(COMPILE) $(BROKEN) $(WAYS) >/dev/null
+	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO)
 
 test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed
