@@ -10,9 +10,8 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # run side by side: no rule and no test depends on the machine standing still.
 # A program with the race detector sleeps for a second when it ends, unless told not to;
 # the tests start hundreds of programs. Collecting garbage less often saves an eighth of the
-# tests' processor time, a short history of each goroutine a tenth: it finds as many races, and
-# shows the older stack less often.
-RACE = GORACE="atexit_sleep_ms=0 history_size=0" GOGC=400
+# tests' processor time.
+RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # Test programs are linked at each run, nobody debugs them, and what was compiled in one clone
 # serves in the next.
 BUILD = -trimpath -ldflags=-w
@@ -25,7 +24,7 @@ BROKEN = ./conformance/flawed/... ./conformance/internal/rules
 FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way.
 WAYS = ./redis ./redis/redlock ./mysql ./etcd ./zookeeper ./internal/rolling .
-ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m -run ^TestAlso $(WAYS)
+ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules)
@@ -52,31 +51,31 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 	@$(TESTRUN) -short $(CHECKED)
 	@$(GO) test -run '^(TestPage|TestPromises|TestProperties|TestCheckReports|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance ./conformance/internal/engine
 
-test: ## Run every test with the race detector, on real servers
+test: ## Run every test on real servers, each form of a lock with the race detector
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
 	@$(COMPILE) $(BROKEN) $(WAYS) >/dev/null
-	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO)
+	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO) $(WAYS)
 
 test-redis: ## The tests on Redis
-	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed
+	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed -- $(ALSO) ./redis ./redis/redlock
 
 test-mysql: ## The tests on MySQL and MariaDB
-	@$(GOTEST) -timeout 20m ./mysql/... ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed
+	@$(GOTEST) -timeout 20m ./mysql/... ./conformance/flawed/mysqlflawed ./conformance/flawed/rowflawed -- $(ALSO) ./mysql
 
 test-etcd: ## The tests on etcd
-	@LOCK_TEST_REQUIRE=etcd CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./etcd ./conformance/flawed/etcdflawed
+	@LOCK_TEST_REQUIRE=etcd CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./etcd ./conformance/flawed/etcdflawed -- $(ALSO) ./etcd
 
 test-zookeeper: ## The tests on ZooKeeper
-	@LOCK_TEST_REQUIRE=zookeeper CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./zookeeper ./conformance/flawed/zkflawed
+	@LOCK_TEST_REQUIRE=zookeeper CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./zookeeper ./conformance/flawed/zkflawed -- $(ALSO) ./zookeeper
 
 test-all: test test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
-	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) && \
-	$(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 $(BROKEN)
+	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) ./conformance/internal/rules && \
+	LOCK_TEST_REQUIRE=$$required $(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 ./conformance/flawed/...
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers

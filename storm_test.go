@@ -23,7 +23,7 @@ import (
 // an owner and without, every option, calls that are cancelled and calls that cannot
 // be, and Lockers that are closed and opened again, all under faults from a seed.
 func TestOwnersKeepTheirPromisesUnderRandomFaults(t *testing.T) {
-	seeds := uint64(12)
+	seeds := uint64(30)
 	switch {
 	case os.Getenv("LOCK_TEST_LONG") != "":
 		seeds = 100
