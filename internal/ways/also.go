@@ -6,7 +6,7 @@ import "os"
 
 // Also is called first by a test whose name begins with TestAlso: it runs the whole suite on a
 // form that has had it already, on another server or reached in another way. The race detector
-// makes a suite cost five times as much and looks at the same code again, so with it the
+// makes a suite cost several times as much and looks at the same code again, so with it the
 // test is skipped unless LOCK_TEST_LONG is set.
 func Also(t interface {
 	Helper()
