@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -17,23 +18,47 @@ import (
 // It asks the garbage collector about each single thing, so that it is not disturbed by
 // whatever else runs in the process, as the size of the heap would be.
 
-// Copies are texts that were passed to calls, each in memory of its own.
-type Copies struct{ all []weak.Pointer[byte] }
+// Copies are texts and contexts that were passed to calls, each in memory of its own. Its
+// methods may be called at the same time.
+type Copies struct {
+	mu  sync.Mutex
+	all []func() (left bool)
+}
 
 // Copy is a text that nobody else has. It must be longer than 16 bytes, since smaller
 // things share their memory.
 func (k *Copies) Copy(text string) string {
 	text = strings.Clone(text)
-	k.all = append(k.all, weak.Make(unsafe.StringData(text)))
+	remember(k, unsafe.StringData(text))
 	return text
 }
 
+// Follow is a context that nobody else has. It counts in n what waits for its end.
+func (k *Copies) Follow(ctx context.Context, n *atomic.Int64) context.Context {
+	f := &followed{ctx, n}
+	remember(k, f)
+	return f
+}
+
+func remember[T any](k *Copies, p *T) {
+	w := weak.Make(p)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all = append(k.all, func() bool { return w.Value() != nil })
+}
+
 // Len is how many there were.
-func (k *Copies) Len() int { return len(k.all) }
+func (k *Copies) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.all)
+}
 
 func (k *Copies) left() (n int) {
-	for _, p := range k.all {
-		if p.Value() != nil {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, left := range k.all {
+		if left() {
 			n++
 		}
 	}
@@ -51,21 +76,18 @@ func (e *Env) Forgotten(k *Copies, n int, patience time.Duration) int {
 	}
 }
 
-// Followed is a context that counts what waits for its end: contexts that are made of it
+// followed is a context that counts what waits for its end: contexts that are made of it
 // and functions of context.AfterFunc. It carries no values.
-type Followed struct {
+type followed struct {
 	context.Context
 	n *atomic.Int64
 }
 
-// Follow counts in n.
-func Follow(ctx context.Context, n *atomic.Int64) Followed { return Followed{ctx, n} }
-
 // Value hides that the context is one of the standard library, which would count for itself.
-func (f Followed) Value(any) any { return nil }
+func (f *followed) Value(any) any { return nil }
 
 // AfterFunc is what package context asks for.
-func (f Followed) AfterFunc(run func()) (stop func() bool) {
+func (f *followed) AfterFunc(run func()) (stop func() bool) {
 	f.n.Add(1)
 	inner := context.AfterFunc(f.Context, func() { f.n.Add(-1); run() })
 	return func() bool {

@@ -541,6 +541,19 @@ func mustFail(t *testing.T, cfg conformance.Config, rules string) {
 	})
 }
 
+// mustPass runs the named rules in a bubble. None of them may fail.
+func mustPass(t *testing.T, cfg conformance.Config, rules string) {
+	t.Helper()
+	cfg.Only = strings.Fields(rules)
+	virtually(t, func(t *testing.T) {
+		rep, err := conformance.Check(t.Context(), cfg)
+		require.NoError(t, err)
+		for _, r := range rep.Results {
+			assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		}
+	})
+}
+
 // TestCallersWhoLeaveFloodNoServer: while a patient caller waits for a server that
 // stands still, those who leave don't go on making requests.
 func TestCallersWhoLeaveFloodNoServer(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 )
 
 // nothingKept repeats calls of each kind through a Locker that stays open, each with a copy
-// of its key, and asks what has become of the copies, of the goroutines, and of what waits
-// for the contexts.
+// of its key and a context of its own, and asks what has become of them, of the goroutines,
+// and of what waits for the contexts.
 func nothingKept(e *engine.Env) {
 	const least, most = 30, 200
 	a, b := e.Locker(), e.Locker()
@@ -25,6 +25,7 @@ func nothingKept(e *engine.Env) {
 		ttl  time.Duration
 		call func(ctx context.Context, key string, opts []lock.Option) // what it answers is for other rules
 		kept engine.Copies
+		ctxs engine.Copies
 	}
 	kinds := []*kind{
 		{what: "holds that were released", key: free, ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
@@ -48,7 +49,7 @@ func nothingKept(e *engine.Env) {
 		e.Each(len(kinds), func(i int) {
 			k, end := kinds[i], time.Now().Add(e.Window()/2)
 			for n := 0; n < least || n < most && time.Now().Before(end); n++ {
-				k.call(engine.Follow(ctx, &waiting), k.kept.Copy(k.key), e.Opts(k.ttl))
+				k.call(k.ctxs.Follow(ctx, &waiting), k.kept.Copy(k.key), e.Opts(k.ttl))
 				total.Add(1)
 			}
 		})
@@ -57,8 +58,10 @@ func nothingKept(e *engine.Env) {
 	watches := e.Start(func() { watchesEnd(e, patience) })
 	for _, k := range kinds {
 		n := k.kept.Len()
-		if left := e.Forgotten(&k.kept, n/2, patience); left > n/2 {
-			e.Overduef("", "of %d %s, the keys of %d are still in memory after %s, although the calls have returned; expected what adds up to be forgotten", n, k.what, left, patience)
+		for what, kept := range map[string]*engine.Copies{"keys": &k.kept, "contexts": &k.ctxs} {
+			if left := e.Forgotten(kept, n/2, patience); left > n/2 {
+				e.Overduef("", "of %d %s, the %s of %d are still in memory after %s, although the calls have returned; expected what adds up to be forgotten", n, k.what, what, left, patience)
+			}
 		}
 	}
 	if n, stacks := e.Settles(label, least/2, patience); n > least/2 {
@@ -126,28 +129,40 @@ func watchesEnd(e *engine.Env, patience time.Duration) {
 	)
 }
 
-// keysForgotten uses many keys once, more than a cache of a decent size has room for. That
-// takes a store as fast as one in this process, from which the Locker's keys are kept apart.
+// keysForgotten uses many keys once, more than a cache of a decent size has room for. A
+// store in this process may have to remember them for their tokens, so the keys of such a
+// Locker are kept apart from it, which takes a backend.
 func keysForgotten(e *engine.Env, patience time.Duration) {
-	const many = 10_000
-	if e.OpenBackend == nil || e.Claimed.Reach != backend.ReachProcess {
+	const many, callers = 10_000, 8
+	var c *engine.Client
+	switch here := e.Claimed.Reach == backend.ReachProcess; {
+	case here && e.OpenBackend == nil:
 		return
+	case here:
+		c = e.LockerFrom(e.OpenApart)
+	case e.OpenBackend != nil && !e.Unhurried(): // the policy is tried in memory
+		return
+	default:
+		c = e.Locker()
 	}
-	c := e.LockerFrom(e.OpenApart)
 	var keys engine.Copies
-	for end := time.Now().Add(e.Window()); keys.Len() < many; {
-		if time.Now().After(end) {
-			e.Notef("%d keys in %s, too few to tell whether keys are forgotten", keys.Len(), e.Window())
-			return
+	var used atomic.Int64
+	end := time.Now().Add(e.Window())
+	e.Each(callers, func(int) {
+		for n := used.Add(1); n <= many && time.Now().Before(end); n = used.Add(1) {
+			key := keys.Copy(e.Key("key number %d", n))
+			get := c.Locker.TryAcquire
+			if n%2 == 0 {
+				get = c.Locker.Acquire
+			}
+			if err := takenAndReleased(get(e.Ctx, key, e.Opts(e.Long)...)); err != nil {
+				e.UnexpectedFatal(key, err, "a key that is used once: the call ended with %s", engine.Outcome(err))
+			}
 		}
-		key := keys.Copy(e.Key("key number %d", keys.Len()))
-		get := c.Locker.TryAcquire
-		if keys.Len()%2 == 0 {
-			get = c.Locker.Acquire
-		}
-		if err := takenAndReleased(get(e.Ctx, key, e.Opts(e.Long)...)); err != nil {
-			e.UnexpectedFatal(key, err, "a key that is used once: the call ended with %s", engine.Outcome(err))
-		}
+	})
+	if n := keys.Len(); n < many {
+		e.Notef("%d keys in %s, too few to tell whether keys are forgotten", n, e.Window())
+		return
 	}
 	if left := e.Forgotten(&keys, many/2, patience); left > many/2 {
 		e.Overduef("", "of %d keys that were used once, %d are still in memory after %s; expected most to be forgotten", many, left, patience)

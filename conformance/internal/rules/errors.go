@@ -224,23 +224,54 @@ func noSecretsOfTheEnded(e *engine.Env, a *engine.Client, owner lock.Option, che
 	}
 }
 
-// noSecretsOfTheCutOff looks at the errors of a Locker that does not reach its server.
+// noSecretsOfTheCutOff looks at the errors of Lockers whose answers are lost, and of those
+// that do not reach their server.
 func noSecretsOfTheCutOff(e *engine.Env, owner lock.Option, check func(string, error)) {
-	if e.OpenBackend == nil {
-		return
+	type trouble struct {
+		c           *engine.Client
+		when        string
+		begin, heal func()
 	}
-	c, f := e.FaultyWhole()
-	h := c.MustTry(e.Key("cut-off"), owner)
-	f.All(faultlock.FailBefore())
-	_, err := c.Try(e.Key("unreachable"), owner)
-	check("TryAcquire without a server", err)
-	ctx, cancel := context.WithTimeout(e.Ctx, 30*time.Millisecond)
-	defer cancel()
-	_, err = c.Acquire(ctx, e.Key("unreachable"), owner)
-	check("Acquire without a server", err)
-	check("Renew without a server", h.Renew())
-	check("Release without a server", h.Release(e.Ctx))
-	f.Heal()
+	var troubles []trouble
+	if e.OpenBackend != nil {
+		for when, fault := range map[string]faultlock.Fault{"without a server": faultlock.FailBefore(), "without an answer": faultlock.FailAfter()} {
+			c, f := e.FaultyWhole()
+			troubles = append(troubles, trouble{c: c, when: when, begin: func() { f.All(fault) }, heal: f.Heal})
+		}
+	}
+	if e.Proxy != nil {
+		for when, begin := range map[string]func(*engine.Network){"on a network that is down": (*engine.Network).Down, "on a network that loses answers": (*engine.Network).Deaf} {
+			c, n := e.Behind(e.Key("cut-off"))
+			troubles = append(troubles, trouble{c: c, when: when, begin: func() { begin(n) }, heal: n.Heal})
+		}
+	}
+	e.Each(len(troubles), func(i int) {
+		tr, c := troubles[i], troubles[i].c
+		key := e.Key("cut-off-%d", i)
+		h := c.MustTry(key, owner)
+		h.Lapses()
+		briefly := func(f func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(e.Ctx, 100*time.Millisecond)
+			defer cancel()
+			return f(ctx)
+		}
+		get := func(get engine.Getter, key string) error {
+			return briefly(func(ctx context.Context) error {
+				lease, err := get(ctx, key, e.Opts(e.TTL, owner)...)
+				return takenAndReleased(lease, err)
+			})
+		}
+		tr.begin()
+		check("TryAcquire "+tr.when, get(c.Locker.TryAcquire, e.Key("unreachable-%d", i)))
+		check("Acquire "+tr.when, get(c.Locker.Acquire, e.Key("unreachable-%d", i)))
+		check("TryAcquire of a held key "+tr.when, get(c.Locker.TryAcquire, key))
+		check("Renew "+tr.when, briefly(h.Lease.Renew))
+		check("Release "+tr.when, briefly(h.Lease.Release))
+		check("context.Cause "+tr.when, h.Cause())
+		check("Close "+tr.when, c.Close())
+		check("Release after Close "+tr.when, briefly(h.Lease.Release))
+		tr.heal()
+	})
 }
 
 // noSecretsInLeases prints a lease in every way, also while it is renewed if it says how

@@ -193,7 +193,10 @@ func holdersTTLCounts(e *engine.Env) {
 
 func expiryIsPerHold(e *engine.Env) {
 	if !e.Claimed.WithoutRenewal {
-		e.Skipf("needs leases that are not renewed, and WithoutRenewal is not claimed")
+		if !killedBeside(e) {
+			e.Skipf("needs leases that end while their owner has another: the guarantees claim neither WithoutRenewal nor holds of several clients together with Config.Kill")
+		}
+		return
 	}
 	e.Together(func() {
 		key := e.Key("longer")
@@ -230,7 +233,7 @@ func expiryIsPerHold(e *engine.Env) {
 			e.UnexpectedFatal(key, err, "a try returned %s although one hold of the owner was released and the other had run out; expected a lease: the renewals of one hold must not keep another alive", engine.Outcome(err))
 		}
 		h.MustRelease()
-	}, func() { abandonedBeside(e) })
+	}, func() { abandonedBeside(e) }, func() { killedBeside(e) })
 }
 
 // abandonedBeside has the client of one hold of an owner die, whereas that of another goes
@@ -256,4 +259,29 @@ func abandonedBeside(e *engine.Env) {
 		e.UnexpectedFatal(key, err, "a try returned %s although one hold of the owner was released, and the client of the other had died longer than a TTL ago; expected a grant: the renewals of one hold must not keep another alive", engine.Outcome(err))
 	}
 	_ = h.Release(e.Ctx)
+}
+
+// killedBeside is abandonedBeside for Lockers that renew by themselves. It reports whether
+// it can be had.
+func killedBeside(e *engine.Env) bool {
+	if e.OpenBackend != nil || e.Kill == nil || !engine.ClaimServerHolds.Made(e.Settings) {
+		return false
+	}
+	key, owner := e.Key("killed"), lock.WithOwner(e.Owner("D"))
+	dies, lives, b := e.Locker(), e.Locker(), e.Locker()
+	abandoned := dies.MustTryFor(key, e.TTL, owner)
+	kept := lives.MustTryFor(key, e.TTL, owner)
+	dies.Kill()
+	// It may have been renewed once.
+	abandoned.Lapses()
+	e.Pause(2*e.TTL + e.Claimed.TakeoverLag)
+	b.MustRefuse(key, "one of its holds is renewed")
+	kept.MustLive("it is renewed")
+	kept.MustRelease()
+	h, err := b.Try(key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "a try returned %s although one hold of the owner was released, and the Locker of the other had died two TTLs ago; expected a lease: the renewals of one hold must not keep another alive", engine.Outcome(err))
+	}
+	h.MustRelease()
+	return true
 }

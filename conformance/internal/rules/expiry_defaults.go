@@ -13,7 +13,7 @@ const (
 	// said nothing.
 	longestDefault = 24 * time.Hour
 	// watchedDefault is the longest default TTL whose renewals are waited for: a third of it.
-	watchedDefault = 20 * time.Second
+	watchedDefault = 40 * time.Second
 )
 
 // defaults makes calls without any option, and with one that is nil, which is the same.
@@ -28,6 +28,7 @@ func defaults(e *engine.Env) {
 		{"Acquire", a.Locker.Acquire, nil},
 		{"TryAcquire", a.Locker.TryAcquire, []lock.Option{nil}},
 		{"Acquire", a.Locker.Acquire, []lock.Option{nil}},
+		{"Acquire after a wait", afterAWait(a, b), nil},
 	}
 	e.Together(func() {
 		e.Each(len(calls), func(i int) {
@@ -52,6 +53,17 @@ func defaults(e *engine.Env) {
 			b.MustTry(key).MustRelease()
 		})
 	}, func() { endsByDefault(e, a, b) })
+}
+
+// afterAWait is Acquire of a key that another client holds for a moment.
+func afterAWait(a, b *engine.Client) engine.Getter {
+	return func(ctx context.Context, key string, opts ...lock.Option) (lease lock.Lease, err error) {
+		e, stands := a.Env, b.MustTry(key)
+		e.Together(
+			func() { lease, err = a.Locker.Acquire(ctx, key, opts...) },
+			func() { e.Pause(e.TTL / 4); stands.MustRelease() })
+		return lease, err
+	}
 }
 
 // keepsByDefault looks at a lease of the default TTL, and holds it for longer than that

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,7 +70,7 @@ func grainTTLs(e *engine.Env) []time.Duration {
 	grain := max(e.Claimed.TTLGrain, 1)
 	out := []time.Duration{
 		1, time.Microsecond, time.Millisecond - time.Microsecond, time.Millisecond,
-		time.Second - time.Millisecond, time.Second, time.Second + 1,
+		time.Second - time.Millisecond, time.Second, time.Second + 1, time.Second * 19 / 10,
 		e.Claimed.MinTTL, e.Claimed.MinTTL + 1, e.Claimed.MaxTTL, grain, grain + 1,
 	}
 	for _, off := range []time.Duration{1, grain / 2, grain - 1} {
@@ -89,9 +90,16 @@ func ttlGrain(e *engine.Env) {
 		sent = func(key string) int { return engine.Requests(f, key, sending...) }
 	}
 	var granted atomic.Int64
-	e.Each(len(ttls), func(i int) {
-		ttl, key := ttls[i], e.Key("%s", ttls[i])
-		h, err := a.Get("TryAcquire", a.Locker.TryAcquire, e.Ctx, key, append(unrenewed(e), lock.WithTTL(ttl)))
+	calls := []struct {
+		name string
+		get  engine.Getter
+	}{{"TryAcquire", a.Locker.TryAcquire}, {"Acquire", a.Locker.Acquire}}
+	e.Each(len(calls)*len(ttls), func(i int) {
+		call, ttl := calls[i%len(calls)], ttls[i/len(calls)]
+		key := e.Key("%s-%s", call.name, ttl)
+		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
+		defer cancel()
+		h, err := a.Get(call.name, call.get, ctx, key, append(unrenewed(e), lock.WithTTL(ttl)))
 		switch {
 		case err == nil:
 			granted.Add(1)
@@ -106,11 +114,11 @@ func ttlGrain(e *engine.Env) {
 			// Accepted, and over before the answer came: shorter than what is honest here.
 		case !e.Says: // a server may have refused it in words of its own
 		default:
-			e.Unexpected(key, err, "TryAcquire with a TTL of %s returned %s; expected a lease, or ErrInvalid", ttl, engine.Outcome(err))
+			e.Unexpected(key, err, "%s with a TTL of %s returned %s; expected a lease, or ErrInvalid", call.name, ttl, engine.Outcome(err))
 		}
 		b.Soon(key, "a request with a TTL of "+ttl.String()+" was not granted, and must leave nothing").MustRelease()
 	})
-	e.Notef("%d TTLs, %d of them granted", len(ttls), granted.Load())
+	e.Notef("%d TTLs by TryAcquire and by Acquire, %d calls granted", len(ttls), granted.Load())
 }
 
 // judgeRefusedTTL looks at a refusal.
@@ -213,7 +221,7 @@ func everyTTLLasts(e *engine.Env) {
 }
 
 func acquireKeepsTTL(e *engine.Env) {
-	ttl := e.Fit(3 * e.TTL)
+	ttl := e.Fit(3*e.TTL - e.TTL/10) // beside whole units
 	if !e.Claimed.WithoutRenewal {
 		ttl = e.Fit(8 * e.TTL) // only its deadline is looked at
 	}

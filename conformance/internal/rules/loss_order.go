@@ -13,15 +13,24 @@ import (
 
 // endings are the ways in which a lease ends by the will of its holder.
 var endings = []ending{
-	{"its release", func(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }, nil},
-	{"the Close of its Locker", func(h *engine.Hold) { _ = h.Client.Close() }, nil},
-	{"its maximum hold", func(*engine.Hold) {}, func(e *engine.Env) []lock.Option { return []lock.Option{lock.WithMaxHold(e.TTL / 16)} }},
+	{name: "its release", end: release},
+	{name: "its release, beside a waiter of its own Locker", end: release, own: true},
+	{name: "the Close of its Locker", end: func(h *engine.Hold) { _ = h.Client.Close() }},
+	{name: "its maximum hold", end: func(*engine.Hold) {}, opts: sixteenthAtMost},
+	{name: "its maximum hold, beside a waiter of its own Locker", end: func(*engine.Hold) {}, opts: sixteenthAtMost, own: true},
 }
 
 type ending struct {
 	name string
 	end  func(h *engine.Hold)
 	opts func(e *engine.Env) []lock.Option
+	own  bool // who waits for it is a caller of the same Locker, which may hand over without the server
+}
+
+func release(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }
+
+func sixteenthAtMost(e *engine.Env) []lock.Option {
+	return []lock.Option{lock.WithMaxHold(e.TTL / 16)}
 }
 
 // contextEndsFirst has others ask for the key all the time while a lease ends. Whoever
@@ -52,7 +61,7 @@ func contextEndsFirst(e *engine.Env) {
 			}
 		}
 		e.Fail(engine.Excuse{From: max(least, 4*promptly), By: engine.ThisProcess}, example,
-			"another client was granted the key as a lease ended by %s, and the context of that lease ended %s later or more, all the %d times; expected it to end first, and then the server to be told",
+			"somebody else was granted the key as a lease ended by %s, and the context of that lease ended %s later or more, all the %d times; expected it to end first, and then the server to be told",
 			way.name, engine.Short(least), endsWatched)
 	})
 	e.Notef("%d grants as a lease ended", grants.Load())
@@ -90,6 +99,13 @@ func endsFirst(e *engine.Env, way ending, holder *engine.Client, key string, gra
 		mu.Lock()
 		defer mu.Unlock()
 		late = max(late, alive)
+	}
+	if way.own {
+		w := holder.Acquiring(key)
+		e.Together(
+			func() { e.Pause(5*time.Millisecond + e.Randomly(5*time.Millisecond)); way.end(h) },
+			func() { look(w.MustGet(e, key, e.TTL/4+e.WaitBound(), "the lease of its holder ended by "+way.name)) })
+		return late, true
 	}
 	a, b := e.Locker(), e.Locker()
 	w := a.Acquiring(key)

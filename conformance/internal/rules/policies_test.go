@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -113,6 +114,72 @@ func TestMutantPolicies(t *testing.T) {
 				return m.Client.Acquire(ctx, key, opts...)
 			}
 		}},
+		"hands over to a caller of its own before the holder knows": {"ContextEndsFirst", func(m *lockerMutant, _ backend.Backend) {
+			var waiting atomic.Int64
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				waiting.Add(1)
+				defer waiting.Add(-1)
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				inner := l.Lease.Context()
+				told, tell := context.WithCancelCause(context.WithoutCancel(inner))
+				context.AfterFunc(inner, func() {
+					if waiting.Load() > 0 {
+						time.Sleep(30 * time.Millisecond)
+					}
+					tell(context.Cause(inner))
+				})
+				l.ctx = told
+				l.release = func(ctx context.Context) error {
+					if waiting.Load() == 0 {
+						tell(lock.ErrReleased)
+					}
+					return l.Lease.Release(ctx)
+				}
+			}
+		}},
+		"Acquire cuts a TTL to whole seconds": {"TTLGrain", func(m *lockerMutant, _ backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return m.Client.Acquire(ctx, key, rewritten(opts, func(s *lock.Settings) {
+					if s.TTL > time.Second {
+						s.TTL = s.TTL.Truncate(time.Second)
+					}
+				})...)
+			}
+		}},
+		"tells the owner where the outcome is unknown": {"NoSecretsInErrors", func(m *lockerMutant, _ backend.Backend) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(ctx, key, opts...)
+					if errors.Is(err, lock.ErrOutcomeUnknown) {
+						set, _ := lock.ResolveOptions(opts...)
+						err = fmt.Errorf("for %s: %w", set.Owner, err)
+					}
+					return l, err
+				}
+			})
+		}},
+		"Close tells whose holds it could not give back": {"NoSecretsInErrors", func(m *lockerMutant, _ backend.Backend) {
+			var last atomic.Value
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					set, _ := lock.ResolveOptions(opts...)
+					l, err := get(ctx, key, opts...)
+					if errors.Is(err, lock.ErrUnavailable) {
+						last.Store(set.Owner)
+					}
+					return l, err
+				}
+			})
+			m.close = func() error {
+				err := m.Client.Close()
+				if owner := last.Load(); owner != nil {
+					err = errors.Join(err, fmt.Errorf("the holds of %s stay", owner))
+				}
+				return err
+			}
+		}},
 		"a breaker that stays open": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
 			var failures, open atomic.Int64
 			m.both(func(get engine.Getter) engine.Getter {
@@ -147,6 +214,14 @@ func TestMutantPolicies(t *testing.T) {
 				}
 				return m.Client.TryAcquire(ctx, key, opts...)
 			}
+		}},
+		"a timer for each call": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					time.AfterFunc(10*time.Minute, func() { _ = ctx.Err() })
+					return get(ctx, key, opts...)
+				}
+			})
 		}},
 		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
 			var mu sync.Mutex
