@@ -32,6 +32,11 @@ UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/
 # The packages that take longest begin first: some of them compute, others wait.
 LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest
 
+# Locks on which no rule may fail: in memory, in files, in other processes, behind wrappers and
+# adapters, far away, and the one that docs/writing-a-backend.md shows.
+HEALTHY = ^(TestConformance.*|TestHealthy|TestDistantServer|TestLockerThatAlwaysRenews|TestAdapterOfAFinishedLock|TestProcessesOfALockWithoutDeadlines|TestWritingABackendPage)$$
+HEALTHYAT = ./memory ./file ./backend/fault ./conformance ./conformance/internal/rules ./conformance/flawed .
+
 # What make check runs: nothing in it needs a server.
 CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./scripts/testrun ./examples/stock
 
@@ -39,7 +44,7 @@ CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./script
 MODULES = observe/otel conformance/peers bench internal/etcdserver internal/containers examples/marketplace/plot
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
+.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +73,10 @@ test-etcd: ## The tests on etcd
 
 test-zookeeper: ## The tests on ZooKeeper
 	@LOCK_TEST_REQUIRE=zookeeper CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./zookeeper ./conformance/flawed/zkflawed -- $(ALSO) ./zookeeper
+
+test-healthy: ## The suite on healthy locks of many kinds, without a server, ROUNDS times (10): it accuses none
+	LOCK_TEST_LONG=1 $(GO) test $(BUILD) -count=1 -run '^TestDefaultRunIsShort$$' ./memory
+	@$(TESTRUN) $(BUILD) -vet=off -count $(ROUNDS) -p 1 -timeout 60m -run '$(HEALTHY)' $(HEALTHYAT)
 
 test-all: test test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 

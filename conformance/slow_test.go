@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	memlock "github.com/mortiselock/lock/memory"
@@ -17,22 +18,37 @@ import (
 func TestDistantServer(t *testing.T) {
 	t.Parallel()
 	for _, far := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
-		t.Run(fmt.Sprint(far), func(t *testing.T) {
-			t.Parallel()
-			store := memlock.NewStore(nil)
-			rep := check(t, conformance.Config{
-				Budget: time.Minute,
-				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+		for _, finished := range []bool{false, true} {
+			name := fmt.Sprintf("%s by OpenBackend", far)
+			if finished {
+				name = fmt.Sprintf("%s by Open", far)
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				store := memlock.NewStore(nil)
+				open := func(ctx context.Context) (backend.Backend, error) {
 					b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
 					if err != nil {
 						return nil, err
 					}
 					return distant{b, far / 2}, nil
-				},
+				}
+				cfg := conformance.Config{Budget: time.Minute, OpenBackend: open}
+				if finished {
+					cfg.OpenBackend = nil
+					cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+						b, err := open(ctx)
+						if err != nil {
+							return nil, err
+						}
+						return lock.New(b, nil)
+					}
+				}
+				rep := check(t, cfg)
+				assert.Empty(t, verdicts(rep, conformance.Inconclusive))
+				t.Logf("%s in %.0f s", rep.Counts(), rep.Seconds)
 			})
-			assert.Empty(t, verdicts(rep, conformance.Inconclusive))
-			t.Logf("%s in %.0f s", rep.Counts(), rep.Seconds)
-		})
+		}
 	}
 }
 

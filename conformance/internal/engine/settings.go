@@ -27,6 +27,9 @@ const (
 	longTTL     = 30 * time.Second
 	defaultTTL  = time.Second
 	defaultKeys = "conformance/"
+
+	defaultParallel = 12
+	parallelHere    = 16 // where there is no server on which cases are a load
 )
 
 // Settings is a checked Config.
@@ -75,9 +78,6 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 	if s.Budget == 0 {
 		s.Budget = time.Minute
 	}
-	if s.Parallel == 0 {
-		s.Parallel = 12
-	}
 	if s.Logf == nil {
 		s.Logf = func(string, ...any) {}
 	}
@@ -104,6 +104,12 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 	}
 	if err := s.chooseTTL(); err != nil {
 		return nil, err
+	}
+	if s.Parallel == 0 {
+		s.Parallel = defaultParallel
+		if s.Claimed.Reach == backend.ReachProcess {
+			s.Parallel = parallelHere
+		}
 	}
 	if s.OpenBackend == nil && s.Kill == nil && !s.Claimed.WithoutRenewal {
 		return nil, errors.New("conformance: expiry cannot be tested: the guarantees don't claim WithoutRenewal, so Config.Kill is needed to abandon a Locker")

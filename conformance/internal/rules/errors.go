@@ -166,9 +166,10 @@ func noSecretsInErrors(e *engine.Env) {
 	other := b.Soon(key, "its owner has released it")
 	failsToGet(a, key, "by the owner on a held key", owner)
 	other.MustRelease()
-	noSecretsOfTheLost(e, a, owner, check)
-	noSecretsOfTheEnded(e, a, owner, check)
-	noSecretsOfTheCutOff(e, owner, check)
+	e.Together(
+		func() { noSecretsOfTheLost(e, a, owner, check) },
+		func() { noSecretsOfTheEnded(e, a, owner, check) },
+		func() { noSecretsOfTheCutOff(e, owner, check) })
 
 	h = a.Soon(e.Key("closed"), "nobody has held it")
 	check("Close", a.Close())
