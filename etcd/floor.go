@@ -87,7 +87,8 @@ func (b *etcdBackend) floorMoved(kv *mvccpb.KeyValue) error {
 }
 
 // RaiseFloor makes every token that is granted from now on larger than the given one, also
-// to clients that were opened before. Leases keep the tokens that they have.
+// to clients that were opened before, and to those who wait already. Leases keep the tokens
+// that they have.
 func (b *etcdBackend) RaiseFloor(ctx context.Context, above uint64) error {
 	if above >= maxFloor {
 		return fmt.Errorf("etcdlock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(maxFloor-1))
@@ -108,16 +109,19 @@ func (b *etcdBackend) RaiseFloor(ctx context.Context, above uint64) error {
 			}
 			continue
 		}
-		if f.token(resp.Header.Revision) >= above {
-			return nil // the next revision is larger
+		// The floor is written also where the next revision is larger anyway: places that were
+		// taken before settle then.
+		raised := f.add
+		if f.token(resp.Header.Revision) < above {
+			raised = above - uint64(resp.Header.Revision)
 		}
 		txn, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(name), "=", f.rev)).
-			Then(clientv3.OpPut(name, strconv.FormatUint(above-uint64(resp.Header.Revision), 10))).Commit()
+			Then(clientv3.OpPut(name, strconv.FormatUint(raised, 10))).Commit()
 		if err != nil {
 			return keyError(ctx, "", err)
 		}
 		if txn.Succeeded {
-			b.floor.Store(&floor{name, txn.Header.Revision, above - uint64(resp.Header.Revision)})
+			b.floor.Store(&floor{name, txn.Header.Revision, raised})
 			return nil
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +47,9 @@ type ticket struct {
 
 	granted bool // by Enqueue
 	sent    backend.Instant
-	before  string // the place before this one, or "" when it has to be looked up
-	seen    int64  // the revision at which it was there
+	before  string           // the place before this one, or "" when it has to be looked up
+	seen    int64            // the revision at which it was there
+	floor   *mvccpb.KeyValue // that of the tokens, as it was then
 	behind  atomic.Bool
 
 	asking atomic.Bool // for a watch, and the server has not answered
@@ -86,9 +88,15 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 		if t.before == "" {
 			sent := t.b.clock.Now()
 			first, err := t.verify(ctx)
+			settled := false
+			if err == nil && first {
+				settled, err = t.settle(ctx)
+			}
 			switch {
-			case err == nil && first:
+			case err == nil && settled:
 				return t.grant(sent)
+			case err == nil && first:
+				continue // the floor has moved again
 			case err == nil:
 				pause = shortPause
 			case t.over(ctx, err):
@@ -126,6 +134,39 @@ func (t *ticket) over(ctx context.Context, err error) bool {
 	return t.b.clock.Now() >= t.s.until
 }
 
+// settle gives the first in the queue a token that is larger than all before it. The floor
+// may have been raised since the place was taken, and a hold that was granted in between has
+// a token above it. So the token is counted on from the floor as it is, and from the present
+// revision; and as those behind have smaller create revisions than that, the floor is raised
+// by the difference, for them to settle in turn. It reports false where the floor has moved
+// again.
+func (t *ticket) settle(ctx context.Context) (settled bool, err error) {
+	if t.floor == nil || t.floor.ModRevision < t.rev {
+		return true, nil
+	}
+	f, err := floorOf(t.floor)
+	if err != nil {
+		return false, err
+	}
+	raised := f.add + uint64(t.seen-t.rev)
+	value := encodeRecord(t.req.Holder, t.req.TTL, raised, time.Now())
+	ctx, cancel := context.WithTimeout(ctx, t.s.ttl/3)
+	defer cancel()
+	resp, err := t.b.client.Txn(ctx).
+		If(append(t.b.holds(t.own, t.rev, t.s), clientv3.Compare(clientv3.ModRevision(f.name), "=", f.rev))...).
+		Then(clientv3.OpPut(f.name, strconv.FormatUint(raised, 10)), clientv3.OpPut(t.own, value, clientv3.WithLease(t.s.id))).Commit()
+	switch {
+	case err != nil:
+		return false, keyError(ctx, t.req.Key, err)
+	case !resp.Succeeded:
+		return false, nil
+	}
+	t.b.floor.Store(&floor{f.name, resp.Header.Revision, raised})
+	t.b.created(t.m, t.rev, raised)
+	t.token = raised + uint64(t.rev)
+	return true, nil
+}
+
 // verify asks, in one linearizable read, whether the place still exists with its
 // lease, and which place is before it. Both are read anew each time: the lease may
 // have ended while others were waited for (the fault that Jepsen found in etcd
@@ -141,22 +182,28 @@ func (t *ticket) verify(ctx context.Context) (first bool, err error) {
 }
 
 func (t *ticket) look(ctx context.Context, limit int64) (first bool, err error) {
-	var resp *clientv3.GetResponse
+	both := []clientv3.Op{
+		clientv3.OpGet(t.n.dir, clientv3.WithRange(t.n.end), clientv3.WithMaxCreateRev(t.rev), clientv3.WithKeysOnly(),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit)),
+		clientv3.OpGet(floorName(t.b.prefix)),
+	}
+	var txn *clientv3.TxnResponse
 	err = t.b.attempts(ctx, func(ctx context.Context) error {
-		resp, err = t.b.client.Get(ctx, t.n.dir, clientv3.WithRange(t.n.end), clientv3.WithMaxCreateRev(t.rev), clientv3.WithKeysOnly(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(limit))
+		txn, err = t.b.client.Txn(ctx).Then(both...).Commit()
 		return err
 	})
 	if err != nil {
 		return false, readError(ctx, t.req.Key, err)
 	}
+	resp := txn.Responses[0].GetResponseRange()
+	t.floor = oldest(txn.Responses[1].GetResponseRange())
 	if len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != t.own || resp.Kvs[0].CreateRevision != t.rev || resp.Kvs[0].Lease != int64(t.s.id) {
 		if t.b.isGone(t.s) {
 			return false, sessionLost(t.req.Key)
 		}
 		return false, notHeld(t.req.Key)
 	}
-	t.seen = resp.Header.Revision
+	t.seen = txn.Header.Revision
 	for _, kv := range resp.Kvs[1:] {
 		if t.follow(kv); t.before != "" {
 			return false, nil

@@ -55,7 +55,47 @@ func raisedFloorCounts(e *engine.Env) {
 		}
 	}
 	e.MustGiveBack(h, held, ", although only the floor of the tokens was raised")
+	waitersCountFromRaised(e, raise)
 	askWhileRaised(e, above, raise)
+}
+
+// waitersCountFromRaised raises the floor while others wait, as the holder does who holds
+// another store too, and has each of them be served, and raise it again.
+func waitersCountFromRaised(e *engine.Env, raise func(uint64)) {
+	key := e.Key("awaited")
+	holder := e.Locker().MustTry(key)
+	waiters := make([]*engine.Acquiring, 4)
+	for i := range waiters {
+		waiters[i] = e.Locker().Acquiring(key)
+		<-waiters[i].Begun
+	}
+	e.Pause(e.TTL / 4) // most have their places by then
+	served := make(chan *engine.Hold)
+	wait := e.Start(func() {
+		e.Each(len(waiters), func(i int) {
+			h := waiters[i].MustGet(e, key, 2*e.WaitBound(), "it was released")
+			served <- h
+		})
+	})
+	last := holder.Token
+	for i := range waiters {
+		if i != 2 { // who comes after one that did not raise it has the larger token, too
+			last += floorStep
+			raise(last)
+		}
+		holder.MustRelease()
+		select {
+		case holder = <-served:
+		case <-e.Ctx.Done():
+			panic(engine.Abort{})
+		}
+		if holder.Token <= last {
+			e.Failf(key, "a waiter was granted the token %d after the holder before it had the floor raised to %d; expected a larger one", holder.Token, last)
+		}
+		last = max(last, holder.Token)
+	}
+	holder.MustRelease()
+	wait()
 }
 
 // askWhileRaised acquires a free key while the floor of the tokens moves all the time, as it
