@@ -88,44 +88,10 @@ func TestFloorIsRaisedForEverybody(t *testing.T) {
 	require.NoError(t, a.ForceRelease(t.Context(), "held", g.Token), "by the token that it was granted with")
 }
 
-// Places that were taken before the floor was raised are served in their order, with tokens
-// that rise and are above it, also beside places that were taken after.
 func TestTokensRiseThroughAQueue(t *testing.T) {
 	t.Parallel()
 	c, opts := apart(t)
-	a := backendOn(t, c, opts)
-	first, err := a.Try(t.Context(), request("k"))
-	require.NoError(t, err)
-	last := first.Token
-	var queue []backend.Ticket
-	enqueue := func(b *etcdBackend) {
-		place, err := b.Enqueue(t.Context(), request("k"))
-		require.NoError(t, err)
-		queue = append(queue, place)
-	}
-	raise := func(above uint64) {
-		require.NoError(t, a.RaiseFloor(t.Context(), above))
-		last = above
-	}
-	for range 2 {
-		enqueue(backendOn(t, c, opts))
-	}
-	raise(last + 1<<30)
-	for range 2 {
-		enqueue(backendOn(t, c, opts))
-	}
-	require.NoError(t, a.ForceRelease(t.Context(), "k", first.Token))
-	for i, place := range queue {
-		g, err := place.Wait(t.Context())
-		require.NoError(t, err)
-		assert.Greater(t, g.Token, last, "of place %d", i)
-		last = g.Token
-		if i == 2 { // as a pair does when it has been granted
-			raise(last + 1<<30)
-		}
-		require.NoError(t, place.Withdraw(t.Context()), "of place %d", i)
-	}
-	assert.Greater(t, once(t, a, "k", false), last)
+	backendtest.TokensRiseThroughAQueue(t, request("k"), func() backend.Backend { return backendOn(t, c, opts) })
 }
 
 // Whoever deletes the floor, with all else or alone, sets no token back.

@@ -140,7 +140,8 @@ func (s *session) makeFloorDir(ctx context.Context) error {
 }
 
 // RaiseFloor makes every token that is granted from now on larger than the given one, also
-// to clients that were opened before. Leases keep the tokens that they have.
+// to clients that were opened before, and to those who wait already. Leases keep the tokens
+// that they have.
 func (b *zkBackend) RaiseFloor(ctx context.Context, above uint64) error {
 	if above >= maxFloor {
 		return fmt.Errorf("zklock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(maxFloor-1))
@@ -170,4 +171,115 @@ func (b *zkBackend) RaiseFloor(ctx context.Context, above uint64) error {
 		}
 	}
 	return fmt.Errorf("zklock: %w: the floor of the tokens changes all the time", backend.ErrUnavailable)
+}
+
+// watchedFloor is the floor as it is while its channel has not been closed.
+type watchedFloor struct {
+	floor
+	changed <-chan zk.Event
+}
+
+// presentFloor is the floor as of what was seen last on this connection, on which a server
+// tells of a change before it shows what came after it. While nobody changes it, it is not
+// asked for again.
+func (s *session) presentFloor(ctx context.Context) (floor, error) {
+	s.mu.Lock()
+	if now := s.floor; now.changed != nil && !fired(now.changed) {
+		defer s.mu.Unlock()
+		return now.floor, nil
+	}
+	s.mu.Unlock()
+	era, _ := s.connection()
+	dir := s.cfg.floorDir()
+	changed, there, err := s.watch(ctx, dir)
+	if err == nil && !there {
+		err = zk.ErrNoNode
+	}
+	if err != nil {
+		return 0, err
+	}
+	children, _, err := s.children(ctx, dir)
+	if err != nil {
+		return 0, err
+	}
+	if len(children) == 0 {
+		return 0, zk.ErrNoNode
+	}
+	f, err := floorOf(dir, children)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && s.era == era {
+		s.floor = watchedFloor{f, changed}
+	}
+	return f, err
+}
+
+// settle gives the first in the queue a token that is larger than all before it. The floor
+// may have been raised since the node was created, and a hold that was granted in between
+// has a token above it. So the token is counted on from the floor as it is, and from the last
+// change of the queue; and as those behind were created before that, the floor is raised by
+// the difference, for them to settle in turn.
+func (n *node) settle(ctx context.Context) error {
+	s := n.s
+	for range floorPatience {
+		f, err := s.presentFloor(ctx)
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil // somebody has deleted it: the next who comes makes it anew
+		}
+		if err != nil || f == n.countedFrom() {
+			return err
+		}
+		f, version, err := s.readFloor(ctx)
+		if err != nil {
+			return err
+		}
+		data, stat, err := s.get(ctx, n.path)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			n.forget()
+			return fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
+		case err != nil:
+			return err
+		}
+		d := decodeHolder(data, stat)
+		if stat.Version > d.Settled {
+			return n.wasRevoked()
+		}
+		if n.settledAt(d.Floor, stat.Version); d.Floor == f {
+			continue // by an attempt that had no answer
+		}
+		_, queue, err := s.children(ctx, n.dir)
+		if err != nil {
+			return err
+		}
+		raised := f + floor(queue.Pzxid-stat.Czxid)
+		d.Floor, d.Settled, d.Since = raised, stat.Version+1, time.Time{}
+		err = s.setFloor(ctx, version,
+			&zk.DeleteRequest{Path: s.cfg.floorPath(f), Version: -1},
+			&zk.CreateRequest{Path: s.cfg.floorPath(raised), Acl: s.cfg.acl},
+			&zk.SetDataRequest{Path: n.path, Data: d.encode(), Version: stat.Version})
+		switch {
+		case err == nil:
+			s.cfg.floor.Store(&raised)
+			n.settledAt(raised, d.Settled)
+			return nil
+		case !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode):
+			return err
+		}
+	}
+	return errFloorMoved
+}
+
+// countedFrom is the floor that the token is counted on from.
+func (n *node) countedFrom() floor {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return n.floor
+}
+
+// settledAt notes what the node says of its floor, in this version of its data.
+func (n *node) settledAt(f floor, version int32) {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	n.floor, n.data = f, version
 }

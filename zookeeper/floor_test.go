@@ -91,8 +91,44 @@ func TestFloorIsRaisedForEverybody(t *testing.T) {
 	require.NoError(t, a.Release(t.Context(), held))
 	next, err := waits.Wait(t.Context())
 	require.NoError(t, err)
-	assert.Greater(t, next.Token, g.Token)
+	assert.Greater(t, next.Token, above, "the turn came after the floor was raised")
+	rec, err = b.Inspect(t.Context(), "held")
+	require.NoError(t, err)
+	assert.Equal(t, next.Token, rec.Token)
+	assert.False(t, rec.Revoked)
 	require.NoError(t, a.ForceRelease(t.Context(), "held", next.Token), "by the token that it was granted with")
+}
+
+func TestTokensRiseThroughAQueue(t *testing.T) {
+	t.Parallel()
+	open, _ := apart(t)
+	backendtest.TokensRiseThroughAQueue(t, request("k"), func() backend.Backend { return open() })
+}
+
+// A hold whose token was settled in the queue is revoked as any other, and renewed and
+// guarded before.
+func TestSettledHoldIsRevoked(t *testing.T) {
+	t.Parallel()
+	open, _ := apart(t)
+	a, b := open(), open()
+	held, _ := backendtest.Granted(t, a, request("k"))
+	req := request("k")
+	waits, err := b.Enqueue(t.Context(), req)
+	require.NoError(t, err)
+	require.NoError(t, a.RaiseFloor(t.Context(), uint64(time.Now().Add(time.Hour).UnixMicro())))
+	require.NoError(t, a.Release(t.Context(), held))
+	g, err := waits.Wait(t.Context())
+	require.NoError(t, err)
+	hold := backend.HoldOf(req)
+	hold.Token = g.Token
+	_, err = b.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	require.NoError(t, a.Revoke(t.Context(), "k", g.Token))
+	rec, err := a.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	assert.True(t, rec.Revoked)
+	_, err = b.Renew(t.Context(), hold)
+	require.ErrorIs(t, err, backend.ErrTakenOver)
 }
 
 // Whoever deletes the floor, with all else or alone, sets no token back.

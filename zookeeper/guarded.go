@@ -44,7 +44,7 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 	if n == nil || n.alive(s.clock.Now()) != nil {
 		return nil, notHeld(lease.Key())
 	}
-	all := append([]any{&zk.CheckVersionRequest{Path: n.path, Version: 0}}, ops...)
+	all := append([]any{n.unrevoked()}, ops...)
 	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(all...) }, nil)
 	answers := a.value
 	if a.err == nil || len(answers) == 0 {

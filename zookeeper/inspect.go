@@ -48,7 +48,7 @@ func (s *session) inspect(ctx context.Context, key string) (backend.Record, stri
 		d := decodeHolder(data, stat)
 		return backend.Record{
 			Key: key, Token: uint64(d.Floor) + uint64(stat.Czxid), Holds: 1, Waiters: n - 1, Remaining: d.ttl(), Holder: d.Holder,
-			Revoked: stat.Version > 0,
+			Revoked: stat.Version > d.Settled,
 		}, path, nil
 	}
 	return backend.Record{}, "", fmt.Errorf("zklock: key %q: %w: its holders change too fast to be shown", key, backend.ErrUnavailable)
@@ -78,8 +78,8 @@ func (b *zkBackend) Revoke(ctx context.Context, key string, token uint64) error 
 		return err
 	}
 	data, stat, err := s.get(ctx, path)
-	if err == nil && stat.Version == 0 {
-		err = ask(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, 0) }, nil).err
+	if err == nil && stat.Version == decodeHolder(data, stat).Settled {
+		err = ask(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, stat.Version) }, nil).err
 	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):

@@ -138,5 +138,6 @@ func (s *session) retireWatches() bool {
 		s.retired = append(s.retired, ch)
 	}
 	clear(s.watches)
+	s.floor = watchedFloor{}
 	return len(s.retired) > 0
 }

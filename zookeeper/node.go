@@ -27,6 +27,7 @@ type node struct {
 	path    string // once it is known to have been created
 	czxid   int64
 	floor   floor // that its token is counted on from
+	data    int32 // the version of its data, unless it is revoked
 	version int32 // of the node of the key, when this one was created; anyVersion if it is not known
 	granted bool
 	busy    chan struct{}   // closed when no request of the client library can create the node any more; nil when none is under way
@@ -231,8 +232,7 @@ func (s *session) search(ctx context.Context, dir, name string) (string, error) 
 // passes through the quorum. It fails when the node is gone or was revoked.
 func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
 	s := n.s
-	check := &zk.CheckVersionRequest{Path: n.path, Version: 0}
-	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(check) }, nil)
+	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(n.unrevoked()) }, nil)
 	switch {
 	case errors.Is(a.err, zk.ErrNoNode):
 		n.forget()
@@ -248,6 +248,13 @@ func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proof.wrote(a.sent), nil
+}
+
+// unrevoked is an operation that fails when the node is gone or was revoked.
+func (n *node) unrevoked() *zk.CheckVersionRequest {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return &zk.CheckVersionRequest{Path: n.path, Version: n.data}
 }
 
 func (n *node) wasRevoked() error {

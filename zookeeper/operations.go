@@ -317,6 +317,9 @@ type details struct {
 	backend.Holder
 	TTL   int64 `json:"ttl_ms"`
 	Floor floor `json:"floor"`
+	// Settled is the version of the data, unless the node is revoked: its client has
+	// written it so often.
+	Settled int32 `json:"settled,omitempty"`
 }
 
 // detailsOf are those of the node for the request, whose floor is not known yet.

@@ -41,7 +41,7 @@ func (b *zkBackend) Enqueue(ctx context.Context, req backend.Request) (backend.T
 		}
 		var c creation
 		if c, err = n.create(ctx, d, anyVersion); err == nil {
-			return &ticket{n: n, first: c.alone}, nil
+			return &ticket{n: n, first: c.alone, settled: c.alone}, nil
 		}
 		if !errors.Is(err, zk.ErrNoNode) {
 			break
@@ -80,9 +80,10 @@ func (n *node) stands(ctx context.Context) bool {
 
 // ticket is a node in the queue of its key.
 type ticket struct {
-	n      *node
-	first  bool // nothing was before the node when it was created
-	behind atomic.Bool
+	n       *node
+	first   bool // nothing is before the node
+	settled bool // its token is larger than all before it
+	behind  atomic.Bool
 }
 
 // Behind implements backend.Ticket.
@@ -107,6 +108,10 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 		era, changed := s.connection()
 		v, err := t.look(ctx)
 		var g backend.Grant
+		if err == nil && t.first && !t.settled {
+			err = n.settle(ctx)
+			t.settled = err == nil
+		}
 		if err == nil && t.first {
 			g, err = t.grant(ctx)
 		}

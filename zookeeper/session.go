@@ -45,6 +45,7 @@ type session struct {
 	proof     proof
 	places    map[backend.ID]*node
 	left      versions
+	floor     watchedFloor               // on this connection
 	watches   map[string]<-chan zk.Event // set on this connection
 	retired   []<-chan zk.Event          // on earlier ones, and still with the client library
 	reaping   bool
