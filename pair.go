@@ -76,10 +76,9 @@ type side struct {
 // The token is the larger of the two, so it is never smaller than the last of either
 // store, and rises from grant to grant. It rises between copies of neighbouring steps too:
 // a store whose tokens don't follow a clock ([backend.FloorRaiser]) is told to count on
-// from the larger one, before the lease is returned. Copies that wait in the queue of such
-// a store alone keep the tokens of their places, which may be smaller. Of the other stores
-// the clocks should agree: Release waits for the slower one, for at most 100 ms, until it
-// has passed the token. A warning is logged, once, when the token of such a new store is not
+// from the larger one, before the lease is returned. Of the other stores the clocks should
+// agree: Release waits for the slower one, for at most 100 ms, until it has passed the
+// token. A warning is logged, once, when the token of such a new store is not
 // above that of the old one: copies of the last step could then get smaller tokens than
 // there were, and a resource that compares them would refuse these.
 //

@@ -462,7 +462,6 @@ var promises = []promise{
 	{of: "lock.Both", text: "Release ends the context, then the hold in the new store, then that in the old one, and joins their errors.", why: onPairs, tests: ".: TestFlawedPairs TestPairJoinsErrors"},
 	{of: "lock.Both", text: "The token is the larger of the two, so it is never smaller than the last of either store, and rises from grant to grant.", why: onPairs, tests: ".: TestFlawedPairs TestPairTokens"},
 	{of: "lock.Both", text: "It rises between copies of neighbouring steps too: a store whose tokens don't follow a clock ([backend.FloorRaiser]) is told to count on from the larger one, before the lease is returned.", why: onPairs, tests: ".: TestPairRaisesTokens; internal/rolling: TestRollingChange"},
-	{of: "lock.Both", text: "Copies that wait in the queue of such a store alone keep the tokens of their places, which may be smaller.", aside: "a limit"},
 	{of: "lock.Both", text: "Of the other stores the clocks should agree: Release waits for the slower one, for at most 100 ms, until it has passed the token.", why: onPairs, tests: ".: TestFlawedPairs"},
 	{of: "lock.Both", text: "A warning is logged, once, when the token of such a new store is not above that of the old one: copies of the last step could then get smaller tokens than there were, and a resource that compares them would refuse these.", why: onPairs, tests: ".: TestPairTokens"},
 	{of: "lock.Both", text: "All options apply to both stores, and what one of them cannot honour is refused.", why: onPairs, tests: ".: TestPairRefusesWhatOneCannotHonour"},

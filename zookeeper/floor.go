@@ -179,6 +179,10 @@ type watchedFloor struct {
 	changed <-chan zk.Event
 }
 
+// mostRetired bounds the watches of earlier connections: that of the floor stays with the
+// client library until somebody changes the floor.
+const mostRetired = 64
+
 // presentFloor is the floor as of what was seen last on this connection, on which a server
 // tells of a change before it shows what came after it. While nobody changes it, it is not
 // asked for again.
@@ -188,15 +192,19 @@ func (s *session) presentFloor(ctx context.Context) (floor, error) {
 		defer s.mu.Unlock()
 		return now.floor, nil
 	}
+	era, watched := s.era, len(s.retired) < mostRetired
 	s.mu.Unlock()
-	era, _ := s.connection()
 	dir := s.cfg.floorDir()
-	changed, there, err := s.watch(ctx, dir)
-	if err == nil && !there {
-		err = zk.ErrNoNode
-	}
-	if err != nil {
-		return 0, err
+	var changed <-chan zk.Event
+	if watched {
+		var there bool
+		var err error
+		if changed, there, err = s.watch(ctx, dir); err == nil && !there {
+			err = zk.ErrNoNode
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
 	children, _, err := s.children(ctx, dir)
 	if err != nil {

@@ -145,7 +145,7 @@ func TestTryGoesOnInTheNextSession(t *testing.T) {
 func TestReconnectsUnderAWaiter(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedZooKeeper(t)
-	opts := Options{Lock: lock.Options{TTL: longest}} // nothing expires meanwhile
+	opts := Options{Prefix: "reconnects-" + backendtest.UniqueKey(t), Lock: lock.Options{TTL: longest}} // nothing expires meanwhile
 	holder, b := lockerOn(t, backendOn(t, &opts, server)), backendOn(t, &opts, server)
 	key := backendtest.UniqueKey(t)
 	lease, err := holder.Acquire(t.Context(), key)
@@ -185,6 +185,7 @@ func TestReconnectsUnderAWaiter(t *testing.T) {
 	require.NoError(t, lease.Release(t.Context()))
 	require.NoError(t, <-waited)
 	require.NoError(t, place.Withdraw(t.Context()))
+	require.NoError(t, b.RaiseFloor(t.Context(), uint64(time.Now().Add(time.Hour).UnixMicro())), "which ends the watches of the floor")
 	backendtest.Eventually(t, "no watch is remembered", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

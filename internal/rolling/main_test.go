@@ -96,15 +96,14 @@ func openBoth(ctx context.Context, old, next string, opts *lock.Options) (lock.L
 	return lock.Both(first, second)
 }
 
-// work holds the key again and again until ctx ends, and reports every hold: when it was
-// asked for, when it began, and later, before anybody else may come in, when it ended.
-func (c change) work(ctx context.Context, l lock.Locker, begin func(token uint64, asked, at time.Time) (end func(at time.Time))) error {
+// work holds the key again and again until ctx ends, and reports every hold: when it
+// began, and later, before anybody else may come in, when it ended.
+func (c change) work(ctx context.Context, l lock.Locker, begin func(token uint64, at time.Time) (end func(at time.Time))) error {
 	var opts []lock.Option
 	if g, ok := l.(interface{ Guarantees() backend.Guarantees }); ok {
 		opts = append(opts, lock.WithTTL(g.Guarantees().NearestTTL(ttl)))
 	}
 	for {
-		asked := time.Now()
 		lease, err := l.Acquire(ctx, c.Key, opts...)
 		if ctx.Err() != nil {
 			if err == nil {
@@ -115,7 +114,7 @@ func (c change) work(ctx context.Context, l lock.Locker, begin func(token uint64
 		if err != nil {
 			return err
 		}
-		end := begin(lease.Token(), asked, time.Now())
+		end := begin(lease.Token(), time.Now())
 		var last time.Time
 		for until := time.Now().Add(time.Duration(2+rand.IntN(10)) * time.Millisecond); ; {
 			if now := time.Now(); lease.Context().Err() == nil && now.Before(until) {
@@ -138,7 +137,6 @@ type hold struct {
 	copy     string
 	step     step
 	token    uint64
-	asked    time.Time
 	from, to time.Time
 }
 
@@ -148,8 +146,8 @@ type journal struct {
 	holds []*hold
 }
 
-func (j *journal) begin(copy string, s step, token uint64, asked, at time.Time) *hold {
-	h := &hold{copy: copy, step: s, token: token, asked: asked, from: at, to: at}
+func (j *journal) begin(copy string, s step, token uint64, at time.Time) *hold {
+	h := &hold{copy: copy, step: s, token: token, from: at, to: at}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.holds = append(j.holds, h)
@@ -169,10 +167,8 @@ func (j *journal) len() int {
 }
 
 // judge returns how many holds began while another one lasted, how many had a token that
-// was not larger than that of the hold before, and the first few of each. A copy that uses a
-// store alone which gives tokens to those who wait may have had its token before a copy that
-// uses both: its token is to be above those of the holds that had begun when it asked.
-func (j *journal) judge(early ...step) (overlaps, falls int, evidence string) {
+// was not larger than that of the hold before, and the first few of each.
+func (j *journal) judge() (overlaps, falls int, evidence string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	slices.SortFunc(j.holds, func(a, b *hold) int { return a.from.Compare(b.from) })
@@ -180,9 +176,6 @@ func (j *journal) judge(early ...step) (overlaps, falls int, evidence string) {
 	for i := 1; i < len(j.holds); i++ {
 		before, h := j.holds[i-1], j.holds[i]
 		overlap, fall := h.from.Before(before.to), h.token <= before.token
-		if fall && before.step == stepBoth && slices.Contains(early, h.step) {
-			fall = slices.ContainsFunc(j.holds[:i], func(o *hold) bool { return o.from.Before(h.asked) && h.token <= o.token })
-		}
 		if overlap {
 			overlaps++
 			if before.to.After(h.to) {
@@ -270,8 +263,8 @@ func (f *fleet) threads(c change) {
 		ctx, cancel := context.WithCancel(f.t.Context())
 		var done sync.WaitGroup
 		done.Go(func() {
-			assert.NoError(f.t, c.work(ctx, l, func(token uint64, asked, at time.Time) func(time.Time) {
-				h := f.journal.begin(name, s, token, asked, at)
+			assert.NoError(f.t, c.work(ctx, l, func(token uint64, at time.Time) func(time.Time) {
+				h := f.journal.begin(name, s, token, at)
 				return func(at time.Time) { f.journal.end(h, at) }
 			}))
 		})

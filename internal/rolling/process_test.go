@@ -49,9 +49,9 @@ func (c copyConfig) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.Change.work(ctx, l, func(token uint64, asked, at time.Time) func(time.Time) {
-		fmt.Println("in", token, asked.UnixNano(), at.UnixNano())
-		return func(at time.Time) { fmt.Println("out", token, asked.UnixNano(), at.UnixNano()) }
+	err = c.Change.work(ctx, l, func(token uint64, at time.Time) func(time.Time) {
+		fmt.Println("in", token, at.UnixNano())
+		return func(at time.Time) { fmt.Println("out", token, at.UnixNano()) }
 	})
 	if closed := l.Close(); err == nil {
 		err = closed
@@ -79,14 +79,14 @@ func (f *fleet) processes(c change) {
 			for lines := bufio.NewScanner(out); lines.Scan(); {
 				var what string
 				var token uint64
-				var asked, nanos int64
-				if _, err := fmt.Sscan(lines.Text(), &what, &token, &asked, &nanos); !assert.NoError(f.t, err) {
+				var nanos int64
+				if _, err := fmt.Sscan(lines.Text(), &what, &token, &nanos); !assert.NoError(f.t, err) {
 					return
 				}
 				mu.Lock()
 				spoke = true
 				if at := time.Unix(0, nanos); what == "in" {
-					inside = f.journal.begin(name, s, token, time.Unix(0, asked), at)
+					inside = f.journal.begin(name, s, token, at)
 				} else {
 					f.journal.end(inside, at)
 					inside = nil
@@ -124,7 +124,7 @@ func TestRollingProcesses(t *testing.T) {
 			f := fleet{t: t, journal: &journal{}}
 			f.processes(changeOf(t, m[0], m[1]))
 			f.roll(3, true, stepOld, stepBoth, stepNew)
-			overlaps, falls, evidence := f.journal.judge(early(m)...)
+			overlaps, falls, evidence := f.journal.judge()
 			t.Logf("%d holds by %d processes", f.journal.len(), f.n)
 			require.Zero(t, overlaps, evidence)
 			require.Zero(t, falls, evidence)
