@@ -199,7 +199,7 @@ func (b *bench) page(made string) string {
 # Performance
 
 Locks as their users call them, side by side on the same servers in one run of [bench](../bench): bare commands, other
-[[libraries](peers.md), and this one, opened by URL. **Compare ratios, not numbers**: clients and servers share one
+[libraries](peers.md), and this one, opened by URL. **Compare ratios, not numbers**: clients and servers share one
 machine, and a real network is slower. A ratio is that of neighbours in the same round, and every figure is the median
 of the rounds.
 
