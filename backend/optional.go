@@ -190,8 +190,9 @@ type FloorRaiser interface {
 type TokenTeller interface {
 	// LastToken returns a number that no token exceeds which was granted until now, for
 	// whatever key and by whatever client of the key space. It may be larger than every
-	// one of them. Keys that a [Forgetter] has removed don't count. It changes no token
-	// and no hold, and may cost the server a look at every key that was used.
+	// one of them. Keys that were removed as unused, by a [Forgetter] for one, don't
+	// count. It changes no token and no hold, and may cost the server a look at every key
+	// that was used.
 	LastToken(ctx context.Context) (uint64, error)
 }
 

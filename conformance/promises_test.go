@@ -317,7 +317,7 @@ var promises = []promise{
 	{of: "backend.TokenTeller", text: "It is for those who leave a store, and want another one to count on from there.", aside: "a definition"},
 	{of: "backend.TokenTeller.LastToken", text: "LastToken returns a number that no token exceeds which was granted until now, for whatever key and by whatever client of the key space.", rules: "LastTokenCoversAll"},
 	{of: "backend.TokenTeller.LastToken", text: "It may be larger than every one of them.", aside: "a freedom of the backend"},
-	{of: "backend.TokenTeller.LastToken", text: "Keys that a [Forgetter] has removed don't count.", aside: "a freedom of the backend"},
+	{of: "backend.TokenTeller.LastToken", text: "Keys that were removed as unused, by a [Forgetter] for one, don't count.", aside: "a freedom of the backend"},
 	{of: "backend.TokenTeller.LastToken", text: "It changes no token and no hold, and may cost the server a look at every key that was used.", rules: "LastTokenCoversAll"},
 	{of: "backend.Interruptible", text: "Interruptible is implemented by backends that return from every request for a grant or a release when its context ends, at once, whatever the server and the network do.", rules: "SilentCallsEnd"},
 	{of: "backend.Interruptible", text: "The lock package then makes these on the goroutines of its callers, where otherwise it hands them to another one and waits for that or for the end of the context: two hand-overs, which a fast server notices.", aside: "what it is for"},
