@@ -177,7 +177,7 @@ func TestCleanupRows(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, old, n)
 		for _, of := range []string{table, table + "_holders"} {
-			require.Equal(t, 3, mysqltest.Number(t, admin, "SELECT COUNT(*) FROM "+of), "the held one, the one ahead of the clock and the recent one")
+			require.Equal(t, 3, mysqltest.Number(t, admin, "SELECT COUNT(*) FROM "+of+" WHERE k <> x'00'"), "the held one, the one ahead of the clock and the recent one")
 		}
 		_, err = b.Renew(t.Context(), held)
 		require.NoError(t, err)
