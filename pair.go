@@ -49,7 +49,8 @@ type side struct {
 	called string // "the old store (redis)"
 	// claims are nil where the Locker does not say what it promises.
 	claims *backend.Guarantees
-	// raiser is nil where the tokens follow a clock, or are not known.
+	// raiser is nil where the tokens are no revisions: those follow a clock, and raising
+	// them is more than one write.
 	raiser backend.FloorRaiser
 }
 
@@ -75,10 +76,10 @@ type side struct {
 //
 // The token is the larger of the two, so it is never smaller than the last of either
 // store, and rises from grant to grant. It rises between copies of neighbouring steps too:
-// a store whose tokens don't follow a clock ([backend.FloorRaiser]) is told to count on
-// from the larger one, before the lease is returned. Of the other stores the clocks should
-// agree: Release waits for the slower one, for at most 100 ms, until it has passed the
-// token. A warning is logged, once, when the token of such a new store is not
+// a store whose tokens are its revisions ([backend.TokenRevision]) is told to count on
+// from the larger one ([backend.FloorRaiser]), before the lease is returned. Of the other
+// stores the clocks should agree: Release waits for the slower one, for at most 100 ms, until
+// it has passed the token. A warning is logged, once, when the token of such a new store is not
 // above that of the old one: copies of the last step could then get smaller tokens than
 // there were, and a resource that compares them would refuse these.
 //
@@ -104,7 +105,9 @@ func Both(old, next Locker) (*Pair, error) {
 		}
 		if c, ok := l.(*Client); ok {
 			p.log = c.server.Log
-			p.sides[i].raiser, _ = backend.As[backend.FloorRaiser](c.Backend())
+			if c.guarantees.Token == backend.TokenRevision {
+				p.sides[i].raiser, _ = backend.As[backend.FloorRaiser](c.Backend())
+			}
 		}
 	}
 	first, ok := old.(*Client)

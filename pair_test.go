@@ -447,6 +447,23 @@ func TestPairRaisesTokens(t *testing.T) {
 	}
 }
 
+// TestPairRaisesNoCounters: where tokens follow a clock, raising them is the operators', not
+// that of each acquisition.
+func TestPairRaisesNoCounters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses := func(b backend.Backend) backend.Backend {
+			return notRaised{b, func() error { t.Error("the floor was raised"); return nil }}
+		}
+		for _, ahead := range []func(backend.Backend) backend.Backend{ahead(time.Hour), whole} {
+			p, err := lock.Both(tokensOf(t, ahead), tokensOf(t, refuses))
+			require.NoError(t, err)
+			lease, err := p.TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+			require.NoError(t, lease.Release(t.Context()))
+		}
+	})
+}
+
 // countingBackend has tokens from one on, until it is told to count on from more.
 type countingBackend struct {
 	backend.Backend
@@ -458,6 +475,13 @@ func (b *countingBackend) Try(ctx context.Context, req backend.Request) (backend
 	g, err := b.Backend.Try(ctx, req)
 	g.Token = b.last.Add(1)
 	return g, err
+}
+
+// Guarantees say that it counts by itself, as a revision.
+func (b *countingBackend) Guarantees() backend.Guarantees {
+	g := b.Backend.Guarantees()
+	g.Token = backend.TokenRevision
+	return g
 }
 
 func (b *countingBackend) RaiseFloor(_ context.Context, above uint64) error {

@@ -16,38 +16,32 @@ const clockPatience = 3 * time.Second
 
 // CarryTokens is for a program that changes its store. It makes sure that every token that
 // to grants from now on, through whatever client, is larger than all that from has granted
-// so far, and returns the largest of those. What checks tokens then goes on as before. Call
-// it when from grants nothing any more, or while both are held; docs/migrating.md has the
-// steps.
+// so far, and returns a number that none of those exceeds. What checks tokens then goes on
+// as before. Call it when from grants nothing any more, or while both are held;
+// docs/migrating.md has the steps.
 //
-// It acquires and releases one key of its own in each of both, and looks at the keys that
-// are held. Where tokens are revisions of the store (etcd, ZooKeeper), the store is told to
-// count on from there. Elsewhere they count from the server's clock in microseconds, which
-// is ahead as a rule; by up to three seconds it is waited for, and beyond that the error
-// matches ErrUnsupported and tells by how much it is behind. A clock that is set back later
-// is not noticed. The error matches ErrUnsupported, too, where one of the two has no
-// tokens.
+// It acquires and releases one key of its own in each of both, so that the clock that from
+// counts by is looked at too, and reads every counter of from ([backend.TokenTeller]). Then
+// to is told to count on from there, whatever its own clock says ([backend.FloorRaiser]):
+// every backend of this module can, and writes to each of its counters that is behind. After
+// an error call it again: a part of them may have been raised, which does no harm. A backend
+// of others that can't be told has to have a clock that is ahead; by up to three seconds it
+// is waited for, and beyond that the error matches ErrUnsupported and tells by how much it
+// is behind. The error matches ErrUnsupported, too, where one of the two has no tokens, and
+// ErrInvalid where those of from are close to 2^53.
 func CarryTokens(ctx context.Context, from, to *Client) (uint64, error) {
 	for _, c := range []*Client{from, to} {
 		if c.guarantees.Token == backend.TokenNone {
 			return 0, fmt.Errorf("%w: locks on %s have no tokens: there is nothing to carry", ErrUnsupported, c.guarantees.Name)
 		}
 	}
-	floor, err := from.nextToken(ctx)
+	floor, err := from.lastToken(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("the tokens of the store to leave: %w", err)
 	}
-	if l, ok := backend.As[backend.Lister](from.server.Own); ok {
-		err := l.List(ctx, "", func(r backend.Record) bool {
-			floor = max(floor, r.Token)
-			return true
-		})
-		if err != nil {
-			return 0, fmt.Errorf("the tokens of the store to leave: %w", err)
-		}
-	}
-	if r, ok := backend.As[backend.FloorRaiser](to.server.Own); ok {
-		if err := r.RaiseFloor(ctx, floor); err != nil {
+	raiser, told := backend.As[backend.FloorRaiser](to.server.Own)
+	if told {
+		if err := raiser.RaiseFloor(ctx, floor); err != nil {
 			return 0, fmt.Errorf("the tokens of the store to enter: %w", err)
 		}
 	}
@@ -60,7 +54,10 @@ func CarryTokens(ctx context.Context, from, to *Client) (uint64, error) {
 			return floor, nil
 		}
 		behind := time.Duration(floor-next+1) * time.Microsecond
-		if waited || behind > clockPatience {
+		switch {
+		case told:
+			return 0, fmt.Errorf("%w: %s was told to count on from %d, and its next token was %d: something else writes to it", ErrUnavailable, to.guarantees.Name, floor, next)
+		case waited || behind > clockPatience:
 			return 0, fmt.Errorf("%w: the tokens of %s stand at %d, and those of %s have come to %d: they count from a clock in microseconds, which is behind by %s: set it right, or try again later",
 				ErrUnsupported, to.guarantees.Name, next, from.guarantees.Name, floor, behind.Round(time.Millisecond))
 		}
@@ -70,6 +67,26 @@ func CarryTokens(ctx context.Context, from, to *Client) (uint64, error) {
 			return 0, ctx.Err()
 		}
 	}
+}
+
+// lastToken is a number that no token exceeds which was granted so far. What can't read its
+// counters shows the keys that are held.
+func (c *Client) lastToken(ctx context.Context) (uint64, error) {
+	last, err := c.nextToken(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if t, ok := backend.As[backend.TokenTeller](c.server.Own); ok {
+		most, err := t.LastToken(ctx)
+		return max(last, most), err
+	}
+	if l, ok := backend.As[backend.Lister](c.server.Own); ok {
+		err = l.List(ctx, "", func(r backend.Record) bool {
+			last = max(last, r.Token)
+			return true
+		})
+	}
+	return last, err
 }
 
 // nextToken is the token of a grant now.

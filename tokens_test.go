@@ -73,16 +73,49 @@ func TestCarryTokens(t *testing.T) {
 			assert.Greater(t, tokenOf(t, to, "another key"), floor)
 		})
 	})
-	t.Run("of a key that is held, and ran ahead of the clock", func(t *testing.T) {
+	t.Run("of a key that ran ahead of the clock", func(t *testing.T) {
+		t.Parallel()
+		for name, released := range map[string]bool{"and is held": false, "and is free": true} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					early := &byKey{key: "early", ahead: time.Hour}
+					from, to := tokensOf(t, func(b backend.Backend) backend.Backend { early.Backend = b; return early }), tokensOf(t, whole)
+					lease, err := from.TryAcquire(t.Context(), "early")
+					require.NoError(t, err)
+					if released {
+						require.NoError(t, lease.Release(t.Context()))
+					}
+					floor, err := lock.CarryTokens(t.Context(), from, to)
+					require.NoError(t, err)
+					assert.GreaterOrEqual(t, floor, lease.Token())
+					assert.Greater(t, tokenOf(t, to, "k"), lease.Token())
+				})
+			})
+		}
+	})
+	t.Run("of a key that is held, from a store that tells no more", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			early := &byKey{key: "held", ahead: time.Hour}
-			from, to := tokensOf(t, func(b backend.Backend) backend.Backend { early.Backend = b; return early }), tokensOf(t, whole)
+			from, to := tokensOf(t, func(b backend.Backend) backend.Backend { early.Backend = b; return onlyLists{early} }), tokensOf(t, whole)
 			held, err := from.TryAcquire(t.Context(), "held")
 			require.NoError(t, err)
 			_, err = lock.CarryTokens(t.Context(), from, to)
 			require.NoError(t, err)
 			assert.Greater(t, tokenOf(t, to, "k"), held.Token())
+		})
+	})
+	t.Run("to a store whose floor can't be raised", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			from := tokensOf(t, ahead(time.Hour))
+			for want, raise := range map[error]func() error{
+				lock.ErrInvalid:     func() error { return lock.ErrInvalid },
+				lock.ErrUnavailable: func() error { return nil }, // and does not
+			} {
+				_, err := lock.CarryTokens(t.Context(), from, tokensOf(t, func(b backend.Backend) backend.Backend { return notRaised{b, raise} }))
+				require.ErrorIs(t, err, want)
+			}
 		})
 	})
 	t.Run("to a clock that is a little behind", func(t *testing.T) {
@@ -123,6 +156,7 @@ type byKey struct {
 	backend.Backend
 	key   string
 	ahead time.Duration
+	used  bool
 }
 
 func (b *byKey) Unwrap() backend.Backend { return b.Backend }
@@ -130,9 +164,19 @@ func (b *byKey) Unwrap() backend.Backend { return b.Backend }
 func (b *byKey) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	g, err := b.Backend.Try(ctx, req)
 	if req.Key == b.key {
+		b.used = true
 		g.Token += uint64(b.ahead.Microseconds())
 	}
 	return g, err
+}
+
+func (b *byKey) LastToken(ctx context.Context) (uint64, error) {
+	t, _ := backend.As[backend.TokenTeller](b.Backend)
+	last, err := t.LastToken(ctx)
+	if b.used {
+		last += uint64(b.ahead.Microseconds())
+	}
+	return last, err
 }
 
 func (b *byKey) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
@@ -144,3 +188,17 @@ func (b *byKey) List(ctx context.Context, prefix string, visit func(backend.Reco
 		return visit(r)
 	})
 }
+
+// onlyLists is a store that finds no other tokens than those that are held.
+type onlyLists struct{ *byKey }
+
+func (onlyLists) Unwrap()    {}
+func (onlyLists) LastToken() {}
+
+// notRaised is a store whose floor stays where it is.
+type notRaised struct {
+	backend.Backend
+	raise func() error
+}
+
+func (n notRaised) RaiseFloor(context.Context, uint64) error { return n.raise() }

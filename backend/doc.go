@@ -45,6 +45,7 @@
 //	Lister          finds the keys that are held            ErrUnsupported for tools
 //	Forgetter       removes what is kept of unused keys     nothing is kept
 //	FloorRaiser     counts tokens on from a larger number   tokens count from a clock
+//	TokenTeller     knows the largest token of all keys     held keys are looked at
 //	Clocked         has a clock of its own                  SystemClock
 //	Interruptible   ends requests with their contexts       another goroutine makes them
 //	Immediate       answers without waiting for anything    requests have contexts

@@ -170,15 +170,29 @@ type Forgetter interface {
 	Forget(ctx context.Context, prefix string) error
 }
 
-// FloorRaiser is implemented by backends whose tokens are not counted from a clock, such as
-// the revision of a store, and that can be told to count on from a larger number. It is for
-// those who come from another store, whose tokens were larger.
+// FloorRaiser is implemented by backends whose tokens can be told to count on from a larger
+// number. It is for those who come from another store, whose tokens were larger.
 type FloorRaiser interface {
 	// RaiseFloor makes every token that is granted from now on larger than above, for
-	// every client of the key space, those that were opened before included. A place that
-	// waits in a queue already may keep the token that it would have had. Holds keep
-	// their tokens. Where tokens are larger already it changes nothing.
+	// every client of the key space, those that were opened before and those that wait in
+	// a queue already included. Holds keep their tokens. Where tokens are larger already it changes nothing. From 2^53 on,
+	// above is refused with an error matching ErrInvalid.
+	//
+	// Where Guarantees say that tokens are revisions ([TokenRevision]), it is one write.
+	// Elsewhere it may be one for every key that was used, and is meant for operators. An
+	// error may leave a part of the keys raised; calling it again is safe.
 	RaiseFloor(ctx context.Context, above uint64) error
+}
+
+// TokenTeller is implemented by backends that can find the largest token of all their keys.
+// It is for those who leave a store, and want another one to count on from there.
+type TokenTeller interface {
+	// LastToken returns a number that no token exceeds which was granted until now, for
+	// whatever key and by whatever client of the key space. It may be larger than every
+	// one of them. Keys that were removed as unused, by a [Forgetter] for one, don't
+	// count. It changes no token and no hold, and may cost the server a look at every key
+	// that was used.
+	LastToken(ctx context.Context) (uint64, error)
 }
 
 // Clocked is implemented by backends whose grants are not read from

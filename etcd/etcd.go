@@ -77,7 +77,7 @@ func NewBackend(ctx context.Context, client *clientv3.Client, opts *Options) (ba
 }
 
 // etcdBackend implements backend.Backend, Queuer, LossNotifier, BatchRenewer,
-// Inspector, ForceReleaser, Revoker, Lister and FloorRaiser.
+// Inspector, ForceReleaser, Revoker, Lister, FloorRaiser and TokenTeller.
 type etcdBackend struct {
 	client     *clientv3.Client
 	closesIt   bool
@@ -112,6 +112,7 @@ var (
 	_ backend.Revoker       = (*etcdBackend)(nil)
 	_ backend.Lister        = (*etcdBackend)(nil)
 	_ backend.FloorRaiser   = (*etcdBackend)(nil)
+	_ backend.TokenTeller   = (*etcdBackend)(nil)
 )
 
 func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {

@@ -127,3 +127,21 @@ func (b *etcdBackend) RaiseFloor(ctx context.Context, above uint64) error {
 	}
 	return fmt.Errorf("%w: the floor of the tokens changes all the time", backend.ErrUnavailable)
 }
+
+// LastToken is the token that the newest revision would make. It makes no floor where there
+// is none: nothing was granted then.
+func (b *etcdBackend) LastToken(ctx context.Context) (uint64, error) {
+	resp, err := b.client.Get(ctx, floorName(b.prefix))
+	if err != nil {
+		return 0, readError(ctx, "", err)
+	}
+	kv := oldest((*pb.RangeResponse)(resp))
+	if kv == nil {
+		return 0, nil
+	}
+	f, err := floorOf(kv)
+	if err != nil {
+		return 0, err
+	}
+	return f.token(resp.Header.Revision), nil
+}

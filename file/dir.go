@@ -226,17 +226,21 @@ func (p place) record() string { return filepath.Join(p.dir, p.name) }
 // holds the key itself, which is compared.
 func (b *files) placeOf(key string) place {
 	sum := sha256.Sum256([]byte(key))
-	name := hex.EncodeToString(sum[:])
-	shard := name[:2]
+	p := b.shardOf(sum[0])
+	p.key = key
+	p.name = hex.EncodeToString(sum[:]) + ".json"
+	p.waiter = int64(binary.BigEndian.Uint64(sum[:]) >> 2)
+	return p
+}
+
+// shardOf is what all places of a shard have in common.
+func (b *files) shardOf(n byte) place {
+	shard := hex.EncodeToString([]byte{n})
 	return place{
-		key:   key,
-		shard: sum[0],
+		shard: n,
 		guard: filepath.Join(b.dir, guardDir, shard),
 		token: filepath.Join(b.dir, tokenDir, shard),
 		temp:  filepath.Join(b.dir, tempDir, shard),
 		dir:   filepath.Join(b.dir, holdDir, shard),
-		name:  name + ".json",
-
-		waiter: int64(binary.BigEndian.Uint64(sum[:]) >> 2),
 	}
 }

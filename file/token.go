@@ -29,15 +29,9 @@ const (
 // The clock is only a floor: it keeps tokens rising when somebody removes the
 // counter. The guard is held.
 func (b *files) nextToken(p place, last uint64) (uint64, error) {
-	f, err := os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := b.prepare(); err != nil {
-			return 0, err
-		}
-		f, err = os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)
-	}
+	f, err := b.openCounter(p)
 	if err != nil {
-		return 0, failed("opening a token counter", err)
+		return 0, err
 	}
 	defer f.Close()
 	token, err := advance(f, last, wallMicros())
@@ -50,48 +44,85 @@ func (b *files) nextToken(p place, last uint64) (uint64, error) {
 	return token, nil
 }
 
+// openCounter opens the counter of the shard, and makes it where it is missing.
+func (b *files) openCounter(p place) (*os.File, error) {
+	f, err := os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := b.prepare(); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(p.token, os.O_RDWR|os.O_CREATE, 0o600)
+	}
+	if err != nil {
+		return nil, failed("opening a token counter", err)
+	}
+	return f, nil
+}
+
 // errBadCounter comes with a valid token: the counter was not ours and has been
 // written anew.
 var errBadCounter = errors.New("damaged token counter")
 
 func advance(f *os.File, last, floor uint64) (uint64, error) {
-	slots, found := [2]uint64{}, 0
-	var size int
-	for i := range slots {
-		var buf [slotSize]byte
-		n, err := f.ReadAt(buf[:], int64(i)*slotGap)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return 0, failed("reading a token counter", err)
-		}
-		size += n
-		if v, ok := parseSlot(buf[:n]); ok {
-			slots[i], found = v, found+1
-		}
+	c, err := readCounter(f)
+	if err != nil {
+		return 0, err
 	}
-	token := max(max(slots[0], slots[1], last)+1, floor)
+	token := max(c.last()+1, last+1, floor)
 	if token > maxToken {
 		return 0, fmt.Errorf("%w: filelock: the token counter %s has reached its end at 2^53; correct the machine's clock and remove the counter", backend.ErrPermanent, f.Name())
 	}
-	older := 0
-	if slots[1] < slots[0] {
-		older = 1
+	if err := c.write(f, token); err != nil {
+		return 0, err
 	}
-	if _, err := f.WriteAt(formatSlot(token), int64(older)*slotGap); err != nil {
-		return 0, failed("writing a token counter", err)
-	}
-	if err := syncData(f); err != nil {
-		return 0, failed("writing a token counter", err)
-	}
-	if size == 0 {
-		// The file is new, and so is its name in the directory.
-		if err := syncDir(filepath.Dir(f.Name())); err != nil {
-			return 0, failed("writing a token counter", err)
-		}
-	}
-	if size > 0 && found == 0 {
+	if c.size > 0 && c.found == 0 {
 		return token, errBadCounter
 	}
 	return token, nil
+}
+
+// counterFile is a token counter as it was read. A slot that is not valid is 0.
+type counterFile struct {
+	slots       [2]uint64
+	size, found int // bytes that were read, and valid slots
+}
+
+func readCounter(f *os.File) (c counterFile, err error) {
+	for i := range c.slots {
+		var buf [slotSize]byte
+		n, err := f.ReadAt(buf[:], int64(i)*slotGap)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return c, failed("reading a token counter", err)
+		}
+		c.size += n
+		if v, ok := parseSlot(buf[:n]); ok {
+			c.slots[i], c.found = v, c.found+1
+		}
+	}
+	return c, nil
+}
+
+func (c counterFile) last() uint64 { return max(c.slots[0], c.slots[1]) }
+
+// write puts the number, which is larger than the last, into the older slot.
+func (c counterFile) write(f *os.File, token uint64) error {
+	older := 0
+	if c.slots[1] < c.slots[0] {
+		older = 1
+	}
+	if _, err := f.WriteAt(formatSlot(token), int64(older)*slotGap); err != nil {
+		return failed("writing a token counter", err)
+	}
+	if err := syncData(f); err != nil {
+		return failed("writing a token counter", err)
+	}
+	if c.size == 0 {
+		// The file is new, and so is its name in the directory.
+		if err := syncDir(filepath.Dir(f.Name())); err != nil {
+			return failed("writing a token counter", err)
+		}
+	}
+	return nil
 }
 
 func formatSlot(token uint64) []byte {

@@ -390,6 +390,9 @@ func (b *queueBackend) RaiseFloor(ctx context.Context, above uint64) error {
 	return b.s.raiseFloor(ctx, above)
 }
 
+// LastToken implements backend.TokenTeller.
+func (b *queueBackend) LastToken(ctx context.Context) (uint64, error) { return b.s.lastToken(ctx) }
+
 // List implements backend.Lister.
 func (b *queueBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.queues) }, b.Inspect, visit)

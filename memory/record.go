@@ -226,6 +226,9 @@ func (b *recordBackend) RaiseFloor(ctx context.Context, above uint64) error {
 	return b.s.raiseFloor(ctx, above)
 }
 
+// LastToken implements backend.TokenTeller.
+func (b *recordBackend) LastToken(ctx context.Context) (uint64, error) { return b.s.lastToken(ctx) }
+
 // List implements backend.Lister.
 func (b *recordBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	return b.s.list(ctx, prefix, func(s *Store) []string { return keysOf(s.records) }, b.Inspect, visit)

@@ -3,6 +3,7 @@ package memlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -93,14 +94,30 @@ func (s *Store) nextToken(wall time.Time) uint64 {
 	return s.token
 }
 
+// maxToken is the largest one, as in every backend: from 2^53 on, floating point numbers
+// don't tell neighbours apart.
+const maxToken = 1<<53 - 1
+
 func (s *Store) raiseFloor(ctx context.Context, above uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if above >= maxToken {
+		return fmt.Errorf("memlock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(maxToken-1))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.token = max(s.token, above)
 	return nil
+}
+
+func (s *Store) lastToken(ctx context.Context) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.token, nil
 }
 
 // live returns the record of the key without its expired holds, or nil when the

@@ -68,6 +68,8 @@ var (
 	_ backend.ForceReleaser = (*fairBackend)(nil)
 	_ backend.Revoker       = (*fairBackend)(nil)
 	_ backend.Lister        = (*fairBackend)(nil)
+	_ backend.FloorRaiser   = (*fairBackend)(nil)
+	_ backend.TokenTeller   = (*fairBackend)(nil)
 	_ backend.Interruptible = (*fairBackend)(nil)
 	_ backend.LateTicket    = (*fairTicket)(nil)
 )

@@ -109,6 +109,8 @@ var (
 	_ backend.ForceReleaser = (*redisBackend)(nil)
 	_ backend.Revoker       = (*redisBackend)(nil)
 	_ backend.Lister        = (*redisBackend)(nil)
+	_ backend.FloorRaiser   = (*redisBackend)(nil)
+	_ backend.TokenTeller   = (*redisBackend)(nil)
 	_ backend.Interruptible = (*redisBackend)(nil)
 )
 

@@ -52,6 +52,7 @@ func TestCluster(t *testing.T) {
 	t.Run("members", func(t *testing.T) { testClusterMembers(t, addrs) })
 	t.Run("permissions", func(t *testing.T) { testClusterPermissions(t, addrs) })
 	t.Run("without cluster mode", func(t *testing.T) { testClusterWithoutClusterMode(t, addrs) })
+	t.Run("floor", func(t *testing.T) { testClusterFloor(t, addrs) })
 	t.Run("fair", func(t *testing.T) { testClusterFair(t, addrs, servers) })
 }
 

@@ -291,3 +291,26 @@ func (n *node) settledAt(f floor, version int32) {
 	defer n.s.mu.Unlock()
 	n.floor, n.data = f, version
 }
+
+// LastToken is the token that the newest transaction would make. Only a write tells which
+// that is, so the node of the floor is written with what it has.
+func (b *zkBackend) LastToken(ctx context.Context) (uint64, error) {
+	s, err := b.session()
+	if err != nil {
+		return 0, err
+	}
+	for range floorRounds {
+		f, version, err := s.readFloor(ctx)
+		if err != nil {
+			return 0, writeError("", err)
+		}
+		a := ask(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.cfg.floorDir(), nil, version) }, nil)
+		switch {
+		case a.err == nil:
+			return uint64(f) + uint64(a.value.Mzxid), nil
+		case !errors.Is(a.err, zk.ErrBadVersion) && !errors.Is(a.err, zk.ErrNoNode):
+			return 0, writeError("", a.err)
+		}
+	}
+	return 0, errFloorMoved
+}

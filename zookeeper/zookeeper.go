@@ -182,7 +182,7 @@ func validPath(path string) bool {
 }
 
 // zkBackend implements backend.Backend, Queuer, LossNotifier, Inspector,
-// ForceReleaser, Revoker, Lister and FloorRaiser.
+// ForceReleaser, Revoker, Lister, FloorRaiser and TokenTeller.
 type zkBackend struct {
 	clock      backend.Clock
 	guarantees backend.Guarantees
@@ -204,6 +204,7 @@ var (
 	_ backend.Revoker       = (*zkBackend)(nil)
 	_ backend.Lister        = (*zkBackend)(nil)
 	_ backend.FloorRaiser   = (*zkBackend)(nil)
+	_ backend.TokenTeller   = (*zkBackend)(nil)
 )
 
 // open connects and checks. exact refuses another timeout than that of cfg.

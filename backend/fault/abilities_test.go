@@ -18,7 +18,8 @@ func abilities(b backend.Backend) (names []string) {
 		"Watcher": is[backend.Watcher](b), "Queuer": is[backend.Queuer](b), "BatchRenewer": is[backend.BatchRenewer](b),
 		"HandOverer": is[backend.HandOverer](b), "ReleaseTeller": is[backend.ReleaseTeller](b), "Partitioner": is[backend.Partitioner](b),
 		"Inspector": is[backend.Inspector](b), "ForceReleaser": is[backend.ForceReleaser](b), "Revoker": is[backend.Revoker](b),
-		"Lister": is[backend.Lister](b), "Forgetter": is[backend.Forgetter](b), "FloorRaiser": is[backend.FloorRaiser](b), "Clocked": is[backend.Clocked](b),
+		"Lister": is[backend.Lister](b), "Forgetter": is[backend.Forgetter](b), "FloorRaiser": is[backend.FloorRaiser](b), "TokenTeller": is[backend.TokenTeller](b),
+		"Clocked": is[backend.Clocked](b),
 	} {
 		if has {
 			names = append(names, name)

@@ -27,11 +27,7 @@ func kept(t *testing.T, url, prefix string) []string {
 	var found []string
 	switch u.Scheme {
 	case "mysql":
-		cfg := mysql.NewConfig()
-		cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName = u.User, u.Password, "tcp", u.Hosts[0], strings.Trim(u.Path, "/")
-		db, err := sql.Open("mysql", cfg.FormatDSN())
-		require.NoError(t, err)
-		defer db.Close()
+		db := databaseOf(t, u)
 		table := u.Query.String("table", "")
 		columns := map[string]string{table: "lock_key"}
 		if u.Query.String("mode", "") == "row" {
@@ -58,6 +54,17 @@ func kept(t *testing.T, url, prefix string) []string {
 		}
 	}
 	return found
+}
+
+// databaseOf is a pool on the database of a URL.
+func databaseOf(t *testing.T, u *backend.URL) *sql.DB {
+	t.Helper()
+	cfg := mysql.NewConfig()
+	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr, cfg.DBName = u.User, u.Password, "tcp", u.Hosts[0], strings.Trim(u.Path, "/")
+	db, err := sql.Open("mysql", cfg.FormatDSN())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 // What a backend keeps of keys that nobody holds can be removed, and nothing else goes

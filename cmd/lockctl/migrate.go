@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -87,9 +88,11 @@ that what refuses smaller tokens goes on to work after the move. It holds for th
 clients of NEW that run already, too. Run it when OLD grants nothing any more, or
 while your programs hold both.
 
-It acquires one key of its own in OLD and in NEW for a moment. etcd and ZooKeeper are
-told to count on from there. Other backends count from their server's clock: it
-is compared, and if it is behind, nothing is changed and the status is 64.`,
+It acquires one key of its own in OLD and in NEW for a moment, and reads the last
+token of every key of OLD. NEW is told to count on from there, whatever its clock
+says: that may write to each of its keys. What is held keeps its token. Where NEW
+can't be told all of it, on redlock since a node is away, on mysql since rows are
+locked for long, the status is 69: run it again.`,
 		Example: `  lockctl migrate floor --from redis://cache:6379 --to etcd://etcd1:2379,etcd2:2379`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal()
@@ -102,6 +105,9 @@ is compared, and if it is behind, nothing is changed and the status is 64.`,
 	return cmd
 }
 
+// carryLimit bounds the look at all tokens of a backend, and the write to each key of another.
+const carryLimit = 5 * time.Minute
+
 func (m *move) carry(ctx context.Context, p *printer, out io.Writer, json bool) error {
 	from, err := client(ctx, p, "--from", m.from)
 	if err != nil {
@@ -113,7 +119,7 @@ func (m *move) carry(ctx context.Context, p *printer, out io.Writer, json bool) 
 		return err
 	}
 	defer to.Close()
-	limited, cancel := context.WithTimeout(ctx, operateLimit)
+	limited, cancel := context.WithTimeout(ctx, carryLimit)
 	defer cancel()
 	floor, err := lock.CarryTokens(limited, from, to)
 	if err != nil {

@@ -104,6 +104,8 @@ func (b *majority) problemOf(c *call, key string) problem {
 			return problem{permanent: true, text: fmt.Sprintf("the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix", b.record(key))}
 		case -2:
 			return problem{permanent: true, text: fmt.Sprintf("the Redis key %q is not a token of ours, and is left as it is; remove it, or choose another prefix", b.accepted(key))}
+		case -4:
+			return problem{permanent: true, text: fmt.Sprintf("the Redis key %q is not a floor of tokens, and is left as it is; remove it, or choose another prefix", b.floor())}
 		case -3:
 			return problem{permanent: true, text: fmt.Sprintf("the tokens are used up: %q has reached 2^53", b.accepted(key))}
 		}

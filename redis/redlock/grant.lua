@@ -4,6 +4,7 @@
 -- KEYS[1]  record of the key
 -- KEYS[2]  the token that was accepted last, and for which acquisition
 -- KEYS[3]  the node's mark
+-- KEYS[4]  the floor: a token that is accepted is larger
 -- ARGV[1]  record to write: R1|acquisition id|attempt|since ms|details
 -- ARGV[2]  TTL in milliseconds
 -- ARGV[3]  for how many milliseconds a node that has lost its data grants nothing,
@@ -21,6 +22,7 @@
 --          -1  the record is not ours
 --          -2  the accepted token is not ours
 --          -3  the tokens are used up
+--          -4  the floor is not ours
 local function attempt(r) return tonumber(string.match(r, '^R1|%x+|(%d+)|')) or 0 end
 local record = redis.call('GET', KEYS[1])
 local mine = record and string.sub(record, 1, 36) == string.sub(ARGV[1], 1, 36)
@@ -64,16 +66,19 @@ if ARGV[4] then
   if answer == 1 then
     -- From 2^53 on, Lua's numbers no longer tell neighbours apart.
     if last >= 9007199254740991 then return -3 end
+    local floor = redis.pcall('GET', KEYS[4]) or 0
+    if type(floor) == 'table' or not tonumber(floor) then return -4 end
     time = time or redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
+    local least = math.max(last + 1, floor + 1, now)
     local token = tonumber(ARGV[4])
     -- A token is never behind the node's clock, so that tokens go on rising after a
     -- loss of data, nor far ahead of it, so that nobody can use them up.
-    if token > last and token >= now and token <= now + 50000 then
+    if token >= least and token <= now + 50000 then
       accepts = ARGV[4] .. '|' .. id
       answer = now
     else
-      answer = {math.max(last + 1, now), now, 0}
+      answer = {least, now, 0}
     end
   end
 end

@@ -123,7 +123,7 @@ func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Gran
 	attempt := recordHead + id + "|" + strconv.FormatUint(b.attempts.Add(1), 10) + "|"
 	record := attempt + strconv.FormatInt(time.Now().UnixMilli(), 10) + "|" + b.holders.Of(req.Holder)
 	args := []any{
-		"evalsha", b.grant.Hash, 3, b.record(req.Key), b.accepted(req.Key), b.mark,
+		"evalsha", b.grant.Hash, 4, b.record(req.Key), b.accepted(req.Key), b.mark, b.floor(),
 		record, req.TTL.Milliseconds(), b.longestDelay.Milliseconds(),
 	}
 	r := b.newRound(req.TTL, (*tally).toAll, b.meansGrant)

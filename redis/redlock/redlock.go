@@ -180,7 +180,7 @@ type majority struct {
 }
 
 // majorityWithTokens also implements ForceReleaser and Revoker, which name a hold by its
-// token.
+// token, FloorRaiser and TokenTeller.
 type majorityWithTokens struct{ *majority }
 
 var (
@@ -189,6 +189,8 @@ var (
 	_ backend.Lister        = (*majority)(nil)
 	_ backend.ForceReleaser = majorityWithTokens{}
 	_ backend.Revoker       = majorityWithTokens{}
+	_ backend.FloorRaiser   = majorityWithTokens{}
+	_ backend.TokenTeller   = majorityWithTokens{}
 )
 
 func newMajority(clients []*goredis.Client, owned bool, opts Options) (*majority, error) {

@@ -500,7 +500,7 @@ func TestDoneBehindAnUnknownScript(t *testing.T) {
 	s.client.AddHook(hook)
 	renewal := &call{script: renewScript, args: []any{"evalsha", renewScript.Hash, 2, r.record("k"), r.mark, hold.ID.Hex(), 1000}}
 	grant := &call{script: r.grant, args: []any{
-		"evalsha", r.grant.Hash, 3, r.record("other"), r.accepted("other"), r.mark, "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
+		"evalsha", r.grant.Hash, 4, r.record("other"), r.accepted("other"), r.mark, r.floor(), "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
 	}}
 	s.do(t.Context(), []*call{renewal, grant})
 	require.ErrorIs(t, wire.Sentinel(renewal.err), backend.ErrUnavailable)
@@ -536,7 +536,7 @@ func TestRefusedBehindAnUnknownScript(t *testing.T) {
 		"evalsha", renewScript.Hash, 3, r.record("other"), r.mark, r.accepted("other"), backend.NewID().Hex(), 1000, 0, 1000,
 	}}
 	grant := &call{round: r.newRound(ttl, (*tally).toAll, r.meansGrant), script: r.grant, args: []any{
-		"evalsha", r.grant.Hash, 3, r.record("k"), r.accepted("k"), r.mark, "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
+		"evalsha", r.grant.Hash, 4, r.record("k"), r.accepted("k"), r.mark, r.floor(), "R1|" + backend.NewID().Hex() + "|1|1|{}", 60000, 1000, 0, 86400000,
 	}}
 	s.do(t.Context(), []*call{renewal, grant})
 	require.NoError(t, renewal.err)

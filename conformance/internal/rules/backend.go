@@ -196,6 +196,12 @@ var backendRules = []*engine.Rule{
 		Run:       raisedFloorCounts,
 	},
 	{
+		Name:      "LastTokenCoversAll",
+		Statement: "LastToken is never below a token that was granted, of whatever key, and changes none.",
+		Seam:      true,
+		Run:       lastTokenCoversAll,
+	},
+	{
 		Name:      "LookingChangesNothing",
 		Statement: "Inspect, List and Watch keep nobody from a key, and leave nothing behind.",
 		Seam:      true,

@@ -1,11 +1,19 @@
 package rules
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
+
+// floorKeys is how many keys a floor is tried with: many stores keep a counter for each of
+// some hundred groups of keys, and a single one must not pass for all.
+const floorKeys = 12
+
+// tooLarge are numbers above which there are no tokens.
+const tooLarge = 1 << 53
 
 // floorStep is by how much the floor is raised above a token: by more than a store counts
 // on in the meantime.
@@ -14,36 +22,43 @@ const floorStep = 1 << 22
 func raisedFloorCounts(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	raiser := optional[backend.FloorRaiser](a, "FloorRaiser")
-	raise := func(above uint64) {
+	ask := func(above uint64) error {
 		ev := e.Log.Begin(a.Who, "RaiseFloor", "")
 		err := raiser.RaiseFloor(e.Ctx, above)
 		e.Log.End(ev, engine.Outcome(err))
-		if err != nil {
+		return err
+	}
+	raise := func(above uint64) {
+		if err := ask(above); err != nil {
 			e.UnexpectedFatal("", err, "RaiseFloor(%d) returned %s; expected no error", above, engine.Outcome(err))
 		}
 	}
-	used := func(s *engine.BackendClient, key string) uint64 {
-		h := s.MustTry(e.Request(key, "", e.Long))
-		e.MustGiveBack(h, key, "")
-		return h.Token
+	var keys []string
+	for n := range floorKeys {
+		keys = append(keys, e.Key("used %d", n))
+		useOnce(e, b, keys[n])
 	}
-	key, held := e.Key("used"), e.Key("held")
-	used(b, key)
+	held := e.Key("held")
 	h := b.MustTry(e.Request(held, "", e.Long))
 	above := h.Token + floorStep
 	raise(above)
 	for who, s := range map[string]*engine.BackendClient{"the one that raised it": a, "one that was opened before": b, "one that was opened after": e.Backend()} {
-		for _, k := range []string{key, e.Key("new to %s", s.Who)} {
-			if token := used(s, k); token <= above {
+		for _, k := range append(keys, e.Key("new to %s", s.Who)) {
+			if token := useOnce(e, s, k); token <= above {
 				e.Failf(k, "%s, %s, was granted the token %d after RaiseFloor(%d); expected a larger one", s.Who, who, token, above)
 			}
 		}
 	}
-	last := used(b, key)
+	key := keys[0]
+	last := useOnce(e, b, key)
 	raise(above - 1)
-	if token := used(b, key); token <= last {
+	if token := useOnce(e, b, key); token <= last {
 		e.Failf(key, "the token %d was granted after %d, when the floor was raised to less than it was; expected a larger one", token, last)
 	}
+	if err := ask(tooLarge); !errors.Is(err, backend.ErrInvalid) {
+		e.Unexpected("", err, "RaiseFloor(2^53) returned %s; expected an error matching ErrInvalid", engine.Outcome(err))
+	}
+	useOnce(e, b, key)
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		if rec, err := in.Inspect(e.Ctx, held); err != nil || rec.Token != h.Token {
 			e.Failf(held, "Inspect shows the token %d and %s for a hold that was granted with %d before the floor was raised", rec.Token, engine.Outcome(err), h.Token)
@@ -55,6 +70,9 @@ func raisedFloorCounts(e *engine.Env) {
 		}
 	}
 	e.MustGiveBack(h, held, ", although only the floor of the tokens was raised")
+	if token := useOnce(e, a, held); token <= above {
+		e.Failf(held, "a key that was held during RaiseFloor(%d) was granted with the token %d afterwards; expected a larger one", above, token)
+	}
 	waitersCountFromRaised(e, raise)
 	askWhileRaised(e, above, raise)
 }
@@ -98,22 +116,66 @@ func waitersCountFromRaised(e *engine.Env, raise func(uint64)) {
 	wait()
 }
 
+// useOnce is the token of a grant that is released again.
+func useOnce(e *engine.Env, s *engine.BackendClient, key string) uint64 {
+	h := s.MustTry(e.Request(key, "", e.Long))
+	e.MustGiveBack(h, key, "")
+	return h.Token
+}
+
+// lastTokenCoversAll asks one client, for each of some keys, after another client was granted
+// the largest token so far for it: each key may have a counter of its own.
+func lastTokenCoversAll(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	teller := optional[backend.TokenTeller](a, "TokenTeller")
+	covers := func(key string, token uint64, when string) {
+		ev := e.Log.Begin(a.Who, "LastToken", "")
+		last, err := teller.LastToken(e.Ctx)
+		e.Log.End(ev, engine.Outcome(err))
+		switch {
+		case err != nil:
+			e.UnexpectedFatal("", err, "LastToken returned %s; expected no error", engine.Outcome(err))
+		case last < token:
+			e.Failf(key, "LastToken returned %d %s was granted with the token %d; expected no less", last, when, token)
+		}
+	}
+	held := e.Key("held")
+	h := b.MustTry(e.Request(held, "", e.Long))
+	if h.Token == 0 {
+		e.Skipf("the backend has no tokens")
+	}
+	covers(held, h.Token, "while a key")
+	largest := h.Token
+	for n := range floorKeys {
+		key := e.Key("%d", n)
+		token := useOnce(e, b, key)
+		for again := 0; token <= largest && again < floorKeys*floorKeys; again++ { // the clock stands still
+			token = useOnce(e, b, key)
+		}
+		covers(key, token, "after a key")
+		largest = max(largest, token)
+	}
+	e.MustGiveBack(h, held, ", although only the largest token was asked for")
+}
+
 // askWhileRaised acquires a free key while the floor of the tokens moves all the time, as it
-// does in a change of stores.
+// does in a change of stores. Where moving it takes long it ends after as many grants.
 func askWhileRaised(e *engine.Env, above uint64, raise func(uint64)) {
 	const times, step = 100, 1 << 10
 	c, key := e.Locker(), e.Key("while the floor moves")
 	var moved atomic.Uint64
+	var asked atomic.Bool
 	moved.Store(above)
 	begun := make(chan struct{})
 	wait := e.Start(func() {
 		close(begun)
-		for n := uint64(1); n <= times && e.Ctx.Err() == nil; n++ {
+		for n := uint64(1); n <= times && !asked.Load() && e.Ctx.Err() == nil; n++ {
 			raise(above + n*step)
 			moved.Store(above + n*step)
 		}
 	})
 	defer wait()
+	defer asked.Store(true)
 	<-begun
 	for last, n := uint64(0), 0; n < times && moved.Load() < above+times*step; n++ {
 		before := moved.Load()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +26,7 @@ type operated interface {
 	backend.Revoker
 	backend.Lister
 	backend.FloorRaiser
+	backend.TokenTeller
 }
 
 // operateMutant breaks what operators use.
@@ -38,6 +41,75 @@ type operateMutant struct {
 	inspect func(ctx context.Context, key string) (backend.Record, error)
 	forget  func(ctx context.Context, prefix string) error
 	raise   func(ctx context.Context, above uint64) error
+	last    func(ctx context.Context) (uint64, error)
+}
+
+func (m operateMutant) LastToken(ctx context.Context) (uint64, error) {
+	if m.last != nil {
+		return m.last(ctx)
+	}
+	return m.operated.LastToken(ctx)
+}
+
+// counters are those of a store with one for each group of keys, which all clients share.
+type counters struct {
+	mu   sync.Mutex
+	last [4]uint64
+}
+
+// split has the tokens counted by groups of keys. It returns the counters, and all that is
+// right.
+func (m *operateMutant) split() *counters {
+	stored, _ := m.waited.LoadOrStore("counters", &counters{})
+	c := stored.(*counters)
+	m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+		g, err := m.operated.Try(ctx, req)
+		if err != nil {
+			return g, err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if token, ok := m.waited.Load(req.ID); ok {
+			g.Token = token.(uint64)
+			return g, nil
+		}
+		last := &c.last[crc32.ChecksumIEEE([]byte(req.Key))%uint32(len(c.last))]
+		*last = max(*last+1, uint64(time.Now().UnixMicro()))
+		m.waited.Store(req.ID, *last)
+		m.waited.Store("of "+req.Key, *last)
+		g.Token = *last
+		return g, nil
+	}
+	m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+		rec, err := m.operated.Inspect(ctx, key)
+		if token, ok := m.waited.Load("of " + key); ok {
+			rec.Token = token.(uint64)
+		}
+		return rec, err
+	}
+	m.raise = func(_ context.Context, above uint64) error { return c.raise(above, len(c.last)) }
+	m.last = func(context.Context) (uint64, error) { return c.most(len(c.last)), nil }
+	return c
+}
+
+// raise raises so many of them.
+func (c *counters) raise(above uint64, many int) error {
+	if above >= 1<<53 {
+		return backend.ErrInvalid
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range many {
+		c.last[i] = max(c.last[i], above)
+	}
+	return nil
+}
+
+// most is the largest of so many of them.
+func (c *counters) most(many int) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Max(c.last[:many])
 }
 
 func (m operateMutant) RaiseFloor(ctx context.Context, above uint64) error {
@@ -108,7 +180,8 @@ func TestMutantsOfOperating(t *testing.T) {
 		rule   string
 		change func(m *operateMutant)
 	}{
-		"nothing is wrong": {"", func(*operateMutant) {}},
+		"nothing is wrong":        {"", func(*operateMutant) {}},
+		"nor with split counters": {"-", func(m *operateMutant) { m.split() }},
 		"revoke does nothing": {"RevokeByToken", func(m *operateMutant) {
 			m.revoke = func(context.Context, string, uint64) error { return nil }
 		}},
@@ -291,6 +364,60 @@ func TestMutantsOfOperating(t *testing.T) {
 				return g, err
 			}
 		}},
+		"one counter of several is raised": {"RaisedFloorCounts", func(m *operateMutant) {
+			c := m.split()
+			m.raise = func(_ context.Context, above uint64) error { return c.raise(above, 1) }
+		}},
+		"all counters but one are raised": {"RaisedFloorCounts", func(m *operateMutant) {
+			c := m.split()
+			m.raise = func(_ context.Context, above uint64) error { return c.raise(above, len(c.last)-1) }
+		}},
+		"a floor of any size is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above >= 1<<53 {
+					return nil
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
+		"the key that was held is not raised": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				_ = m.List(ctx, "", func(r backend.Record) bool { m.waited.Store("kept "+r.Key, r.Token); return true })
+				return m.operated.RaiseFloor(ctx, above)
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if token, kept := m.waited.LoadAndDelete("kept " + req.Key); kept && err == nil {
+					g.Token = token.(uint64) + 1
+				}
+				return g, err
+			}
+		}},
+		"the last token is that of one counter": {"LastTokenCoversAll", func(m *operateMutant) {
+			c := m.split()
+			m.last = func(context.Context) (uint64, error) { return c.most(1), nil }
+		}},
+		"the last token is that of all counters but one": {"LastTokenCoversAll", func(m *operateMutant) {
+			c := m.split()
+			m.last = func(context.Context) (uint64, error) { return c.most(len(c.last) - 1), nil }
+		}},
+		"the last token is that of what is held": {"LastTokenCoversAll", func(m *operateMutant) {
+			m.last = func(ctx context.Context) (last uint64, err error) {
+				err = m.List(ctx, "", func(r backend.Record) bool { last = max(last, r.Token); return true })
+				return last, err
+			}
+		}},
+		"who asks for the last token ends what is held": {"LastTokenCoversAll", func(m *operateMutant) {
+			m.last = func(ctx context.Context) (uint64, error) {
+				var held []backend.Record
+				err := m.operated.List(ctx, "", func(r backend.Record) bool { held = append(held, r); return true })
+				for _, r := range held {
+					err = errors.Join(err, m.ForceRelease(ctx, r.Key, r.Token))
+				}
+				last, e := m.operated.LastToken(ctx)
+				return last, errors.Join(err, e)
+			}
+		}},
 		"a raised floor ends what is held": {"RaisedFloorCounts", func(m *operateMutant) {
 			m.raise = func(ctx context.Context, above uint64) error {
 				var held []backend.Record
@@ -368,11 +495,16 @@ func TestMutantsOfOperating(t *testing.T) {
 					return fmt.Sprint(n, " things"), nil
 				}}, nil
 			}
-			if c.rule != "" {
+			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers", "RaisedFloorCounts", "LastTokenCoversAll"}
+			switch c.rule {
+			case "":
+			case "-":
+				cfg.Only = []string{"RaisedFloorCounts", "LastTokenCoversAll"}
+			default:
+				cfg.Only = nil
 				mustFail(t, cfg, c.rule)
 				return
 			}
-			cfg.Only = []string{"LookingChangesNothing", "RevokeByToken", "ListShowsHeldKeys", "ForgetLeavesOthers", "RaisedFloorCounts"}
 			rep, err := conformance.Check(t.Context(), cfg)
 			if err != nil || rep.Counts().Pass != len(cfg.Only) {
 				t.Fatalf("%v\n%s", err, rep)

@@ -83,7 +83,7 @@ type deed func(ctx context.Context, conn *sql.Conn, key, record string) (done bo
 // eachKey does something with the keys that the query names, which ends with a condition,
 // and returns with how many. It leaves out those whose rows somebody has locked.
 func (b *Backend) eachKey(ctx context.Context, query, record string, do deed) (done int, err error) {
-	for after := ""; ; {
+	for after := floorKey; ; {
 		conn, err := b.briefConn(ctx)
 		if err != nil {
 			return done, err

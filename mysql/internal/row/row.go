@@ -151,7 +151,7 @@ func (c controlConnector) Connect(ctx context.Context) (driver.Conn, error) {
 }
 
 // Backend implements backend.Backend, Queuer, LossNotifier, Inspector,
-// ForceReleaser, Revoker, Lister and Forgetter.
+// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller.
 type Backend struct {
 	statements
 	mayCreate   bool

@@ -39,7 +39,13 @@ func (b *Backend) prepare(ctx context.Context, create, lookOnly bool, logger *sl
 		wire.WarnOfMissing(ctx, logger, b.rowsName)
 		return mariaDB, nil
 	}
-	return mariaDB, b.checkTables(ctx, create)
+	if err := b.checkTables(ctx, create); err != nil || lookOnly {
+		return mariaDB, err
+	}
+	if _, err := b.changeOnControl(ctx, b.insertFloor()); err != nil {
+		return mariaDB, wire.OpenError(ctx, err)
+	}
+	return mariaDB, nil
 }
 
 // checkServer refuses servers on which a row lock does not exclude, or cannot be

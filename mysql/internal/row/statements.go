@@ -66,11 +66,12 @@ const utcMicros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTA
 const largestToken = 1 << 53
 
 // raise writes the next token and who has it, if that session lives and the server takes
-// writes, and returns the token as the last insert id. The server floors it with its clock.
+// writes, and returns the token as the last insert id. The server floors it with its clock and
+// with the record's floor, which is that of [Backend.RaiseFloor]: a hold keeps its token.
 func (st *statements) raise(key string, s *session, ttl time.Duration, h backend.Holder) string {
 	var q strings.Builder
 	q.Grow(512)
-	q.WriteString("UPDATE " + st.holders + " SET token = LAST_INSERT_ID(GREATEST(token + 1, " + utcMicros + ")), since = UTC_TIMESTAMP(6), connection = ")
+	q.WriteString("UPDATE " + st.holders + " SET token = LAST_INSERT_ID(GREATEST(token + 1, floor + 1, " + utcMicros + ")), since = UTC_TIMESTAMP(6), connection = ")
 	q.WriteString(strconv.FormatUint(s.id, 10))
 	q.WriteString(", session = '" + s.mark + "', ttl = ")
 	q.WriteString(strconv.FormatInt(int64(ttl/time.Second), 10))
@@ -91,12 +92,19 @@ func (st *statements) insertRow(key string) string {
 	return "INSERT IGNORE INTO " + st.rows + " (k) SELECT " + literal(key) + " FROM DUAL WHERE NOT EXISTS (" + st.row(key) + ")"
 }
 
-// raiseFirst is raise for a key that has no row in the second table, and makes it.
+// floorKey is the record whose floor is that of keys without a record. No key of a user has
+// a control character.
+const floorKey = "\x00"
+
+// raiseFirst is raise for a key that has no row in the second table, and makes it. The record
+// of the floor is read with a lock, so that who raises the floor at the same time waits for the
+// row, or is seen.
 func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h backend.Holder) string {
 	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) SELECT " + literal(key) +
-		", LAST_INSERT_ID(" + utcMicros + "), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
+		", LAST_INSERT_ID(GREATEST(COALESCE(MAX(floor), 0) + 1, " + utcMicros + ")), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
 		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " +
-		strconv.Itoa(max(h.PID, 0)) + " FROM DUAL WHERE " + s.lives() + " AND " + wire.Writable
+		strconv.Itoa(max(h.PID, 0)) + " FROM " + st.holders + " WHERE k = " + literal(floorKey) +
+		" HAVING " + s.lives() + " AND " + wire.Writable + st.shared
 }
 
 // lives is the condition that the server has the session.
@@ -150,6 +158,7 @@ var holderColumns = []struct {
 	{name: "token", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
 	// The default is for the rows that earlier versions make.
 	{name: "revoked", kind: "BIGINT UNSIGNED NOT NULL DEFAULT 0", newer: true},
+	{name: "floor", kind: "BIGINT UNSIGNED NOT NULL DEFAULT 0", newer: true},
 	{name: "connection", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
 	{name: "session", kind: "VARBINARY(64) NOT NULL", missing: "''"},
 	{name: "ttl", kind: "INT UNSIGNED NOT NULL", missing: "0"},

@@ -80,7 +80,7 @@ func (b *Backend) extendAll(ctx context.Context, ttl time.Duration, holds []back
 	keys, hashes = keys.text(")"), hashes.text(")")
 	where := append(append(statement(nil), keys...), hashes...).text(" AND expires>" + now)
 	a, err := b.change(ctx, b.updateUnlocked(len(list), where, statement(nil).
-		text("updated="+now+",expires=GREATEST(expires,"+epoch+"+INTERVAL (LAST_INSERT_ID("+nowMicros+")+").micros(ttl).text(") MICROSECOND)")))
+		text(touched+",expires=GREATEST(expires,"+epoch+"+INTERVAL (LAST_INSERT_ID("+nowMicros+")+").micros(ttl).text(") MICROSECOND)")))
 	if err != nil {
 		return answer{}, nil, err
 	}

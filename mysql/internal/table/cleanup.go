@@ -125,15 +125,21 @@ func (b *Backend) raiseFloor(ctx context.Context, token int64) error {
 // remove deletes the rows that meet the condition, which names their keys, and that
 // nobody has locked.
 func (b *Backend) remove(ctx context.Context, where statement, most int) (removed int, err error) {
-	text := string(statement(nil).text("DELETE ").text(b.table).text(" FROM ").unlocked(b.table, most, where))
+	return b.affected(ctx, statement(nil).text("DELETE ").text(b.table).text(" FROM ").unlocked(b.table, most, where))
+}
+
+// affected is how many rows the statement has removed, or changed: where it changes each that
+// it finds, it is the same number whatever clientFoundRows is.
+func (b *Backend) affected(ctx context.Context, s statement) (rows int, err error) {
+	text := string(s)
 	err = b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		res, err := conn.ExecContext(ctx, text)
 		if err != nil {
 			return err
 		}
-		n, err := res.RowsAffected() // of a DELETE: the same whatever clientFoundRows is
-		removed = int(n)
+		n, err := res.RowsAffected()
+		rows = int(n)
 		return err
 	})
-	return removed, err
+	return rows, err
 }

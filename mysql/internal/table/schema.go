@@ -30,7 +30,7 @@ var tableColumns = []struct {
 	{"holds", "varbinary", maxHolds, "'-'", "hashes of acquisition ids, with their expiries when there are several"},
 	{"note", "varbinary", maxNote, "'{}'", "label, host and pid of the last holder, JSON"},
 	{"created", "datetime", 6, "'1970-01-01 00:00:00'", "when the last holder got the key, UTC"},
-	{"updated", "datetime", 6, "'1970-01-01 00:00:00'", "last change, UTC"},
+	{"updated", "datetime", 6, "'1970-01-01 00:00:00'", "last change, UTC; a later time is the floor of the next token"},
 	{"expires", "datetime", 6, "'1970-01-01 00:00:00'", "free from then on, UTC"},
 }
 

@@ -19,8 +19,12 @@ const (
 	nobody    = "'-'" // in place of an owner, of holds; some servers take '' for NULL
 	// lastToken: from 2^53 on, floating point numbers no longer tell neighbours apart.
 	lastToken = 1<<53 - 1
-	// nextToken rises with the clock, so that losing the row repeats no token.
-	nextToken = "LAST_INSERT_ID(GREATEST(token+1," + nowMicros + "))"
+	// nextToken rises with the clock, so that losing the row repeats no token. It comes before
+	// updated is set: the server assigns from left to right.
+	nextToken = "LAST_INSERT_ID(GREATEST(token+1," + nowMicros + ",TIMESTAMPDIFF(MICROSECOND," + epoch + ",updated)+1))"
+	// touched leaves a later time as it is: that is the floor of the next token of a key that
+	// was held when the floor was raised, and whose token has to stay.
+	touched = "updated=GREATEST(updated," + now + ")"
 	// sameToken reports the token of the row that was changed.
 	sameToken = "token=LAST_INSERT_ID(token)"
 	columns   = "lock_key,owner,token,hold_count,holds,note,created,updated,expires"
@@ -125,10 +129,10 @@ func (b *Backend) insert(req backend.Request) statement {
 // nobody has its row locked.
 func (b *Backend) renew(hold backend.Hold) statement {
 	return b.updateUnlocked(1, statement(nil).where(hold.Key).text(" AND holds=").bytes(hashOf(hold.ID.Hex())).text(" AND expires>"+now),
-		statement(nil).text(sameToken+",updated="+now+",expires=GREATEST(expires,"+now+"+INTERVAL ").micros(hold.TTL).text(" MICROSECOND)"))
+		statement(nil).text(sameToken+","+touched+",expires=GREATEST(expires,"+now+"+INTERVAL ").micros(hold.TTL).text(" MICROSECOND)"))
 }
 
-const freeing = sameToken + ",owner=" + nobody + ",hold_count=0,holds=" + nobody + ",updated=" + now + ",expires=" + epoch
+const freeing = sameToken + ",owner=" + nobody + ",hold_count=0,holds=" + nobody + "," + touched + ",expires=" + epoch
 
 // release frees the key if the hold is the only one on it and has not expired.
 func (b *Backend) release(hold backend.Hold) statement {
@@ -146,7 +150,7 @@ var revokedHold = hashOf(backend.ID{}.Hex())
 // revoke gives the record with the token to it.
 func (b *Backend) revoke(key string, token uint64) statement {
 	return b.updates().text(sameToken + ",owner=" + nobody + ",hold_count=1,holds=").bytes(revokedHold).
-		text(",updated=" + now).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
+		text("," + touched).where(key).text(" AND token=").int(int64(token)).text(" AND expires>" + now)
 }
 
 // list reads the rows of held keys that begin with the prefix and come after a key.
@@ -189,7 +193,7 @@ func extension(r row, others []held, hash string, was int64, ttl time.Duration) 
 	} else {
 		set = set.text("CONCAT(").bytes(string(listHolds(others)) + "," + hash + ":").text(",").text(expiry).text(")")
 	}
-	set = set.text(",updated=" + now + ",expires=" + epoch + "+INTERVAL GREATEST(").int(latest(others)).text(",").text(expiry).
+	set = set.text("," + touched + ",expires=" + epoch + "+INTERVAL GREATEST(").int(latest(others)).text(",").text(expiry).
 		text(") MICROSECOND")
 	where = statement(nil).unchanged(r)
 	if was != 0 {
@@ -209,7 +213,7 @@ func (b *Backend) without(r row, others []held, was int64) statement {
 			holds = string(listHolds(others))
 		}
 		s = s.text(sameToken + ",hold_count=").int(int64(len(others))).text(",holds=").bytes(holds).
-			text(",updated=" + now + ",expires=" + epoch + "+INTERVAL ").int(latest(others)).text(" MICROSECOND")
+			text("," + touched + ",expires=" + epoch + "+INTERVAL ").int(latest(others)).text(" MICROSECOND")
 	}
 	return s.unchanged(r).text(" AND " + nowMicros + "<").int(was)
 }

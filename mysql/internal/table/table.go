@@ -95,7 +95,7 @@ func Open(ctx context.Context, s wire.Settings) (*Backend, error) {
 }
 
 // Backend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
-// ForceReleaser, Revoker, Lister and Forgetter.
+// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller.
 type Backend struct {
 	db         *sql.DB
 	closesIt   bool
