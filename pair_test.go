@@ -454,8 +454,8 @@ func TestPairRaisesNoCounters(t *testing.T) {
 		refuses := func(b backend.Backend) backend.Backend {
 			return notRaised{b, func() error { t.Error("the floor was raised"); return nil }}
 		}
-		for _, ahead := range []func(backend.Backend) backend.Backend{ahead(time.Hour), whole} {
-			p, err := lock.Both(tokensOf(t, ahead), tokensOf(t, refuses))
+		for _, wrap := range []func(backend.Backend) backend.Backend{ahead(time.Hour), whole} {
+			p, err := lock.Both(tokensOf(t, wrap), tokensOf(t, refuses))
 			require.NoError(t, err)
 			lease, err := p.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)

@@ -17,8 +17,8 @@ const clockPatience = 3 * time.Second
 // CarryTokens is for a program that changes its store. It makes sure that every token that
 // to grants from now on, through whatever client, is larger than all that from has granted
 // so far, and returns a number that none of those exceeds. What checks tokens then goes on
-// as before. Call it when from grants nothing any more, or while both are held;
-// docs/migrating.md has the steps.
+// as before. Call it when from grants nothing any more: what it grants later is not looked
+// at. docs/migrating.md has the steps, and what sees to tokens while both are held.
 //
 // It acquires and releases one key of its own in each of both, so that the clock that from
 // counts by is looked at too, and reads every counter of from ([backend.TokenTeller]). Then

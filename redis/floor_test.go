@@ -120,13 +120,13 @@ func TestFloorBesideWhatIsNoCounter(t *testing.T) {
 	c := redistest.Client(t, server)
 	b := backendOn(t, c)
 	n := namesOf(defaultPrefix, "k")
-	for _, make := range []func() error{
+	for _, write := range []func() error{
 		func() error { return c.Set(t.Context(), n.counter(), "1.5", 0).Err() },
 		func() error { return c.Set(t.Context(), n.counter(), "", 0).Err() },
 		func() error { return c.LPush(t.Context(), n.counter(), "x").Err() },
 	} {
 		require.NoError(t, c.Del(t.Context(), n.counter()).Err())
-		require.NoError(t, make())
+		require.NoError(t, write())
 		before := c.Dump(t.Context(), n.counter()).Val()
 		err := b.RaiseFloor(t.Context(), 1000)
 		require.ErrorIs(t, err, backend.ErrPermanent)

@@ -85,8 +85,8 @@ func newFloorCommand(p *printer) *cobra.Command {
 		Short: "Have the tokens of a new backend go on from those of the old one",
 		Long: `Make every token that NEW grants from now on larger than all that OLD has granted, so
 that what refuses smaller tokens goes on to work after the move. It holds for the
-clients of NEW that run already, too. Run it when OLD grants nothing any more, or
-while your programs hold both.
+clients of NEW that run already, too. Run it when OLD grants nothing any more: what
+it grants later is not looked at.
 
 It acquires one key of its own in OLD and in NEW for a moment, and reads the last
 token of every key of OLD. NEW is told to count on from there, whatever its clock

@@ -108,12 +108,12 @@ func TestFloorThatIsNone(t *testing.T) {
 	servers := nodeSet(t, 1)
 	c := redistest.Client(t, servers[0])
 	b := backendOn(t, servers, unhurried(Options{Lock: lock.Options{TTL: ttl}})).(majorityWithTokens)
-	for _, make := range []func() error{
+	for _, write := range []func() error{
 		func() error { return c.Set(t.Context(), b.floor(), "high", 0).Err() },
 		func() error { return c.LPush(t.Context(), b.floor(), "x").Err() },
 	} {
 		require.NoError(t, c.Del(t.Context(), b.floor()).Err())
-		require.NoError(t, make())
+		require.NoError(t, write())
 		_, err := b.Try(t.Context(), redistest.Request("k"))
 		require.ErrorIs(t, err, backend.ErrPermanent)
 		assert.ErrorContains(t, err, b.floor())
