@@ -22,6 +22,22 @@ func (f *File) OpenLocker(ctx context.Context, name string, opts *lock.Options) 
 	})
 }
 
+// Stores are how to open the one or two stores of the locker of that name: that of its url,
+// and that of its also. The empty name stands for the only one. Errors are those of Locker.
+func (f *File) Stores(name string) ([]Locker, error) {
+	name, err := f.nameOf(name)
+	if err != nil {
+		return nil, err
+	}
+	s := f.lockers[name].section
+	first, err := f.store(name, "url", Section{URL: s.URL, TTL: s.TTL})
+	if err != nil || s.Also == "" {
+		return []Locker{first}, err
+	}
+	second, err := f.store(name, "also", Section{URL: s.Also, TTL: s.TTL})
+	return []Locker{first, second}, err
+}
+
 // openStores opens the one or two stores of a locker, which store locates by the field that
 // names it.
 func openStores(ctx context.Context, s Section, what string, opts *lock.Options, store func(field string, s Section) (Locker, error)) (lock.Locker, error) {
@@ -58,7 +74,7 @@ func openStores(ctx context.Context, s Section, what string, opts *lock.Options,
 
 // onlyOne refuses a locker in two stores.
 func onlyOne(what string) error {
-	return fmt.Errorf("config: %w: %s has also, and is held in two stores: in a program, open it with OpenLocker; to look at one store, give its url",
+	return fmt.Errorf("config: %w: %s has also, and is held in two stores: in a program, open it with OpenLocker; lockctl run takes it, too; to look at one store, give its url",
 		lock.ErrUnsupported, what)
 }
 

@@ -34,6 +34,10 @@ else the URL of LOCK_URL or the locker that LOCK_CONFIG and --locker name (not b
 else file:, which is for the processes of this user on this machine. Prefer LOCK_URL
 for URLs with a password, since other users can read command lines.
 
+With --also, or a locker that has also, the key is held in two backends, for a move from
+one to the other: first in the old one, which is that of --url, then in the new one. The
+hold is lost when either is. LOCK_TOKEN is larger than all that either has granted.
+
 The TTL is that of --ttl, else that of the locker, else that of the URL, as in
 redis://cache?ttl=30s, else 15s, or the nearest that the backend accepts.
 
@@ -72,6 +76,7 @@ var statuses = map[string]string{
 	"compare": `    0    the promises were shown` + commonStatuses,
 	"status": `    0    nobody was seen who uses the old backend alone
     1    somebody uses the old backend alone
+   75    a key has two holders of which one may wait, or moves: look again
    76    so does somebody the new one: they do not exclude each other` + commonStatuses,
 	"cleanup": `    0    it was done, if there was anything to do` + commonStatuses,
 	"floor":   `    0    the tokens go on` + commonStatuses,
@@ -192,6 +197,7 @@ func newRunCommand(p *printer) *cobra.Command {
 	}
 	f := cmd.Flags()
 	cfg.source.register(cmd)
+	cfg.source.registerAlso(cmd)
 	f.DurationVar(&cfg.ttl, "ttl", lock.DefaultTTL, "how long others wait when lockctl and its machine die")
 	f.DurationVar(&cfg.wait, "wait", 0, "how long to wait for the key; 0 asks once (default without limit)")
 	f.BoolVar(&noWait, "no-wait", false, "give up at once when somebody else holds the key")

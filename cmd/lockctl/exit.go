@@ -94,6 +94,16 @@ func heldMessage(err error, key string, waited time.Duration) string {
 
 // lossReason puts the cause of a loss into words.
 func lossReason(cause error) string {
+	reason := reasonOf(cause)
+	for _, store := range []string{"the old store", "the new store"} { // of two
+		if called, _, ok := strings.Cut(cause.Error(), ": "); ok && strings.HasPrefix(called, store) {
+			return "in " + called + ", " + reason
+		}
+	}
+	return reason
+}
+
+func reasonOf(cause error) string {
 	switch {
 	case errors.Is(cause, lock.ErrTakenOver):
 		return "its record was removed or taken over on the server"

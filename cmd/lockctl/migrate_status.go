@@ -37,7 +37,7 @@ type pair struct {
 	Old shown `json:"old"`
 	New shown `json:"new"`
 	// OneHolder is false where two processes are seen: the one in the old backend waits
-	// for the new one, is lockctl run around it, or does not know of it.
+	// for the new one, or does not know of it.
 	OneHolder bool `json:"one_holder"`
 }
 

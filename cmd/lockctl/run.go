@@ -238,19 +238,14 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 			}
 		},
 	}
-	opening, cancelOpening := context.WithTimeout(wait, openLimit)
-	defer cancelOpening()
-	opened := t.printer.opens(cfg.from.url)
-	locker, err := t.open(opening, cfg.from.url, &options)
-	opened()
+	locker, err := t.openStore(wait, cfg, cfg.from, options)
+	if err == nil && cfg.from.also != nil {
+		locker, err = t.openBoth(wait, cfg, locker, options)
+	}
 	if err != nil {
-		return nil, cfg.from.named(acquireError(err, cfg.key, cfg.wait))
+		return nil, err
 	}
 	h := &hold{locker: locker, ttl: effectiveTTL(cfg.ttl, locker)}
-	if g := locker.Guarantees(); g.Reach == backend.ReachProcess {
-		_ = locker.Close()
-		return nil, usageError("%s excludes nobody outside this process; use file: or a server such as redis://localhost:6379", g.Name)
-	}
 	if cfg.wait == 0 {
 		once, cancelOnce := context.WithTimeout(wait, openLimit)
 		defer cancelOnce()
@@ -274,6 +269,48 @@ func (t *tool) openAndAcquire(ctx context.Context, cfg runConfig, renewed chan<-
 		return nil, acquireError(err, cfg.key, cfg.wait)
 	}
 	return h, nil
+}
+
+// openStore opens the backend at the address.
+func (t *tool) openStore(ctx context.Context, cfg runConfig, at address, options lock.Options) (openLocker, error) {
+	opening, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	opened := t.printer.opens(at.url)
+	locker, err := t.open(opening, at.url, &options)
+	opened()
+	if err != nil {
+		return nil, at.named(acquireError(err, cfg.key, cfg.wait))
+	}
+	if g := locker.Guarantees(); g.Reach == backend.ReachProcess {
+		_ = locker.Close()
+		return nil, usageError("%s excludes nobody outside this process; use file: or a server such as redis://localhost:6379", g.Name)
+	}
+	return locker, nil
+}
+
+// openBoth opens the second backend, beside the first.
+func (t *tool) openBoth(ctx context.Context, cfg runConfig, first openLocker, options lock.Options) (openLocker, error) {
+	if options.TTL == 0 {
+		options.TTL = cfg.from.also.ttl
+	}
+	second, err := t.openStore(ctx, cfg, *cfg.from.also, options)
+	if err != nil {
+		_ = first.Close()
+		return nil, err
+	}
+	p, err := lock.Both(first, second)
+	if err != nil {
+		_ = first.Close()
+		_ = second.Close()
+		return nil, usageError("%s", plain(err))
+	}
+	return &twoStores{p, [2]lock.Locker{first, second}}, nil
+}
+
+// twoStores is a Locker on two backends.
+type twoStores struct {
+	*lock.Pair
+	each [2]lock.Locker
 }
 
 // whoLimit bounds the last question of a wait that has ended: who holds the key.

@@ -22,6 +22,9 @@ type source struct {
 	config string
 	locker string
 
+	both bool   // the locks may be in two stores
+	also string // the URL of the second
+
 	flags *pflag.FlagSet
 }
 
@@ -32,6 +35,8 @@ type address struct {
 	from string        // the file and the locker; empty: the URL was given as such
 	// guessed: nothing said where the locks are, so it is file:.
 	guessed bool
+	// also is the second store, or nil.
+	also *address
 }
 
 // here says of an address that was guessed what it is about: an operator who has
@@ -85,6 +90,14 @@ func (s *source) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("url", "locker")
 }
 
+// registerAlso adds the flag of the second store.
+func (s *source) registerAlso(cmd *cobra.Command) {
+	s.both = true
+	cmd.Flags().StringVar(&s.also, "also", "", "`url` of a second backend: hold the key there, too, after that of --url (see docs/migrating.md)")
+	cmd.MarkFlagsMutuallyExclusive("also", "config")
+	cmd.MarkFlagsMutuallyExclusive("also", "locker")
+}
+
 // resolve finds the address and checks what can be checked without the backend.
 func (s *source) resolve(p *printer) (address, error) {
 	a := address{url: s.url}
@@ -111,6 +124,20 @@ func (s *source) resolve(p *printer) (address, error) {
 	}
 	if err := a.check(p, origin); err != nil {
 		return a, a.named(err)
+	}
+	if s.both && s.flags.Changed("also") {
+		if file != "" || a.guessed {
+			return a, usageError("--also is the second of two backends; give the first with --url or LOCK_URL")
+		}
+		a.also = &address{url: s.also}
+		if s.also == "" || s.also == s.url {
+			return a, usageError("--also is empty, or the URL of the first backend; write that of the second, for example --also redis://localhost:6379")
+		}
+	}
+	if a.also != nil {
+		if err := a.also.check(p, "--also"); err != nil {
+			return a, a.also.named(err)
+		}
 	}
 	return a, nil
 }
@@ -144,11 +171,22 @@ func (s *source) resolveFile(a *address, file string) error {
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	l, err := f.Locker(s.locker)
+	if !s.both {
+		l, err := f.Locker(s.locker)
+		if err != nil {
+			return usageError("%s", plain(err))
+		}
+		a.url, a.ttl, a.from = l.URL(), l.TTL, l.From()
+		return nil
+	}
+	stores, err := f.Stores(s.locker)
 	if err != nil {
 		return usageError("%s", plain(err))
 	}
-	a.url, a.ttl, a.from = l.URL(), l.TTL, l.From()
+	*a = address{url: stores[0].URL(), ttl: stores[0].TTL, from: stores[0].From()}
+	if len(stores) > 1 {
+		a.also = &address{url: stores[1].URL(), ttl: stores[1].TTL, from: stores[1].From()}
+	}
 	return nil
 }
 

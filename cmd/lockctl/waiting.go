@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,9 @@ func (a *announcement) join() { <-a.done }
 
 // whoHolds says who holds the key, and is empty where that can't be known.
 func whoHolds(ctx context.Context, l lock.Locker, key string) string {
+	if two, ok := l.(*twoStores); ok {
+		return cmp.Or(whoHolds(ctx, two.each[0], key), whoHolds(ctx, two.each[1], key))
+	}
 	c, ok := l.(interface{ Backend() backend.Backend })
 	if !ok {
 		return ""
@@ -68,8 +72,8 @@ func whoHolds(ctx context.Context, l lock.Locker, key string) string {
 		return ", which somebody else holds"
 	}
 	rec, err := in.Inspect(ctx, key)
-	if err != nil {
-		return ""
+	if host, _ := os.Hostname(); err != nil || rec.Holder.PID == os.Getpid() && rec.Holder.Host == host {
+		return "" // this process has the first of two backends
 	}
 	text := fmt.Sprintf(", which is held by %s", rec.Holder)
 	if since := rec.Holder.Since; !since.IsZero() {
