@@ -44,7 +44,8 @@ type Settings struct {
 	// Label is shown to those who are refused.
 	Label string
 
-	err error
+	pair string // what the holder shows in both stores of a Pair
+	err  error
 }
 
 // Format prints the settings for people, with every verb in the same way.

@@ -252,7 +252,8 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 	if err != nil {
 		return nil, false, err
 	}
-	opts = append(slices.Clone(opts), p.ownOwner)
+	shown := backend.NewID().Hex()[:16]
+	opts = append(slices.Clone(opts), p.ownOwner, func(s *Settings) { s.pair = shown })
 	// The maximum hold begins with the grant of the new store, and ends both.
 	first, err := ask(p.sides[oldSide].locker, ctx, key, append(opts, func(s *Settings) { s.MaxHold = 0 })...)
 	if err != nil {

@@ -90,6 +90,9 @@ type Holder struct {
 	// Since is when the outermost hold was granted, on the server's clock where
 	// the server has one, else on the holder's.
 	Since time.Time `json:"since,omitzero"`
+	// Pair is a random text for a lease that is held in two stores, the same in both, and
+	// empty for any other.
+	Pair string `json:"pair,omitempty"`
 }
 
 // String describes the holder for people, for example `"backup" (host db1, pid

@@ -76,7 +76,7 @@ var statuses = map[string]string{
 	"compare": `    0    the promises were shown` + commonStatuses,
 	"status": `    0    nobody was seen who uses the old backend alone
     1    somebody uses the old backend alone
-   75    a key has two holders of which one may wait, or moves: look again
+   75    a holder of the old backend waits for the new one, or a key moves: look again
    76    so does somebody the new one: they do not exclude each other` + commonStatuses,
 	"cleanup": `    0    it was done, if there was anything to do` + commonStatuses,
 	"floor":   `    0    the tokens go on` + commonStatuses,

@@ -36,10 +36,25 @@ type progressed struct {
 type pair struct {
 	Old shown `json:"old"`
 	New shown `json:"new"`
-	// OneHolder is false where two processes are seen: the one in the old backend waits
-	// for the new one, or does not know of it.
+	// OneHolder: one lease holds both.
 	OneHolder bool `json:"one_holder"`
+	// Waits: the holder in the old backend is of the second step, and waits for the new one.
+	// With neither, the one does not know of the other.
+	Waits bool `json:"waits"`
 }
+
+// pairOf tells from what the two records say whether they are of one lease: lock.Both leaves
+// a text in both which no other lease has. Host, process and label may be those of two copies
+// in containers.
+func pairOf(old, next backend.Record, now time.Time) pair {
+	p := pair{Old: show(old, now), New: show(next, now)}
+	p.OneHolder = old.Holder.Pair != "" && old.Holder.Pair == next.Holder.Pair
+	p.Waits = old.Holder.Pair != "" && !p.OneHolder
+	return p
+}
+
+// apart are two holders that do not exclude each other.
+func (p pair) apart() bool { return !p.OneHolder && !p.Waits }
 
 func newStatusCommand(p *printer) *cobra.Command {
 	var (
@@ -111,7 +126,7 @@ func (m *move) status(ctx context.Context, p *printer, out io.Writer, keys []str
 	switch {
 	case err != nil:
 		return outputError(err)
-	case len(found.Old) > 0 && len(found.New) > 0:
+	case found.inTwo():
 		return exitWith(exitTwo, "some use the old backend alone and some the new one alone, which do not exclude each other; take the last step back")
 	case len(found.Old) > 0:
 		return &exitError{code: exitFree}
@@ -225,14 +240,18 @@ func (f *progressed) put(r [2]*backend.Record) {
 	case r[0] == nil:
 		f.New = append(f.New, show(*r[1], now))
 	default:
-		a, b := r[0].Holder, r[1].Holder
-		f.Both = append(f.Both, pair{show(*r[0], now), show(*r[1], now), a.Host == b.Host && a.PID == b.PID && a.Label == b.Label})
+		f.Both = append(f.Both, pairOf(*r[0], *r[1], now))
 	}
 }
 
 // inDoubt reports whether a holder was seen that may be of any step.
 func (f *progressed) inDoubt() bool {
-	return len(f.Moving) > 0 || slices.ContainsFunc(f.Both, func(p pair) bool { return !p.OneHolder })
+	return len(f.Moving) > 0 || slices.ContainsFunc(f.Both, func(p pair) bool { return p.Waits })
+}
+
+// inTwo reports whether copies of the first and of the last step were seen.
+func (f *progressed) inTwo() bool {
+	return len(f.Old) > 0 && len(f.New) > 0 || slices.ContainsFunc(f.Both, pair.apart)
 }
 
 func (f *progressed) step() string {
@@ -245,11 +264,11 @@ func (f *progressed) step() string {
 			parts = append(parts, part.name)
 		}
 	}
-	if len(f.Old) > 0 && len(f.New) > 0 {
+	if f.inTwo() {
 		parts = []string{"old", "new"}
 	}
 	switch {
-	case len(f.Old) == 0 && f.inDoubt():
+	case !f.inTwo() && len(f.Old) == 0 && f.inDoubt():
 		return "unclear"
 	case len(parts) == 0:
 		return "nobody"

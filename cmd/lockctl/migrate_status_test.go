@@ -4,7 +4,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,15 +65,32 @@ func TestMigrateStatus(t *testing.T) {
 		assert.Equal(t, "last step", f.New[0].Label)
 		b = take(old, "b", "first step")
 		seen(exitTwo, "old and new")
-		c := take(old, "a", "does not know of it")
-		f = seen(exitFree, "old and both")
+		c := take(old, "a", "last step")
+		f = seen(exitTwo, "old and new")
 		assert.False(t, f.Both[0].OneHolder)
 		require.NoError(t, b.Release(t.Context()))
+		f = seen(exitTwo, "old and new")
+		assert.False(t, f.Both[0].OneHolder || f.Both[0].Waits, "of one process, and with one label")
+		require.NoError(t, c.Release(t.Context()))
+		waits := make(chan lock.Lease)
+		go func() {
+			l, err := both.Acquire(t.Context(), "a")
+			assert.NoError(t, err)
+			waits <- l
+		}()
+		require.Eventually(t, func() bool {
+			l, err := old.TryAcquire(t.Context(), "a")
+			if err == nil {
+				assert.NoError(t, l.Release(t.Context()))
+			}
+			return errors.Is(err, lock.ErrHeld)
+		}, hang, 10*time.Millisecond)
 		f = seen(exitHeld, "unclear")
-		assert.False(t, f.Both[0].OneHolder)
-		for _, l := range []lock.Lease{a, c} {
-			require.NoError(t, l.Release(t.Context()))
-		}
+		assert.True(t, f.Both[0].Waits)
+		require.NoError(t, a.Release(t.Context()))
+		a = <-waits
+		seen(exitOK, "both")
+		require.NoError(t, a.Release(t.Context()))
 	})
 }
 
@@ -83,15 +102,20 @@ func TestMigrateStatusLists(t *testing.T) {
 	status, out, errs := operated(t, "", args...)
 	require.Equal(t, exitOK, status, errs)
 	assert.Contains(t, out, "seen: nobody; not seen: who holds no key at this moment")
-	for _, url := range []string{old, next} {
-		l, err := lock.Open(t.Context(), url, nil)
+	take := func(l lock.Locker, err error, key string) {
 		require.NoError(t, err)
-		defer l.Close()
-		for _, key := range []string{"in both", "in " + url} {
-			_, err := l.TryAcquire(t.Context(), key, lock.WithLabel("it"))
-			require.NoError(t, err)
-		}
+		_, err = l.TryAcquire(t.Context(), key, lock.WithLabel("it"))
+		require.NoError(t, err)
 	}
+	var each [2]*lock.Client
+	for i, url := range []string{old, next} {
+		var err error
+		each[i], err = lock.Open(t.Context(), url, nil)
+		take(each[i], err, "in "+url)
+	}
+	both, err := lock.Both(each[0], each[1])
+	take(both, err, "in both")
+	defer both.Close()
 	status, out, errs = operated(t, "", args...)
 	require.Equal(t, exitTwo, status)
 	assert.Contains(t, errs, "do not exclude each other")

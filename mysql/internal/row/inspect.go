@@ -19,7 +19,7 @@ type record struct {
 	user              sql.NullInt64 // the connection that has the session's mark now
 	seconds           int64
 	since             int64 // microseconds of the server's clock
-	label, host       string
+	label, host, pair string
 	pid               int
 }
 
@@ -30,7 +30,7 @@ func (r record) alive() bool { return r.user.Valid && uint64(r.user.Int64) == r.
 func (r record) ttl() time.Duration { return time.Duration(r.seconds) * time.Second }
 
 func (r record) holder() backend.Holder {
-	return backend.Holder{Label: r.label, Host: r.host, PID: r.pid, Since: time.UnixMicro(r.since).UTC()}
+	return backend.Holder{Label: r.label, Host: r.host, PID: r.pid, Pair: r.pair, Since: time.UnixMicro(r.since).UTC()}
 }
 
 type queryer interface {
@@ -42,7 +42,7 @@ func (b *Backend) readRecord(ctx context.Context, q queryer, key string, locking
 	for _, more := range locking {
 		statement += more
 	}
-	err = q.QueryRowContext(ctx, statement).Scan(&r.token, &r.revoked, &r.connection, &r.session, &r.user, &r.seconds, &r.since, &r.label, &r.host, &r.pid)
+	err = q.QueryRowContext(ctx, statement).Scan(&r.token, &r.revoked, &r.connection, &r.session, &r.user, &r.seconds, &r.since, &r.label, &r.host, &r.pair, &r.pid)
 	return r, err
 }
 

@@ -75,7 +75,7 @@ func (st *statements) raise(key string, s *session, ttl time.Duration, h backend
 	q.WriteString(strconv.FormatUint(s.id, 10))
 	q.WriteString(", session = '" + s.mark + "', ttl = ")
 	q.WriteString(strconv.FormatInt(int64(ttl/time.Second), 10))
-	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pid = ")
+	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pair = " + literal(cut(h.Pair, 32)) + ", pid = ")
 	q.WriteString(strconv.Itoa(max(h.PID, 0)))
 	q.WriteString(" WHERE k = " + literal(key) + " AND token < " + strconv.FormatUint(largestToken, 10))
 	q.WriteString(" AND " + s.lives() + " AND " + wire.Writable)
@@ -100,9 +100,9 @@ const floorKey = "\x00"
 // of the floor is read with a lock, so that who raises the floor at the same time waits for the
 // row, or is seen.
 func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h backend.Holder) string {
-	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pid) SELECT " + literal(key) +
+	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pair, pid) SELECT " + literal(key) +
 		", LAST_INSERT_ID(GREATEST(COALESCE(MAX(floor), 0) + 1, " + utcMicros + ")), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
-		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " +
+		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " + literal(cut(h.Pair, 32)) + ", " +
 		strconv.Itoa(max(h.PID, 0)) + " FROM " + st.holders + " WHERE k = " + literal(floorKey) +
 		" HAVING " + s.lives() + " AND " + wire.Writable + st.shared
 }
@@ -119,7 +119,7 @@ const markUser = "IF(session = '', NULL, IS_USED_LOCK(session))"
 // record reads what raise has written, and the connection that has the session's
 // mark at present.
 func (st *statements) record(key string) string {
-	return "SELECT token, revoked, connection, session, " + markUser + ", ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pid FROM " +
+	return "SELECT token, revoked, connection, session, " + markUser + ", ttl, TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', since), label, host, pair, pid FROM " +
 		st.holders + " WHERE k = " + literal(key)
 }
 
@@ -165,6 +165,7 @@ var holderColumns = []struct {
 	{name: "since", kind: "DATETIME(6) NOT NULL", missing: "'1970-01-01 00:00:00'"},
 	{name: "label", kind: "VARBINARY(256) NOT NULL", missing: "''"},
 	{name: "host", kind: "VARBINARY(255) NOT NULL", missing: "''"},
+	{name: "pair", kind: "VARBINARY(32) NOT NULL DEFAULT ''", newer: true},
 	{name: "pid", kind: "BIGINT UNSIGNED NOT NULL", missing: "0"},
 }
 
