@@ -221,7 +221,7 @@ func everyTTLLasts(e *engine.Env) {
 }
 
 func acquireKeepsTTL(e *engine.Env) {
-	ttl := e.Fit(3*e.TTL - e.TTL/10) // beside whole units
+	ttl := e.Fit(4*e.TTL - e.TTL/10) // beside whole units, and of which a third is more than the default
 	if !e.Claimed.WithoutRenewal {
 		ttl = e.Fit(8 * e.TTL) // only its deadline is looked at
 	}
