@@ -24,7 +24,7 @@ type setup struct {
 	URL   string        `json:"url"`
 	Tasks string        `json:"tasks"` // a directory, or what names of tables begin with
 	TTL   time.Duration `json:"ttl"`
-	Trust bool          `json:"trust"` // the lock is trusted, and tokens are not compared
+	Check check         `json:"check"` // what is compared
 	Takes time.Duration `json:"takes"` // how long a task takes
 }
 
@@ -35,9 +35,9 @@ func (s setup) inSQL() bool { return strings.HasPrefix(s.URL, "mysql:") }
 
 func (s setup) open() (store, error) {
 	if s.inSQL() {
-		return openSQL(s.URL, s.Tasks, s.Trust)
+		return openSQL(s.URL, s.Tasks, s.Check)
 	}
-	return openFile(s.Tasks, s.Trust), nil
+	return openFile(s.Tasks, s.Check), nil
 }
 
 // runCopy is the whole process of one copy, until a signal. It returns at once where this

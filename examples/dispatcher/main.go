@@ -3,8 +3,8 @@
 // Dispatcher has two copies of a batch dispatcher, of which one works: it takes tasks from a
 // table, puts them on a queue that delivers at least once, and does what it receives. Tasks
 // are claimed with the fencing token of the lock. The program kills the copy that works at
-// random moments, and pauses it for longer than its lease. A second run, whose copies trust
-// the lock and compare no token, shows what the token is for.
+// random moments, and pauses it for longer than its lease. Two more runs, whose copies compare
+// the state of a task alone, and nothing, show what each is for.
 //
 //	go run ./examples/dispatcher
 //	go run ./examples/dispatcher -kills 50 -url file:/tmp/locks
@@ -16,7 +16,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -25,7 +24,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -56,7 +54,7 @@ func main() {
 	}
 }
 
-// run does both runs, and prints a table.
+// run does the three runs, and prints a table.
 func run(ctx context.Context, url string, ttl time.Duration, kills int, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "dispatcher-*")
 	if err != nil {
@@ -77,16 +75,14 @@ func run(ctx context.Context, url string, ttl time.Duration, kills int, out io.W
 		return err
 	}
 	var wrong error
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "claims\tkilled\tpaused\ttasks\tdone\tfailed\tbegun\trefused\tdone twice\ttime")
+	const form = "%-15s  %6v  %6v  %5v  %4v  %6v  %5v  %7v  %5v  %10v  %s\n"
+	fmt.Fprintf(out, form, "compared", "killed", "paused", "tasks", "done", "failed", "begun", "refused", "stale", "done twice", "time")
 	for _, t := range []trial{
-		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond}, kills, 1},
-		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond, Trust: true}, 0, 1},
+		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond, Check: byToken}, kills, 1},
+		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond, Check: byState}, 0, 1},
+		{setup{URL: url, TTL: ttl, Takes: 20 * time.Millisecond, Check: byLock}, 0, 1},
 	} {
-		name := "with the token"
-		if t.Trust {
-			name = "without"
-		}
+		name := names[t.Check]
 		if t.Tasks, err = t.place(dir); err != nil {
 			return err
 		}
@@ -94,13 +90,16 @@ func run(ctx context.Context, url string, ttl time.Duration, kills int, out io.W
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f s\n", name, r.kills, r.pauses, r.tasks, r.done, r.failed, r.begun, r.refused, r.twice, r.took.Seconds())
-		if !t.Trust {
+		fmt.Fprintf(out, form, name, r.kills, r.pauses, r.tasks, r.done, r.failed, r.begun, r.refused, r.stale, r.twice, fmt.Sprintf("%.1f s", r.took.Seconds()))
+		if t.Check == byToken {
 			wrong = r.wrong()
 		}
 	}
-	return errors.Join(w.Flush(), wrong)
+	return wrong
 }
+
+// names are how the table calls what is compared.
+var names = map[check]string{byToken: "state and token", byState: "state alone", byLock: "nothing"}
 
 // place is where the tasks of a trial are.
 func (t trial) place(dir string) (string, error) {

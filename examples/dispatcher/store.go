@@ -39,9 +39,18 @@ type claim struct {
 // errNotOurs: the task is not dispatched under this token, so nothing was changed.
 var errNotOurs = errors.New("the task is not dispatched under this token any more")
 
+// check is what a step compares before it changes a task.
+type check string
+
+const (
+	byToken check = "token"   // the state, and that the task was dispatched under the claim's token
+	byState check = "state"   // the state alone
+	byLock  check = "nothing" // the lock is trusted
+)
+
 // store has the tasks, the queue, and the effects of what was done. Each method is atomic,
-// also when its process is killed in the middle. All that changes a task compares the token
-// in the same step; a store that trusts the lock does not.
+// also when its process is killed in the middle. All that changes a task compares its state and
+// the token in the same step, unless its check is less.
 type store interface {
 	// Add adds tasks that wait.
 	Add(ctx context.Context, n int) error
@@ -88,6 +97,17 @@ func (v view) newest() (t task) {
 // finished reports whether nothing is left to do.
 func (v view) finished() bool {
 	return !slices.ContainsFunc(v.Tasks, func(t task) bool { return t.State == waiting || t.State == dispatched })
+}
+
+// stale is how many effects were written under a token that was not the task's any more, of
+// the task or, with zero, of all.
+func (v view) stale(of int) (n int) {
+	for _, e := range v.Effects {
+		if (of == 0 || of == e.Task) && v.Tasks[e.Task-1].Token > e.Token {
+			n++
+		}
+	}
+	return n
 }
 
 // effects is how often each task had its effect.

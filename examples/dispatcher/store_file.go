@@ -20,7 +20,7 @@ import (
 // about who may work: the tokens do.
 type fileStore struct {
 	path  string
-	trust bool
+	check check
 }
 
 // content is the file.
@@ -32,8 +32,8 @@ type content struct {
 	Refused int     `json:"refused"`
 }
 
-func openFile(dir string, trust bool) store {
-	return &fileStore{path: filepath.Join(dir, "tasks.json"), trust: trust}
+func openFile(dir string, by check) store {
+	return &fileStore{path: filepath.Join(dir, "tasks.json"), check: by}
 }
 
 func (s *fileStore) read() (c content, err error) {
@@ -92,7 +92,7 @@ func (s *fileStore) Requeue(ctx context.Context, token uint64) error {
 func (s *fileStore) Dispatch(ctx context.Context, token uint64, pid int) (dispatch claim, ok bool, err error) {
 	err = s.change(ctx, func(c *content) bool {
 		for i, t := range c.Tasks {
-			if t.State == waiting && (t.Token <= token || s.trust) {
+			if t.State == waiting && (t.Token <= token || s.check != byToken) {
 				c.Tasks[i].State, c.Tasks[i].Token, c.Tasks[i].PID = dispatched, token, pid
 				dispatch, ok = claim{Task: t.ID, Token: token}, true
 				return true
@@ -110,7 +110,7 @@ func (s *fileStore) Begin(ctx context.Context, of claim) error {
 	ours := false
 	err := s.change(ctx, func(c *content) bool {
 		t := &c.Tasks[of.Task-1]
-		if ours = of.holds(*t) || s.trust && t.State == dispatched; ours {
+		if ours = of.holds(*t) || s.check != byToken && t.State == dispatched; ours {
 			t.Begun++
 		}
 		return ours
@@ -125,7 +125,7 @@ func (s *fileStore) Finish(ctx context.Context, of claim, ok bool) error {
 	ours := false
 	err := s.change(ctx, func(c *content) bool {
 		t := &c.Tasks[of.Task-1]
-		ours = of.holds(*t) || s.trust
+		ours = of.holds(*t) || s.check == byState && t.State == dispatched || s.check == byLock
 		switch {
 		case !ours:
 			c.Refused++

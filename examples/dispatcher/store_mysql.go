@@ -19,11 +19,11 @@ import (
 type sqlStore struct {
 	db    *sql.DB
 	name  string // of the tables, in front
-	trust bool
+	check check
 }
 
 // openSQL opens the store in the database of the URL of the locks.
-func openSQL(url, name string, trust bool) (store, error) {
+func openSQL(url, name string, by check) (store, error) {
 	u, err := backend.ParseURL(url)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func openSQL(url, name string, trust bool) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sqlStore{sql.OpenDB(connector), name, trust}, nil
+	return &sqlStore{sql.OpenDB(connector), name, by}, nil
 }
 
 // create makes the tables. That of the effects has no unique key, so that a second effect
@@ -58,12 +58,12 @@ func (s *sqlStore) drop(ctx context.Context) error {
 	return err
 }
 
-// ours is the condition of the claim, or that of a store that trusts the lock.
-func (s *sqlStore) ours(token, trusting string) string {
-	if s.trust {
-		return trusting
+// ours is the condition of the claim, or less.
+func (s *sqlStore) ours(token, less string) string {
+	if s.check == byToken {
+		return token
 	}
-	return token
+	return less
 }
 
 // changed runs a statement, and says whether it has changed a row.
@@ -117,11 +117,11 @@ func (s *sqlStore) Finish(ctx context.Context, c claim, ok bool) error {
 	}
 	defer func() { _ = tx.Rollback() }()
 	ours, err := changed(tx.ExecContext(ctx, "UPDATE "+s.name+"_tasks SET tries = tries + ?, state = CASE WHEN ? THEN 'done' WHEN tries >= ? THEN 'failed' ELSE 'waiting' END WHERE id = ? AND "+
-		s.ours("state = 'dispatched' AND token = ?", "? > 0"), failures(ok), ok, maxTries, c.Task, c.Token))
+		finishing[s.check], failures(ok), ok, maxTries, c.Task, c.Token))
 	if err != nil {
 		return err
 	}
-	ours = ours || s.trust // where it was done already, nothing of the row is new
+	ours = ours || s.check == byLock // where it was done already, nothing of the row is new
 	table := ""
 	switch {
 	case !ours:
@@ -141,6 +141,13 @@ func (s *sqlStore) Finish(ctx context.Context, c claim, ok bool) error {
 		return errNotOurs
 	}
 	return nil
+}
+
+// finishing is the condition of each check, with the token.
+var finishing = map[check]string{
+	byToken: "state = 'dispatched' AND token = ?",
+	byState: "state = 'dispatched' AND ? > 0",
+	byLock:  "? > 0",
 }
 
 // failures is how many failures this is.

@@ -24,6 +24,7 @@ type result struct {
 	tasks, done, failed int
 	begun               int // more than tasks: some were begun again
 	refused             int // late finishes that had no effect
+	stale               int // effects by a copy whose claim another one had taken over
 	twice               int // tasks that had their effect more than once
 	missing             int // tasks that are done without an effect, or the other way round
 	took                time.Duration
@@ -32,8 +33,8 @@ type result struct {
 // wrong says what must not be: each good task is done with one effect, and no other.
 func (r result) wrong() error {
 	bad := r.tasks / 20
-	if r.done != r.tasks-bad || r.failed != bad || r.twice > 0 || r.missing > 0 {
-		return fmt.Errorf("of %d tasks %d were to be done once and %d to fail, but %d were done and %d failed; %d had their effect more than once, and %d without being done, or not at all", r.tasks, r.tasks-bad, bad, r.done, r.failed, r.twice, r.missing)
+	if r.done != r.tasks-bad || r.failed != bad || r.stale > 0 || r.twice > 0 || r.missing > 0 {
+		return fmt.Errorf("%d effects were those of stale claims; of %d tasks %d were to be done once and %d to fail, but %d were done and %d failed; %d had their effect more than once, and %d without being done, or not at all", r.stale, r.tasks, r.tasks-bad, bad, r.done, r.failed, r.twice, r.missing)
 	}
 	return nil
 }
@@ -116,9 +117,10 @@ func (t trial) disturb(ctx context.Context, tasks store, c *copies) error {
 	return nil
 }
 
-// pauseHolder stops the copy that works in the middle of a task, until the other one has
-// done that task, and waits for what comes of the late finish. Where the copy was stopped at
-// another moment, it is repeated with another task.
+// pauseHolder stops the copy that works in the middle of a task, until the other one has done
+// that task, or with the state alone has begun it, and waits for what comes of the late finish.
+// Where the copy was stopped at another moment, or the other one was faster, it is repeated with
+// another task.
 func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 	for {
 		seen := map[int]int{}
@@ -150,8 +152,14 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 			err = errWaited // it was done before the copy was stopped
 		}
 		if err == nil {
+			err = unlocked(ctx, tasks)
+		}
+		if err == nil {
 			_, err = until(ctx, tasks, "the other copy does the task", 10*t.TTL+2*time.Second, func(v view) bool {
 				now := v.Tasks[in.ID-1]
+				if t.Check == byState {
+					return now.State == dispatched && now.Token > in.Token && now.Begun > in.Begun
+				}
 				return now.State == done && now.Token > in.Token
 			})
 		}
@@ -164,11 +172,25 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 		case err != nil:
 			return err
 		}
-		_, err = until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
+		v, err := until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
 			return v.Refused > before.Refused || v.effects()[in.ID] > 1
 		})
-		return err
+		if err != nil || t.Check != byState || v.stale(in.ID) > 0 {
+			return err
+		}
 	}
+}
+
+// unlocked reports with errWaited that the copy which was stopped has the store locked. A change
+// that changes nothing tells.
+func unlocked(ctx context.Context, tasks store) error {
+	limited, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err := tasks.Requeue(limited, 0)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return errWaited
+	}
+	return err
 }
 
 var errWaited = errors.New("waited in vain")
@@ -209,6 +231,7 @@ func untilBusy(ctx context.Context, tasks store, what string, is func(view) bool
 
 func count(v view) (r result) {
 	effects := v.effects()
+	r.stale = v.stale(0)
 	r.tasks, r.refused = len(v.Tasks), v.Refused
 	for _, t := range v.Tasks {
 		r.begun += t.Begun

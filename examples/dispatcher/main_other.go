@@ -1,0 +1,14 @@
+//go:build !unix
+
+// Dispatcher kills and pauses processes, with signals that this system does not have.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	fmt.Fprintln(os.Stderr, "dispatcher: it kills and pauses processes (SIGKILL, SIGSTOP), which this system cannot; run it on Linux, macOS or a BSD")
+	os.Exit(1)
+}
