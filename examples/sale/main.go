@@ -13,6 +13,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -28,7 +29,7 @@ import (
 
 func main() {
 	var at servers
-	flag.StringVar(&at.lock, "lock", os.Getenv("LOCK_URL"), "where the way called lock has its lock (default: in files)")
+	flag.StringVar(&at.lock, "lock", cmp.Or(os.Getenv("LOCK_URL"), os.Getenv("REDIS_URL")), "where the way called lock has its lock (default: LOCK_URL, else the Redis, else in files)")
 	flag.StringVar(&at.mysql, "mysql", os.Getenv("MYSQL_DSN"), "MySQL or MariaDB, as user:password@tcp(host:port)/database")
 	flag.StringVar(&at.redis, "redis", os.Getenv("REDIS_URL"), "Redis, as redis://host:port")
 	s := sale{think: func() { time.Sleep(time.Millisecond) }}

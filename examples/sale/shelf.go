@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/mortiselock/lock"
 	_ "github.com/mortiselock/lock/etcd"
 	_ "github.com/mortiselock/lock/file"
@@ -86,5 +88,10 @@ func byLock(ctx context.Context, at servers, s sale) (*shop, error) {
 		return sold && err == nil, err
 	})
 	shop.close = func(context.Context) error { return l.Close() }
+	if opts, err := goredis.ParseURL(at.lock); err == nil { // a Redis, without parameters of ours
+		server := counter{client: goredis.NewClient(opts)}
+		shop.asked = server.asked
+		shop.close = func(context.Context) error { return errors.Join(l.Close(), server.client.Close()) }
+	}
 	return shop, nil
 }
