@@ -24,8 +24,9 @@ var update = flag.Bool("update", false, "write the code and the outputs into doc
 
 const pageFile = "../../docs/tutorial.md"
 
-// TestPage plays each step on a real server, runs its rule on the flawed lock with the
-// same mistake, and requires that code and output are those on the page.
+// TestPage plays each step on a real server and requires that its own code does harm, runs its
+// rule on the flawed lock with the same mistake, and requires that code and output are those on
+// the page.
 func TestPage(t *testing.T) {
 	server := servertest.Redis(t, servertest.WithControl()).URL() // the keys are fixed
 	written, err := os.ReadFile(pageFile)
@@ -38,6 +39,7 @@ func TestPage(t *testing.T) {
 		var out strings.Builder
 		require.NoError(t, demonstrate(s, server, &out))
 		printed[i] = out.String()
+		assert.Regexp(t, s.harm, printed[i], "the code of step %s does not do what its section is about", s.title)
 	}
 	verdicts := make([]string, len(steps))
 	t.Run("rules", func(t *testing.T) {
