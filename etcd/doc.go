@@ -36,10 +36,13 @@
 //
 // # Fencing tokens
 //
-// The token is the create revision of the key. It grows from grant to grant: when a
-// key is granted, no acquisition of the lock has an older key, and every later key
-// gets a larger revision than all before it. So the next grant, whether of a key
-// that waits already or of one to come, has a larger token.
+// The token is the create revision of the key, counted on from a floor, which is in
+// lock/floor. It grows from grant to grant: when a key is granted, no acquisition of
+// the lock has an older key, and every later key gets a larger revision than all
+// before it. So the next grant, whether of a key that waits already or of one to
+// come, has a larger token. The floor only rises: who comes from another store raises
+// it. Each grant depends on it, and who has waited while it was raised is given a
+// larger token before the grant.
 //
 // # What is promised
 //
