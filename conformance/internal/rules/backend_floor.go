@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
@@ -78,7 +79,8 @@ func raisedFloorCounts(e *engine.Env) {
 }
 
 // waitersCountFromRaised raises the floor while others wait, as the holder does who holds
-// another store too, and has each of them be served, and raise it again.
+// another store too, and has each of them be served, and raise it again where that is one
+// write.
 func waitersCountFromRaised(e *engine.Env, raise func(uint64)) {
 	key := e.Key("awaited")
 	holder := e.Locker().MustTry(key)
@@ -91,22 +93,31 @@ func waitersCountFromRaised(e *engine.Env, raise func(uint64)) {
 	served := make(chan *engine.Hold)
 	wait := e.Start(func() {
 		e.Each(len(waiters), func(i int) {
-			h := waiters[i].MustGet(e, key, 2*e.WaitBound(), "it was released")
-			served <- h
+			<-waiters[i].Done // by the end of the case at the latest
+			select {
+			case served <- waiters[i].MustGet(e, key, e.WaitBound(), "it was released"):
+			case <-e.Ctx.Done():
+			}
 		})
 	})
 	last := holder.Token
 	for i := range waiters {
-		if i != 2 { // who comes after one that did not raise it has the larger token, too
+		// Who comes after one that did not raise it has the larger token, too.
+		if i == 0 || i != 2 && e.Claimed.Token == backend.TokenRevision {
 			last += floorStep
 			raise(last)
 		}
 		holder.MustRelease()
+		patience := time.NewTimer(e.WaitBound())
 		select {
 		case holder = <-served:
+		case <-patience.C:
+			e.Look(key)
+			e.OverdueFatalf(key, "none of %d waiters had been granted the key after %s; it was released", len(waiters)-i, e.WaitBound())
 		case <-e.Ctx.Done():
 			panic(engine.Abort{})
 		}
+		patience.Stop()
 		if holder.Token <= last {
 			e.Failf(key, "a waiter was granted the token %d after the holder before it had the floor raised to %d; expected a larger one", holder.Token, last)
 		}
