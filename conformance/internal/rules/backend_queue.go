@@ -18,6 +18,7 @@ type place struct {
 	grant  backend.Grant
 	err    error
 	placed backend.Instant // when the place was asked for
+	begun  backend.Instant // when the wait began
 	ended  backend.Instant // when the wait had ended
 	wait   func()
 	cancel context.CancelFunc
@@ -39,7 +40,7 @@ func enqueue(e *engine.Env, s *engine.BackendClient, key string, ttl time.Durati
 
 func (p *place) waiting(e *engine.Env) *place {
 	ctx, cancel := context.WithCancel(e.Ctx)
-	p.cancel = cancel
+	p.cancel, p.begun = cancel, p.s.Clock.Now()
 	p.wait = e.Start(func() {
 		ev := e.Log.Begin(p.s.Who, "Wait", p.req.Key)
 		p.grant, p.err = p.ticket.Wait(ctx)
@@ -65,13 +66,23 @@ func (p *place) mustGet(e *engine.Env, why string) {
 		e.OverdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.WaitBound(), why)
 	}
 	if p.err != nil {
+		p.judgeAbandoned(e)
 		e.UnexpectedFatal(p.req.Key, p.err, "Wait returned %s; expected a grant: %s", engine.Outcome(p.err), why)
+	}
+}
+
+// judgeAbandoned makes nothing of a place at which nobody waited for its TTL: nobody keeps it.
+func (p *place) judgeAbandoned(e *engine.Env) {
+	if late := p.begun.Sub(p.placed); p.err != nil && late >= backend.ValidFor(p.req.TTL) {
+		e.TooSlowf(p.req.Key, "nobody waited at a place until %s after it was asked for, and its TTL is %s", engine.Short(late), p.req.TTL)
+		panic(engine.Abort{})
 	}
 }
 
 func (p *place) mustWait(e *engine.Env, why string) {
 	select {
 	case <-p.done:
+		p.judgeAbandoned(e)
 		e.UnexpectedFatal(p.req.Key, p.err, "Wait returned (%s), although %s", engine.Outcome(p.err), why)
 	default:
 	}
