@@ -107,11 +107,11 @@ func TestFairReleaseWakesOneClient(t *testing.T) {
 	const clients = 60
 	key := backendtest.UniqueKey(t)
 	f := fairOf(backendOn(t, redistest.Client(t, server)))
-	hold, _ := backendtest.Granted(t, f, redistest.Request(key))
+	hold, _ := backendtest.Granted(t, f, redistest.Brief(key, time.Minute))
 	var served sync.WaitGroup
 	for i := range clients {
 		g := fairOf(backendOn(t, redistest.Client(t, server)))
-		req := redistest.Request(key)
+		req := redistest.Brief(key, time.Minute) // all places are taken meanwhile
 		ticket := placed(t, g, req)
 		served.Go(func() {
 			_, err := ticket.Wait(t.Context())
