@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/config"
 )
 
 func newMigrateCommand(p *printer) *cobra.Command {
@@ -28,13 +31,20 @@ are in docs/migrating.md.`,
 }
 
 // move is from where to where.
-type move struct{ from, to string }
+type move struct{ from, to, config, locker string }
 
 func (m *move) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.from, "from", "", "`url` of the backend to leave")
 	cmd.Flags().StringVar(&m.to, "to", "", "`url` of the backend to enter")
+	cmd.Flags().StringVar(&m.config, "config", "", "YAML or JSON `file` with a locker that has also, instead of --from and --to (default $LOCK_CONFIG)")
+	cmd.Flags().StringVar(&m.locker, "locker", "", "`name` of that locker; may be left out when there is one only")
+	cmd.MarkFlagsMutuallyExclusive("from", "config")
+	cmd.MarkFlagsMutuallyExclusive("to", "config")
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := m.ofLocker(); err != nil {
+			return err
+		}
 		switch {
 		case len(args) > 0:
 			return usageError("%q is one argument too many; the backends are given by --from and --to", args[0])
@@ -45,6 +55,27 @@ func (m *move) register(cmd *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// ofLocker takes both backends from a file, where no flag gives them.
+func (m *move) ofLocker() error {
+	file := cmp.Or(m.config, os.Getenv(config.EnvFile))
+	if m.from != "" || m.to != "" || file == "" {
+		return nil
+	}
+	f, err := config.Load(file)
+	if err != nil {
+		return usageError("%s", plain(err))
+	}
+	stores, err := f.Stores(m.locker)
+	if err != nil {
+		return usageError("%s", plain(err))
+	}
+	if len(stores) < 2 {
+		return usageError("%s has no also, which names the backend to enter; add it, or write --from and --to", stores[0].From())
+	}
+	m.from, m.to = stores[0].URL(), stores[1].URL()
+	return nil
 }
 
 // client opens the backend of a URL, which the flag gives, for work that may change it.

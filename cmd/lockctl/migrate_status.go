@@ -72,6 +72,7 @@ Without --key all keys are listed, where the backends can; with it those keys ar
 looked at. It changes nothing. Who holds nothing at the moment of the look is not
 seen: a status of 0 means that nobody was seen, not that nobody is there.`,
 		Example: `  lockctl migrate status --from redis://cache:6379 --to etcd://etcd1:2379,etcd2:2379
+  lockctl migrate status --config locks.yaml --locker jobs   # which has also
   lockctl migrate status --json --from file: --to redis://cache:6379 | jq -r '.old[].host'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, key := range keys {
@@ -96,11 +97,12 @@ const exitTwo = exitLost
 
 func (m *move) status(ctx context.Context, p *printer, out io.Writer, keys []string, json bool) error {
 	var sides [2]looker
-	for i, url := range []string{m.from, m.to} {
-		if err := checkURL(p, url); err != nil {
+	for i, flag := range []string{"--from", "--to"} {
+		at := address{url: [2]string{m.from, m.to}[i]}
+		if err := at.check(p, flag); err != nil {
 			return err
 		}
-		b, err := openShared(ctx, p, address{url: url})
+		b, err := openShared(ctx, p, at)
 		if err != nil {
 			return err
 		}

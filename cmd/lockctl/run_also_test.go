@@ -76,7 +76,10 @@ func TestRunOfALockerWithAlso(t *testing.T) {
 		status, _, _ := run(t, url, "run", "--no-wait", "job", "--", "true")
 		assert.Equal(t, exitHeld, status, url)
 	}
-	status, _, errs := operated(t, "", "inspect", "--config", path, "job")
+	status, out, errs := operated(t, "", "migrate", "status", "--config", path)
+	assert.Equal(t, exitOK, status, errs)
+	assert.Contains(t, out, "seen: both")
+	status, _, errs = operated(t, "", "inspect", "--config", path, "job")
 	assert.Equal(t, exitUsage, status)
 	assert.Contains(t, errs, "give its url")
 	require.NoError(t, p.stdin.Close())
