@@ -174,7 +174,7 @@ func dirOf(u *backend.URL) (string, error) {
 		return "", fmt.Errorf("%w: filelock: a file URL has no host, and this one names %q; write file:relative/directory or file:///absolute/directory",
 			backend.ErrInvalid, strings.Join(u.Hosts, ","))
 	case strings.HasPrefix(u.Path, "~"):
-		return "", fmt.Errorf("%w: filelock: %s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or file:./~ for a directory of that name", backend.ErrInvalid, u)
+		return "", fmt.Errorf("%w: filelock: %s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or a path that begins with / for a directory of that name", backend.ErrInvalid, u)
 	case strings.ContainsRune(u.Path, 0):
 		return "", fmt.Errorf("%w: filelock: the path of the file URL contains a NUL byte", backend.ErrInvalid)
 	}
