@@ -28,9 +28,10 @@ func TestConformance(t *testing.T) {
 				OpenBackend: func(ctx context.Context) (backend.Backend, error) {
 					return memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
 				},
-				TTL:    500 * time.Millisecond,
-				Budget: 5 * time.Second,
-				Judge:  linear.Judge(t),
+				TTL:      500 * time.Millisecond,
+				Budget:   5 * time.Second,
+				Parallel: 12, // beside the tests of servers
+				Judge:    linear.Judge(t),
 			})
 		})
 	}

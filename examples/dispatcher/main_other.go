@@ -1,6 +1,5 @@
 //go:build !unix
 
-// Dispatcher kills and pauses processes, with signals that this system does not have.
 package main
 
 import (
