@@ -118,9 +118,8 @@ func (t trial) disturb(ctx context.Context, tasks store, c *copies) error {
 }
 
 // pauseHolder stops the copy that works in the middle of a task, until the other one has done
-// that task, or with the state alone has begun it, and waits for what comes of the late finish.
-// Where the copy was stopped at another moment, or the other one was faster, it is repeated with
-// another task.
+// that task, or with the state alone has begun it and is stopped, too, and waits for what comes of the late
+// finish. Where a copy was stopped at another moment, it is repeated with another task.
 func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 	for {
 		seen := map[int]int{}
@@ -154,28 +153,44 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 		if err == nil {
 			err = unlocked(ctx, tasks)
 		}
+		other := func(v view) bool {
+			now := v.Tasks[in.ID-1]
+			if t.Check == byState {
+				return now.State == dispatched && now.Token > in.Token && now.Begun > in.Begun
+			}
+			return now.State == done && now.Token > in.Token
+		}
+		var v view
 		if err == nil {
-			_, err = until(ctx, tasks, "the other copy does the task", 10*t.TTL+2*time.Second, func(v view) bool {
-				now := v.Tasks[in.ID-1]
-				if t.Check == byState {
-					return now.State == dispatched && now.Token > in.Token && now.Begun > in.Begun
-				}
-				return now.State == done && now.Token > in.Token
-			})
+			v, err = until(ctx, tasks, "the other copy does the task", 10*t.TTL+2*time.Second, other)
+		}
+		both := []int{in.PID}
+		if err == nil && t.Check == byState { // the other copy does not finish the task first
+			both = append(both, v.Tasks[in.ID-1].PID)
+			if err := c.signal(both[1], syscall.SIGSTOP); err != nil {
+				return err
+			}
+			if v, err = tasks.Look(ctx); err == nil && !other(v) {
+				err = errWaited
+			}
+			if err == nil {
+				err = unlocked(ctx, tasks)
+			}
 		}
 		if stopped := c.signal(in.PID, syscall.SIGCONT); stopped != nil {
 			return stopped
 		}
-		switch {
-		case errors.Is(err, errWaited):
-			continue // or the copy was stopped while it had the store locked
-		case err != nil:
-			return err
+		if err == nil {
+			_, err = until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
+				return v.Refused > before.Refused || v.effects()[in.ID] > 1 || v.stale(in.ID) > 0
+			})
 		}
-		v, err := until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
-			return v.Refused > before.Refused || v.effects()[in.ID] > 1
-		})
-		if err != nil || t.Check != byState || v.stale(in.ID) > 0 {
+		for _, pid := range both[1:] {
+			if stopped := c.signal(pid, syscall.SIGCONT); stopped != nil {
+				return stopped
+			}
+		}
+		if !errors.Is(err, errWaited) { // or the copy was stopped while it had the store locked
 			return err
 		}
 	}
