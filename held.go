@@ -287,7 +287,7 @@ func (c pairContext) String() string { return fmt.Sprintf("%v", c) }
 // keeper renews a lease that does not renew itself, while its caller cannot do it yet. The
 // zero value does nothing.
 type keeper struct {
-	ttl  time.Duration // what the lease has when it is fresh
+	ttl  time.Duration // what the lease had left when it came
 	end  context.CancelFunc
 	done sync.WaitGroup
 }
@@ -325,12 +325,35 @@ func (k *keeper) stop() {
 	}
 }
 
-// topUp gives the caller about the whole TTL, unless little of it has passed.
-func (k *keeper) topUp(ctx context.Context, lease Lease) error {
-	if until, ok := lease.Deadline(); !ok || k.end == nil || time.Until(until) > k.ttl*9/10 {
+// ttlOf is the TTL of a lease, or asked where that can't be known.
+func ttlOf(lease Lease, asked time.Duration) time.Duration {
+	if own, ok := lease.(*wait.Lease); ok {
+		return own.Hold().TTL
+	}
+	return asked
+}
+
+// topUp gives the caller about the whole TTL, unless little of it has passed. Where it fails,
+// [stillOfUse] tells whether that matters.
+func topUp(ctx context.Context, lease Lease, asked time.Duration) {
+	ttl := ttlOf(lease, asked)
+	if until, ok := lease.Deadline(); !ok || time.Until(until) > ttl*9/10 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(ttl/3, time.Millisecond))
+	defer cancel()
+	_ = lease.Renew(ctx)
+}
+
+// stillOfUse refuses what each store refuses by itself: a lease of which little is left. A
+// maximum hold may be shorter.
+func stillOfUse(lease Lease, asked, maxHold time.Duration) error {
+	ttl := ttlOf(lease, asked)
+	if maxHold > 0 && maxHold < ttl {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(k.ttl/3, time.Millisecond))
-	defer cancel()
-	return lease.Renew(ctx)
+	if until, ok := lease.Deadline(); ok && time.Until(until) < ttl/3 {
+		return fmt.Errorf("%w: less than a third of the TTL of %s was left when both stores had granted %q; a server is slow or the TTL too short", ErrUnavailable, ttl, lease.Key())
+	}
+	return nil
 }

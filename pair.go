@@ -269,8 +269,10 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 	stopLooking()
 	stopWaiting()
 	keeper.stop()
-	if err == nil {
-		err = keeper.topUp(ctx, first)
+	ttl := cmp.Or(set.TTL, keeper.ttl)
+	if err == nil && set.NoRenewal {
+		p.eachSide(func(i int) error { topUp(ctx, [2]Lease{first, second}[i], ttl); return nil })
+		err = ctx.Err()
 	}
 	lost := first.Context().Err() != nil
 	if err != nil || lost {
@@ -285,9 +287,16 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 		case lost && ctx.Err() == nil:
 			return nil, true, fmt.Errorf("%w: the hold of %q in %s ended while %s was asked: %v", ErrUnavailable, key, p.sides[oldSide].called, p.sides[newSide].called, cause)
 		}
-		return nil, false, p.told(newSide, err)
+		if second == nil {
+			err = p.told(newSide, err)
+		}
+		return nil, false, err
 	}
-	if err := p.level(ctx, first, second); err != nil {
+	err = p.level(ctx, first, second)
+	if err == nil {
+		err = joined(p.eachSide(func(i int) error { return stillOfUse([2]Lease{first, second}[i], ttl, set.MaxHold) }))
+	}
+	if err != nil {
 		_ = second.Release(ctx)
 		_ = first.Release(ctx)
 		return nil, true, err

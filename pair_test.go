@@ -671,3 +671,54 @@ func TestPairNeverHasTwoHolders(t *testing.T) {
 		})
 	}
 }
+
+// A lease that comes has a third of its TTL in both stores, whichever is slow, or it is none.
+func TestPairGrantIsUsable(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	for name, slowness := range map[string]func(s [2]*slow, stores [2]*memlock.Store){
+		"the second answers late": func(s [2]*slow, _ [2]*memlock.Store) {
+			s[1].delay(memlock.OpTry, 0, ttl*6/10)
+			s[0].delay(memlock.OpRenew, 0, ttl/10)
+		},
+		"and the first is not renewed": func(s [2]*slow, stores [2]*memlock.Store) {
+			s[0].delay(memlock.OpTry, 0, ttl/10)
+			s[1].delay(memlock.OpTry, 0, ttl*6/10)
+			stores[0].FailRequests(memlock.OpRenew, -1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var stores [2]*memlock.Store
+				var slows [2]*slow
+				var sides [2]lock.Locker
+				for i := range sides {
+					stores[i] = memlock.NewStore(nil)
+					slows[i] = newSlow(t, stores[i])
+					c, err := lock.New(slows[i], &lock.Options{TTL: ttl})
+					require.NoError(t, err)
+					sides[i] = c
+				}
+				p, err := lock.Both(sides[0], sides[1])
+				require.NoError(t, err)
+				slowness(slows, stores)
+				for _, opts := range [][]lock.Option{nil, {lock.WithoutRenewal()}} {
+					lease, err := p.TryAcquire(t.Context(), "k", opts...)
+					if err != nil {
+						assert.ErrorIs(t, err, lock.ErrUnavailable)
+						time.Sleep(ttl)
+						assert.Zero(t, stores[0].Len()+stores[1].Len(), "it is given back")
+						continue
+					}
+					until, ok := lease.Deadline()
+					assert.True(t, ok)
+					assert.GreaterOrEqual(t, time.Until(until), ttl/3, "with %d options", len(opts))
+					assert.NoError(t, lease.Release(t.Context()))
+				}
+				stores[0].FailRequests(memlock.OpRenew, 0)
+				require.NoError(t, p.Close())
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
