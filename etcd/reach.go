@@ -15,14 +15,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// whyLimit is how long an attempt may take that is made to learn what is wrong.
-const whyLimit = 500 * time.Millisecond
+const (
+	// whyLimit is how long an attempt may take that is made to learn what is wrong.
+	whyLimit = 500 * time.Millisecond
+	// alertLimit is the same where nothing else is tried any more: an endpoint that answers
+	// shakes hands in that time on a busy machine, too.
+	alertLimit = 3 * time.Second
+)
 
 // whyUnreachable returns why there is no connection to any endpoint, and nil when
 // there is one, or when that can't be told. The client library repeats its requests
 // until their time is over, and then says no more than that it is; this one it does
-// not repeat. conf is that of the client's connections, if it is known.
-func whyUnreachable(ctx context.Context, client *clientv3.Client, conf *tls.Config) error {
+// not repeat. conf is that of the client's connections, if it is known; limit is how long an
+// endpoint may take to say what it has against our certificate.
+func whyUnreachable(ctx context.Context, client *clientv3.Client, conf *tls.Config, limit time.Duration) error {
 	attempt, cancel := context.WithTimeout(ctx, whyLimit)
 	defer cancel()
 	_, err := pb.NewKVClient(client.ActiveConnection()).Range(attempt, &pb.RangeRequest{Key: []byte("mortise"), CountOnly: true, Serializable: true})
@@ -31,33 +37,41 @@ func whyUnreachable(ctx context.Context, client *clientv3.Client, conf *tls.Conf
 	}
 	if conf != nil && !badCertificate(err) {
 		// gRPC tells of the write that failed, and not of the alert that came before.
-		if refused := alertOf(ctx, client.Endpoints(), conf); refused != nil {
+		if refused := alertOf(ctx, client.Endpoints(), conf, limit); refused != nil {
 			return refused
 		}
 	}
 	return err
 }
 
-// alertOf shakes hands with the endpoints, and returns what one has against our
+// alertOf shakes hands with all endpoints, and returns what one has against our
 // certificate or we against its. In TLS 1.3 a server says so after the handshake.
-func alertOf(ctx context.Context, endpoints []string, conf *tls.Config) error {
+func alertOf(ctx context.Context, endpoints []string, conf *tls.Config, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	conf = conf.Clone()
 	conf.NextProtos = []string{"h2"}
+	said := make(chan error, len(endpoints))
 	for _, endpoint := range endpoints {
-		u, err := url.Parse(endpoint)
-		if err != nil {
-			continue
-		}
-		if err := shakeHands(ctx, u.Host, conf); badCertificate(err) {
+		go func() {
+			u, err := url.Parse(endpoint)
+			if err == nil {
+				err = shakeHands(ctx, u.Host, conf)
+			}
+			said <- err
+		}()
+	}
+	for range endpoints {
+		if err := <-said; badCertificate(err) {
 			return err
 		}
 	}
 	return nil
 }
 
+// shakeHands writes nothing after the handshake: what the server says would be lost with the
+// connection.
 func shakeHands(ctx context.Context, host string, conf *tls.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, whyLimit)
-	defer cancel()
 	conn, err := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", host)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ const (
 func (b *etcdBackend) checkServers(ctx context.Context, logger *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	if err := whyUnreachable(ctx, b.client, b.tls); err != nil {
+	if err := whyUnreachable(ctx, b.client, b.tls, whyLimit); err != nil {
 		return b.openError(ctx, err) // the client library would try again until the time is over
 	}
 	versions := make(chan []string, 1)
@@ -91,7 +91,7 @@ func (b *etcdBackend) checkPermission(ctx context.Context) error {
 func (b *etcdBackend) openError(ctx context.Context, err error) error {
 	err = harmless(ctx, err)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		if why := whyUnreachable(context.WithoutCancel(ctx), b.client, b.tls); why != nil {
+		if why := whyUnreachable(context.WithoutCancel(ctx), b.client, b.tls, alertLimit); why != nil {
 			err = fmt.Errorf("%w; the last attempt: %w", err, describe(ctx, why))
 		}
 	}

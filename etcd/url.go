@@ -65,7 +65,7 @@ func openClient(ctx context.Context, conf clientv3.Config) (*clientv3.Client, er
 	}
 	plain := conf
 	plain.Username, plain.Password = "", ""
-	err := withClient(plain, func(stranger *clientv3.Client) error { return whyUnreachable(ctx, stranger, conf.TLS) })
+	err := withClient(plain, func(stranger *clientv3.Client) error { return whyUnreachable(ctx, stranger, conf.TLS, whyLimit) })
 	if err != nil {
 		return nil, err
 	}
