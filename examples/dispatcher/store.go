@@ -72,6 +72,8 @@ type store interface {
 	// Ack takes the message off the queue.
 	Ack(ctx context.Context, c claim) error
 
+	// Busy reports whether some process is in the middle of a step.
+	Busy(ctx context.Context) (bool, error)
 	// Look shows everything.
 	Look(ctx context.Context) (view, error)
 	Close() error
@@ -81,7 +83,7 @@ type store interface {
 type view struct {
 	Tasks   []task
 	Effects []claim // what was done, in its order
-	Refused int     // how often Finish was refused
+	Refused []claim // the finishes that had no effect
 }
 
 // newest is the task that was dispatched last, which tells who works.
@@ -97,6 +99,13 @@ func (v view) newest() (t task) {
 // finished reports whether nothing is left to do.
 func (v view) finished() bool {
 	return !slices.ContainsFunc(v.Tasks, func(t task) bool { return t.State == waiting || t.State == dispatched })
+}
+
+// finishedBy reports whether somebody has come to the end of the task with this claim, whatever
+// came of it.
+func (v view) finishedBy(c claim) bool {
+	same := func(other claim) bool { return other.Task == c.Task && other.Token == c.Token }
+	return slices.ContainsFunc(v.Effects, same) || slices.ContainsFunc(v.Refused, same)
 }
 
 // stale is how many effects were written under a token that was not the task's any more, of

@@ -29,7 +29,7 @@ type content struct {
 	Queue   []claim `json:"queue"`
 	Sent    int64   `json:"sent"` // the number of the last message
 	Effects []claim `json:"effects"`
-	Refused int     `json:"refused"`
+	Refused []claim `json:"refused"`
 }
 
 func openFile(dir string, by check) store {
@@ -128,7 +128,7 @@ func (s *fileStore) Finish(ctx context.Context, of claim, ok bool) error {
 		ours = of.holds(*t) || s.check == byState && t.State == dispatched || s.check == byLock
 		switch {
 		case !ours:
-			c.Refused++
+			c.Refused = append(c.Refused, of)
 		case ok:
 			t.State = done
 			c.Effects = append(c.Effects, of)
@@ -170,6 +170,12 @@ func (s *fileStore) Ack(ctx context.Context, of claim) error {
 		}
 		return false
 	})
+}
+
+func (s *fileStore) Busy(context.Context) (bool, error) {
+	l := flock.New(s.path + ".lock")
+	free, err := l.TryLock()
+	return !free, errors.Join(err, l.Close())
 }
 
 func (s *fileStore) Look(context.Context) (view, error) {

@@ -189,6 +189,16 @@ func (s *sqlStore) Ack(ctx context.Context, c claim) error {
 	return err
 }
 
+func (s *sqlStore) Busy(ctx context.Context) (bool, error) {
+	var n int
+	err := s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+s.name+"_tasks FOR UPDATE NOWAIT").Scan(&n)
+	// ER_LOCK_NOWAIT of MySQL, and what MariaDB says in its place.
+	if e := new(mysql.MySQLError); errors.As(err, &e) && (e.Number == 3572 || e.Number == 1205) {
+		return true, nil
+	}
+	return false, err
+}
+
 func (s *sqlStore) Look(ctx context.Context) (v view, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT id, state, token, pid, begun, tries FROM "+s.name+"_tasks ORDER BY id")
 	if err != nil {
@@ -208,7 +218,7 @@ func (s *sqlStore) Look(ctx context.Context) (v view, err error) {
 	if v.Effects, err = s.claims(ctx, "SELECT id, task, token FROM "+s.name+"_effects ORDER BY id"); err != nil {
 		return v, err
 	}
-	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+s.name+"_refused").Scan(&v.Refused)
+	v.Refused, err = s.claims(ctx, "SELECT id, task, token FROM "+s.name+"_refused ORDER BY id")
 	return v, err
 }
 

@@ -121,13 +121,13 @@ func (t trial) disturb(ctx context.Context, tasks store, c *copies) error {
 // that task, or with the state alone has begun it and is stopped, too, and waits for what comes of the late
 // finish. Where a copy was stopped at another moment, it is repeated with another task.
 func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
-	for {
+	for begun := time.Now(); ; {
 		seen := map[int]int{}
 		first := true
 		var in task
 		_, err := untilBusy(ctx, tasks, "a task is begun", func(v view) bool {
 			for _, each := range v.Tasks {
-				if each.State == dispatched && !bad(each.ID) && !first && each.Begun > seen[each.ID] {
+				if each.State == dispatched && !bad(each.ID) && c.runs(each.PID) && !first && each.Begun > seen[each.ID] {
 					in = each
 				}
 				seen[each.ID] = each.Begun
@@ -139,10 +139,6 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 			return err
 		}
 		pause(ctx, t.Takes/4) // into the middle of it
-		before, err := tasks.Look(ctx)
-		if err != nil {
-			return err
-		}
 		if err := c.signal(in.PID, syscall.SIGSTOP); err != nil {
 			return err
 		}
@@ -182,7 +178,7 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 		}
 		if err == nil {
 			_, err = until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
-				return v.Refused > before.Refused || v.effects()[in.ID] > 1 || v.stale(in.ID) > 0
+				return v.finishedBy(claim{Task: in.ID, Token: in.Token})
 			})
 		}
 		for _, pid := range both[1:] {
@@ -190,19 +186,16 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 				return stopped
 			}
 		}
-		if !errors.Is(err, errWaited) { // or the copy was stopped while it had the store locked
+		if !errors.Is(err, errWaited) || time.Since(begun) > patience { // or the copy was stopped while it had the store locked
 			return err
 		}
 	}
 }
 
-// unlocked reports with errWaited that the copy which was stopped has the store locked. A change
-// that changes nothing tells.
+// unlocked reports with errWaited that the copy which was stopped is in the middle of a step.
 func unlocked(ctx context.Context, tasks store) error {
-	limited, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	err := tasks.Requeue(limited, 0)
-	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+	busy, err := tasks.Busy(ctx)
+	if busy {
 		return errWaited
 	}
 	return err
@@ -247,7 +240,7 @@ func untilBusy(ctx context.Context, tasks store, what string, is func(view) bool
 func count(v view) (r result) {
 	effects := v.effects()
 	r.stale = v.stale(0)
-	r.tasks, r.refused = len(v.Tasks), v.Refused
+	r.tasks, r.refused = len(v.Tasks), len(v.Refused)
 	for _, t := range v.Tasks {
 		r.begun += t.Begun
 		switch t.State {
