@@ -26,6 +26,7 @@ type Pair struct {
 	own    string
 	log    *slog.Logger
 	warned atomic.Bool // of tokens that will not rise
+	apart  atomic.Bool // the stores are known to be two
 
 	mu     sync.Mutex
 	closed bool
@@ -64,7 +65,8 @@ type side struct {
 // and is renewed and held while the new one is waited for. That cannot end in a deadlock:
 // who holds the new store only never asks for the old one, and everybody else has asked for
 // the old one before. Two copies with opposite orders can wait for each other until their
-// contexts end. So can an acquisition of two URLs that name the same store, for itself.
+// contexts end. Where both Lockers turn out to be on one store, since the key is held there by
+// the same acquisition, the error matches ErrInvalid.
 // When the new store refuses or fails, the old one is released again before the error is
 // returned. A refusal names the holder in the store that refused: in the old one that may
 // be somebody who is waiting for the new one.
@@ -133,7 +135,7 @@ func (p *Pair) Format(s fmt.State, _ rune) {
 // TryAcquire asks the old store once, and when that grants, the new one once, as
 // [Locker] says in full. With an error nothing is held in either.
 func (p *Pair) TryAcquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
-	l, _, err := p.acquire(ctx, key, opts, Locker.TryAcquire)
+	l, _, err := p.acquire(ctx, key, opts, false)
 	return l, err
 }
 
@@ -142,7 +144,7 @@ func (p *Pair) TryAcquire(ctx context.Context, key string, opts ...Option) (Leas
 // lost while the new one is waited for, both are waited for again.
 func (p *Pair) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {
 	for {
-		l, again, err := p.acquire(ctx, key, opts, Locker.Acquire)
+		l, again, err := p.acquire(ctx, key, opts, true)
 		if !again || ctx.Err() != nil {
 			return l, err
 		}
@@ -247,7 +249,7 @@ func (p *Pair) check(ctx context.Context, key string, opts []Option) (Settings, 
 
 // acquire asks the old store and then the new one. It also reports whether an error is
 // one after which everything can be asked again.
-func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(Locker, context.Context, string, ...Option) (Lease, error)) (Lease, bool, error) {
+func (p *Pair) acquire(ctx context.Context, key string, opts []Option, waits bool) (Lease, bool, error) {
 	set, err := p.check(ctx, key, opts)
 	if err != nil {
 		return nil, false, err
@@ -255,7 +257,7 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 	shown := backend.NewID().Hex()[:16]
 	opts = append(slices.Clone(opts), p.ownOwner, func(s *Settings) { s.pair = shown })
 	// The maximum hold begins with the grant of the new store, and ends both.
-	first, err := ask(p.sides[oldSide].locker, ctx, key, append(opts, func(s *Settings) { s.MaxHold = 0 })...)
+	first, err := ask(p.sides[oldSide].locker, waits)(ctx, key, append(opts, func(s *Settings) { s.MaxHold = 0 })...)
 	if err != nil {
 		return nil, false, p.told(oldSide, err)
 	}
@@ -265,7 +267,7 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 	}
 	wait, stopWaiting := context.WithCancel(ctx)
 	stopLooking := context.AfterFunc(first.Context(), stopWaiting)
-	second, err := ask(p.sides[newSide].locker, wait, key, opts...)
+	second, err := p.askSecond(wait, key, shown, opts, waits)
 	stopLooking()
 	stopWaiting()
 	keeper.stop()
@@ -307,6 +309,36 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, ask func(
 		return nil, false, ErrClosed
 	}
 	return l, false, nil
+}
+
+// ask is the call that waits, or does not.
+func ask(l Locker, waits bool) func(context.Context, string, ...Option) (Lease, error) {
+	if waits {
+		return l.Acquire
+	}
+	return l.TryAcquire
+}
+
+// askSecond asks the new store while the key is held in the old one, where the record shows
+// the mark. Until the stores are known to be two, a try comes first: in one store it is refused
+// by that mark, and a wait would have no end.
+func (p *Pair) askSecond(ctx context.Context, key, mark string, opts []Option, waits bool) (Lease, error) {
+	next := p.sides[newSide].locker
+	if p.apart.Load() {
+		return ask(next, waits)(ctx, key, opts...)
+	}
+	lease, err := next.TryAcquire(ctx, key, opts...)
+	if err == nil {
+		p.apart.Store(true)
+		return lease, nil
+	}
+	if held := (*HeldError)(nil); errors.As(err, &held) && held.Holder.Pair == mark {
+		return nil, fmt.Errorf("%w: the old and the new store are one, in which this acquisition holds %q already; name two stores, or use this one alone", ErrInvalid, key)
+	}
+	if !waits {
+		return nil, err
+	}
+	return next.Acquire(ctx, key, opts...)
 }
 
 // ownOwner is an option that makes an owner one of this Locker, where that is needed.

@@ -390,6 +390,14 @@ func (l tokenless) Acquire(ctx context.Context, key string, opts ...lock.Option)
 	return smallToken{lease, l.token}, err
 }
 
+func (l tokenless) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	lease, err := l.Locker.TryAcquire(ctx, key, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return smallToken{lease, l.token}, nil
+}
+
 type smallToken struct {
 	lock.Lease
 	token uint64
@@ -545,6 +553,36 @@ func TestPairRefusesWhatOneCannotHonour(t *testing.T) {
 	require.ErrorIs(t, err, lock.ErrClosed)
 	_, err = old.TryAcquire(ctx, "k")
 	require.ErrorIs(t, err, lock.ErrClosed, "Close has left a Locker open")
+}
+
+// TestPairOnOneStore: an acquisition that would wait for itself is told so.
+func TestPairOnOneStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		client := func() lock.Locker {
+			l, err := memlock.New(t.Context(), &memlock.Options{Store: store})
+			require.NoError(t, err)
+			return l
+		}
+		p, err := lock.Both(client(), client())
+		require.NoError(t, err)
+		other := client()
+		for _, get := range []func(context.Context, string, ...lock.Option) (lock.Lease, error){p.Acquire, p.TryAcquire} {
+			held, err := other.TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+			time.AfterFunc(time.Second, func() { assert.NoError(t, held.Release(t.Context())) })
+			if _, err := p.TryAcquire(t.Context(), "k"); assert.ErrorIs(t, err, lock.ErrHeld) {
+				assert.NotErrorIs(t, err, lock.ErrInvalid, "somebody else holds it")
+			}
+			time.Sleep(2 * time.Second)
+			_, err = get(t.Context(), "k")
+			assert.ErrorIs(t, err, lock.ErrInvalid)
+			assert.Zero(t, store.Len(), "something is held")
+		}
+		require.NoError(t, errors.Join(p.Close(), other.Close()))
+		time.Sleep(time.Hour)
+	})
 }
 
 // TestPairOwnersAreThoseOfTheWeakerStore: where one store counts the holds of an owner in

@@ -31,31 +31,50 @@ func OpenEnv(ctx context.Context, name string, opts *lock.Options) (*lock.Client
 	return l.Open(ctx, opts)
 }
 
+// OpenLockerEnv is [OpenEnv] for a program that changes its store without being built again:
+// of a locker with also it opens both stores, as [File.OpenLocker] does.
+func OpenLockerEnv(ctx context.Context, name string, opts *lock.Options) (lock.Locker, error) {
+	f, l, err := fromEnv()
+	if f != nil {
+		return f.OpenLocker(ctx, name, opts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.Open(ctx, opts)
+}
+
 // Env is how to open what [OpenEnv] opens.
 func Env(name string) (Locker, error) {
+	f, l, err := fromEnv()
+	if f != nil {
+		return f.Locker(name)
+	}
+	return l, err
+}
+
+// fromEnv is the file that the environment names, or else the locker of the URL.
+func fromEnv() (*File, Locker, error) {
 	url, file, err := EnvValues()
 	switch {
 	case err != nil:
-		return Locker{}, err
+		return nil, Locker{}, err
 	case file != "":
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return Locker{}, fmt.Errorf("config: %s: %w; set it to the path of a configuration file, or set %s", EnvFile, err, EnvURL)
+			return nil, Locker{}, fmt.Errorf("config: %s: %w; set it to the path of a configuration file, or set %s", EnvFile, err, EnvURL)
 		}
 		f, err := Parse(file, text)
-		if err != nil {
-			return Locker{}, err
-		}
-		return f.Locker(name)
+		return f, Locker{}, err
 	case url == "":
-		return Locker{}, fmt.Errorf("config: %w: neither %s nor %s is set; set one, as in %s=redis://localhost:6379", lock.ErrInvalid, EnvURL, EnvFile, EnvURL)
+		return nil, Locker{}, fmt.Errorf("config: %w: neither %s nor %s is set; set one, as in %s=redis://localhost:6379", lock.ErrInvalid, EnvURL, EnvFile, EnvURL)
 	}
 	l, err := locate(url, "")
 	if err != nil {
-		return Locker{}, fmt.Errorf("config: %w: %s: %w", lock.ErrInvalid, EnvURL, err)
+		return nil, Locker{}, fmt.Errorf("config: %w: %s: %w", lock.ErrInvalid, EnvURL, err)
 	}
 	l.from = EnvURL
-	return l, nil
+	return nil, l, nil
 }
 
 // EnvValues returns the values of LOCK_URL and LOCK_CONFIG, of which at most one may be set:

@@ -182,5 +182,31 @@ func TestEnv(t *testing.T) {
 		require.NoError(t, err, "%+v", c)
 		assert.Equal(t, c.ttl, ttlOf(t, l), "%+v", c)
 		require.NoError(t, l.Close())
+		same, err := config.OpenLockerEnv(t.Context(), c.name, nil)
+		require.NoError(t, err)
+		assert.IsType(t, l, same)
+		require.NoError(t, same.Close())
+	}
+}
+
+// A program that changes its store takes its Locker from the environment, too.
+func TestLockerInTwoStoresFromTheEnvironment(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("lockers: {jobs: {url: \"mem:\", also: \"mem:?mode=queue\"}}"), 0o600))
+	t.Setenv(config.EnvURL, "")
+	t.Setenv(config.EnvFile, path)
+	l, err := config.OpenLockerEnv(t.Context(), "jobs", nil)
+	require.NoError(t, err)
+	assert.IsType(t, &lock.Pair{}, l)
+	require.NoError(t, l.Close())
+	_, err = config.OpenEnv(t.Context(), "jobs", nil)
+	require.ErrorIs(t, err, lock.ErrUnsupported)
+	for _, c := range []struct{ url, file, want string }{
+		{"", path + "x", "LOCK_CONFIG"}, {"mem:", path, "both"}, {"", "", "neither"},
+	} {
+		t.Setenv(config.EnvURL, c.url)
+		t.Setenv(config.EnvFile, c.file)
+		_, err := config.OpenLockerEnv(t.Context(), "jobs", nil)
+		require.ErrorContains(t, err, c.want)
 	}
 }

@@ -462,7 +462,7 @@ var promises = []promise{
 	{of: "lock.Both", text: "The old one is acquired first, and is renewed and held while the new one is waited for.", why: onPairs, tests: ".: TestFlawedPairs TestPairWaitsWithTheOldStoreHeld"},
 	{of: "lock.Both", text: "That cannot end in a deadlock: who holds the new store only never asks for the old one, and everybody else has asked for the old one before.", aside: "why"},
 	{of: "lock.Both", text: "Two copies with opposite orders can wait for each other until their contexts end.", aside: "a limit"},
-	{of: "lock.Both", text: "So can an acquisition of two URLs that name the same store, for itself.", aside: "a limit"},
+	{of: "lock.Both", text: "Where both Lockers turn out to be on one store, since the key is held there by the same acquisition, the error matches ErrInvalid.", why: "It takes two Lockers of one store, which the suite does not pair.", tests: ".: TestPairOnOneStore"},
 	{of: "lock.Both", text: "When the new store refuses or fails, the old one is released again before the error is returned.", why: onPairs, tests: ".: TestFlawedPairs TestPairExcludesNeighbours"},
 	{of: "lock.Both", text: "A refusal names the holder in the store that refused: in the old one that may be somebody who is waiting for the new one.", why: onPairs, tests: ".: TestPairExcludesNeighbours"},
 	{of: "lock.Both", text: "A lease is lost as soon as it is lost in one of the stores.", why: onPairs, tests: ".: TestFlawedPairs TestPairIsLostWithEitherStore"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -50,6 +51,22 @@ func moves(few [][2]string) [][2]string {
 		}
 	}
 	return all
+}
+
+// TestTwoURLsOfOneStore: who names one store twice is told so, and does not wait for himself.
+func TestTwoURLsOfOneStore(t *testing.T) {
+	t.Parallel()
+	for name, url := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := url(t)
+			p, err := openBoth(t.Context(), url, url, nil)
+			require.NoError(t, err)
+			defer p.Close()
+			_, err = p.Acquire(t.Context(), backend.NewID().Hex())
+			require.ErrorIs(t, err, lock.ErrInvalid)
+		})
+	}
 }
 
 // TestRollingChange moves a service between two stores in three steps: at no time has the
