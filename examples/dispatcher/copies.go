@@ -174,6 +174,20 @@ func (c *copies) kill(pid int) error {
 	return errors.Join(err, c.start())
 }
 
+// stop returns when the copy stands still: some of its threads may run for a while after the
+// signal was sent.
+func (c *copies) stop(pid int) error {
+	if err := c.signal(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		_, err := syscall.Wait4(pid, nil, syscall.WUNTRACED, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
 func (c *copies) signal(pid int, s syscall.Signal) error {
 	p, err := c.find(pid, true)
 	if err != nil {

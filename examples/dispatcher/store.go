@@ -101,11 +101,14 @@ func (v view) finished() bool {
 	return !slices.ContainsFunc(v.Tasks, func(t task) bool { return t.State == waiting || t.State == dispatched })
 }
 
-// finishedBy reports whether somebody has come to the end of the task with this claim, whatever
-// came of it.
-func (v view) finishedBy(c claim) bool {
-	same := func(other claim) bool { return other.Task == c.Task && other.Token == c.Token }
-	return slices.ContainsFunc(v.Effects, same) || slices.ContainsFunc(v.Refused, same)
+// finishes is how often somebody has come to the end of the task, whatever came of it.
+func (v view) finishes(task int) (n int) {
+	for _, c := range slices.Concat(v.Effects, v.Refused) {
+		if c.Task == task {
+			n++
+		}
+	}
+	return n
 }
 
 // stale is how many effects were written under a token that was not the task's any more, of

@@ -139,7 +139,7 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 			return err
 		}
 		pause(ctx, t.Takes/4) // into the middle of it
-		if err := c.signal(in.PID, syscall.SIGSTOP); err != nil {
+		if err := c.stop(in.PID); err != nil {
 			return err
 		}
 		after, err := tasks.Look(ctx)
@@ -163,7 +163,7 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 		both := []int{in.PID}
 		if err == nil && t.Check == byState { // the other copy does not finish the task first
 			both = append(both, v.Tasks[in.ID-1].PID)
-			if err := c.signal(both[1], syscall.SIGSTOP); err != nil {
+			if err := c.stop(both[1]); err != nil {
 				return err
 			}
 			if v, err = tasks.Look(ctx); err == nil && !other(v) {
@@ -177,8 +177,8 @@ func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 			return stopped
 		}
 		if err == nil {
-			_, err = until(ctx, tasks, "the paused copy finishes the task", patience, func(v view) bool {
-				return v.finishedBy(claim{Task: in.ID, Token: in.Token})
+			_, err = until(ctx, tasks, "the paused copy finishes the task", patience, func(now view) bool {
+				return now.finishes(in.ID) > v.finishes(in.ID)
 			})
 		}
 		for _, pid := range both[1:] {
