@@ -37,6 +37,7 @@ var promises = []promise{
 	{of: "lock.Locker", text: "Two acquisitions of one key exclude each other, in one process too, unless both name the same owner ([WithOwner]).", rules: "Exclusive ExclusiveAcrossTakeover ExclusiveWithinLocker ExclusiveAcrossProcesses ReentrantExplicit"},
 	{of: "lock.Locker.Acquire", text: "Acquire waits until the key is held or ctx ends.", rules: "WakesAtAnyMoment GaveUpWakesNext IdleLockerWorks Progress HandsOut WaiterWakes ManyWaiters WaitOutlastsTTL WaiterGivesUp CallsAreBounded"},
 	{of: "lock.Locker.Acquire", text: "Acquisitions through one Locker are served first come, first served.", rules: "WaiterOrderLocal"},
+	{of: "lock.Locker.Acquire", text: "One with an owner ([WithOwner]) may come before those, since they may be waiting for this very owner.", aside: "a limit"},
 	{of: "lock.Locker.Acquire", text: "When ctx ends while somebody else holds the key, the error matches both the context's error and ErrHeld.", rules: "WaiterGivesUp ErrorsAreTyped"},
 	{of: "lock.Locker.Acquire", text: "While the server cannot be reached, Acquire keeps trying until ctx ends, and the error then matches ErrUnavailable too.", rules: "UnavailableIsTold ProgressUnderFaults"},
 	{of: "lock.Locker.Acquire", text: "A refusal that waiting does not cure (ErrPermanent, ErrInvalid, ErrUnsupported, ErrClosed) ends the wait at once.", rules: "PermanentStops KeysRefused CloseEndsWaits UnsupportedIsRefused"},

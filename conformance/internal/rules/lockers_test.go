@@ -32,6 +32,7 @@ type leaseMutant struct {
 	release  func(context.Context) error
 	renew    func(context.Context) error
 	deadline func() (time.Time, bool)
+	token    func() uint64
 	chatty   bool // printed, it shows its owner
 }
 
@@ -65,7 +66,7 @@ func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock
 		if err != nil || m.lease == nil {
 			return l, err
 		}
-		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline}
+		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline, token: l.Token}
 		lm.set, _ = lock.ResolveOptions(opts...)
 		m.lease(ctx, lm)
 		return lm, nil
@@ -79,6 +80,8 @@ func (l *leaseMutant) Context() context.Context { return l.ctx }
 func (l *leaseMutant) Release(ctx context.Context) error { return l.release(ctx) }
 
 func (l *leaseMutant) Renew(ctx context.Context) error { return l.renew(ctx) }
+
+func (l *leaseMutant) Token() uint64 { return l.token() }
 
 func (l *leaseMutant) Deadline() (time.Time, bool) { return l.deadline() }
 
@@ -754,6 +757,120 @@ func TestMutantLockers(t *testing.T) {
 				return g
 			}
 		}},
+		"an owner is not told of a removal": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					l.tellsLater(lock.ErrTakenOver, 20*time.Second)
+				}
+			}
+		}},
+		"who may hold for a time only is not told of a removal": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.MaxHold > 0 {
+					l.tellsLater(lock.ErrTakenOver, 20*time.Second)
+				}
+			}
+		}},
+		"an owner's context outlives the deadline": {"LostByDeadline", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					l.tellsLater(lock.ErrExpired, 150*time.Millisecond)
+				}
+			}
+		}},
+		"an owner's second hold has the deadline of the first": {"LostByDeadline", func(m *lockerMutant) {
+			var first sync.Map
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					d, _ := l.Lease.Deadline()
+					of, _ := first.LoadOrStore(l.Key()+l.set.Owner, d)
+					l.deadline = func() (time.Time, bool) { return of.(time.Time), true }
+				}
+			}
+		}},
+		"an owner frees first": {"ContextEndsFirst", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					l.tellsLater(lock.ErrReleased, 20*time.Millisecond)
+				}
+			}
+		}},
+		"an owner may enter with a context that has ended": {"CancelBeforeSend", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					if set, _ := lock.ResolveOptions(opts...); set.Owner != "" {
+						ctx = context.WithoutCancel(ctx)
+					}
+					return get(ctx, key, opts...)
+				}
+			})
+		}},
+		"an owner's renewals are words": {"RenewByHand", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.renewsInWords(l.set.Owner != "") }
+		}},
+		"renewals of who may hold for a time only are words": {"RenewByHand", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.renewsInWords(l.set.MaxHold > 0) }
+		}},
+		"renewals of long leases are words": {"RenewByHand", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) { l.renewsInWords(l.set.TTL >= 20*time.Second) }
+		}},
+		"who may hold for a time only is renewed": {"WithoutRenewalEnds LostByDeadline", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = s.NoRenewal && s.MaxHold == 0 })...)
+				}
+			})
+		}},
+		"a label takes the maximum hold away": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+						if s.Label != "" {
+							s.MaxHold = 0
+						}
+					})...)
+				}
+			})
+		}},
+		"leases with a label are released by close": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Label != "" {
+					l.tells(and(lock.ErrClosed, lock.ErrReleased))
+				}
+			}
+		}},
+		"close takes the token": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.token = func() uint64 {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+						return 0
+					}
+					return l.Lease.Token()
+				}
+			}
+		}},
+		"after close a renewal says closed, and no more": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(ctx context.Context) error {
+					err := l.Lease.Renew(ctx)
+					if errors.Is(err, lock.ErrClosed) {
+						return lock.ErrClosed
+					}
+					return err
+				}
+			}
+		}},
+		"after close each release says closed": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+						return lock.ErrClosed
+					}
+					return err
+				}
+			}
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
@@ -799,6 +916,26 @@ func (l *leaseMutant) tells(other func(cause error) error) {
 	l.release = func(ctx context.Context) error {
 		defer follow()
 		return l.Lease.Release(ctx)
+	}
+}
+
+// tellsLater gives the lease a context that ends later, when it ends for that cause.
+func (l *leaseMutant) tellsLater(cause error, by time.Duration) {
+	ctx, end := context.WithCancelCause(context.Background())
+	l.ctx = ctx
+	inner := l.Lease.Context()
+	context.AfterFunc(inner, func() {
+		if errors.Is(context.Cause(inner), cause) {
+			time.Sleep(by)
+		}
+		end(context.Cause(inner))
+	})
+}
+
+// renewsInWords has renewals by hand change nothing where it is so.
+func (l *leaseMutant) renewsInWords(so bool) {
+	if so {
+		l.renew = func(context.Context) error { return l.ctx.Err() }
 	}
 }
 

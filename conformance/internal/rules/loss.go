@@ -78,15 +78,35 @@ var lossRules = []*engine.Rule{
 
 func lostByDeadline(e *engine.Env) {
 	a := e.Locker()
-	late := engine.Lateness{By: engine.ThisProcess}
+	all := kinds(e)
+	late := make([]engine.Lateness, len(all))
+	for i := range late {
+		late[i].By = engine.ThisProcess
+	}
 	defer func() {
-		late.Judge(e, "", 100*time.Millisecond, "leases were not renewed, and their contexts ended")
+		for i := range late {
+			late[i].Judge(e, "", 100*time.Millisecond, "leases with %s were not renewed, and their contexts ended", all[i].name)
+		}
 	}()
-	e.Each(4, func(i int) {
+	n := 3 * len(all)
+	e.Each(n, func(i int) {
+		k, late := all[i%len(all)], &late[i%len(all)]
 		key := e.Key("%d", i)
-		e.Pause(time.Duration(i) * e.TTL / 4) // at moments of their own: what delays one delays no other
-		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		e.Pause(time.Duration(i) * e.TTL / time.Duration(n)) // at moments of their own: what delays one delays no other
+		h, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
+		if !ok {
+			return
+		}
 		h.Lapses()
+		if k.owned {
+			e.Pause(e.TTL / 3)
+			inner, _ := k.take(a, key, e.TTL, lock.WithoutRenewal())
+			inner.Lapses()
+			if e.Claimed.Deadline && inner.Until().Before(h.Until().Add(e.TTL/6)) {
+				e.Latef(key, "the deadline of an owner's second hold, with a TTL of %s, is %s, and that of the first, which is a third of a TTL older, is %s; expected each to have its own", e.TTL, engine.Seconds(e.Log.At(inner.Until())), engine.Seconds(e.Log.At(h.Until())))
+			}
+			defer func() { _ = inner.Release(e.Ctx) }()
+		}
 		deadline := h.Until()
 		e.Within(time.Until(deadline)-e.TTL/4, h.Lease.Context().Done())
 		if d, known := h.Lease.Deadline(); e.Claimed.Deadline && !h.Lost() && (!known || d.Sub(deadline).Abs() > e.TTL/20) {
@@ -139,9 +159,18 @@ func lostBeforeTakeover(e *engine.Env) {
 func lostOnRemoval(e *engine.Env) {
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	other := a.MustTryFor(e.Key("other"), e.TTL)
-	e.Each(4, func(i int) {
-		key, replaced := e.Key("%d", i), i%2 == 1
-		h := a.MustTryFor(key, e.TTL)
+	all := kinds(e)
+	e.Each(len(all)+1, func(i int) {
+		k, replaced := all[i%len(all)], i%2 == 1
+		key := e.Key("%d", i)
+		h, ok := k.take(a, key, e.TTL)
+		if !ok {
+			return
+		}
+		var inner *engine.Hold
+		if k.owned {
+			inner, _ = k.take(a, key, e.TTL)
+		}
 		e.Pause(e.Randomly(e.TTL))
 		h.MustLive("it is renewed automatically")
 		until := h.Until()
@@ -152,7 +181,14 @@ func lostOnRemoval(e *engine.Env) {
 		}
 		bound := e.TTL/3 + e.Slack()
 		if !e.Within(bound, h.Lease.Context().Done()) {
-			e.OverdueFatalf(key, "the holder had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", bound, e.TTL)
+			e.OverdueFatalf(key, "the holder, of a lease with %s, had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", k.name, bound, e.TTL)
+		}
+		if inner != nil {
+			if !e.Within(bound, inner.Lease.Context().Done()) {
+				e.OverdueFatalf(key, "the second hold of an owner had not been told %s after the record was removed by force", bound)
+			}
+			isLoss(e, key, inner.Cause(), "context.Cause of an owner's second hold whose record was removed")
+			_ = inner.Release(e.Ctx)
 		}
 		if time.Now().Before(until) {
 			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed long before its deadline", lock.ErrExpired)

@@ -15,6 +15,7 @@ import (
 var endings = []ending{
 	{name: "its release", end: release},
 	{name: "its release, beside a waiter of its own Locker", end: release, own: true},
+	{name: "its release, by an owner", end: release, opts: oneOwner},
 	{name: "the Close of its Locker", end: func(h *engine.Hold) { _ = h.Client.Close() }},
 	{name: "its maximum hold", end: func(*engine.Hold) {}, opts: sixteenthAtMost},
 	{name: "its maximum hold, beside a waiter of its own Locker", end: func(*engine.Hold) {}, opts: sixteenthAtMost, own: true},
@@ -28,6 +29,14 @@ type ending struct {
 }
 
 func release(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }
+
+// oneOwner is nil where no lease has an owner.
+func oneOwner(e *engine.Env) []lock.Option {
+	if !engine.ClaimReentrancy.Made(e.Settings) {
+		return nil
+	}
+	return []lock.Option{lock.WithOwner(e.Owner("A"))}
+}
 
 func sixteenthAtMost(e *engine.Env) []lock.Option {
 	return []lock.Option{lock.WithMaxHold(e.TTL / 16)}

@@ -145,6 +145,11 @@ func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
 
 func renewByHand(e *engine.Env) {
 	n := e.Rounds(e.TTL, 2, 10)
+	wait := e.Start(func() { renewByHandLong(e) }, func() {
+		a, b := e.Locker(), e.Locker()
+		eachKind(e, func(k kind) { renewKindByHand(e, k, a, b) })
+	})
+	defer wait()
 	e.EachKind(func(k engine.PartyKind) {
 		key := e.Key("%s", k.Name)
 		a, b := k.Open(), k.Open()
@@ -181,6 +186,50 @@ func renewByHand(e *engine.Env) {
 		if err := g.Release(e.Ctx); err != nil {
 			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
 		}
+	})
+}
+
+// renewKindByHand keeps a lease of the kind for twice its TTL.
+func renewKindByHand(e *engine.Env, k kind, a, b *engine.Client) {
+	key := e.Key("with-%s", k.name)
+	h, ok := k.take(a, key, e.TTL, unrenewed(e)...)
+	if !ok {
+		return
+	}
+	first := h.Until()
+	for range 8 {
+		e.Pause(e.TTL / 4)
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease with %s that was held returned %s; expected no error", k.name, engine.Outcome(err))
+		}
+		b.MustRefuse(key, "its holder renews it in time; it has "+k.name)
+		h.MustLive("its holder renews it in time; it has " + k.name)
+	}
+	if last := h.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
+		e.Failf(key, "the deadline of a lease with %s has moved from %s to %s only, although Renew was called for two TTLs", k.name, engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)))
+	}
+	h.MustRelease()
+}
+
+// renewByHandLong moves the deadlines of leases that are far from theirs.
+func renewByHandLong(e *engine.Env) {
+	if !e.Claimed.Deadline || e.Fixed {
+		return
+	}
+	a := e.Locker()
+	e.Each(2, func(i int) {
+		ttl := e.Fit([]time.Duration{30 * time.Second, 10 * time.Minute}[i])
+		key := e.Key("%s", ttl)
+		h := a.MustTryFor(key, ttl, unrenewed(e)...)
+		first := h.Until()
+		e.Pause(e.TTL / 2)
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease with a TTL of %s that was held returned %s; expected no error", ttl, engine.Outcome(err))
+		}
+		if moved := h.Until().Sub(first); moved < e.TTL/4 {
+			e.Failf(key, "Renew of a lease with a TTL of %s has moved its deadline by %s, half a TTL of %s after the grant; expected it to count from now", ttl, engine.Short(moved), e.TTL)
+		}
+		h.MustRelease()
 	})
 }
 
@@ -345,6 +394,18 @@ func withoutRenewalEnds(e *engine.Env) {
 		}
 		_ = next.Release(e.Ctx)
 	})
+	eachKind(e, func(k kind) {
+		key := e.Key("with-%s", k.name)
+		h, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
+		if !ok {
+			return
+		}
+		h.Lapses()
+		expiry := e.Log.Now() + e.TTL
+		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, with "+k.name)
+		late.Add(e, e.Log.Now()-expiry)
+		_ = next.Release(e.Ctx)
+	})
 	judgeExpiry(e, &late, "a holder did not renew its lease")
 }
 
@@ -361,6 +422,9 @@ func maxHoldEnds(e *engine.Env) {
 		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
+		}
+		if e.Claimed.HolderDetails {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*5/8, lock.WithLabel("limited")) })
 		}
 		if engine.ClaimReentrancy.Made(e.Settings) {
 			cases = append(cases,

@@ -329,6 +329,9 @@ func cancelBeforeSend(e *engine.Env) {
 	defer cancelPast()
 	for name, ctx := range map[string]context.Context{"cancelled": ended, "past": past} {
 		for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+			if more := oneOwner(e); more != nil {
+				endedReentry(e, a, ctx, e.Key("%s-%s-again", name, op), op, get, more)
+			}
 			key := e.Key("%s-%s", name, op)
 			if h, err := a.Get(op, get, ctx, key, e.Opts(e.Long)); err == nil {
 				_ = h.Release(e.Ctx)
@@ -342,6 +345,19 @@ func cancelBeforeSend(e *engine.Env) {
 			b.MustTry(key).MustRelease()
 		}
 	}
+}
+
+// endedReentry has an owner enter with a context that has ended.
+func endedReentry(e *engine.Env, a *engine.Client, ended context.Context, key, op string, get engine.Getter, owner []lock.Option) {
+	outer := a.MustTry(key, owner...)
+	if h, err := a.Get(op, get, ended, key, e.Opts(e.Long, owner...)); err == nil {
+		_ = h.Release(e.Ctx)
+		e.Failf(key, "%s by the owner of the key, with a context that had already ended, was granted; expected the context's error", op)
+	} else {
+		e.Is(key, err, op+" by the owner of the key, with a context that had already ended", ended.Err())
+	}
+	outer.MustLive("its owner has asked once more, with a context that had ended")
+	outer.MustRelease()
 }
 
 // inOrder has waiters arrive one after the other, each with time to take its
