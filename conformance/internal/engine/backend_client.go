@@ -56,6 +56,29 @@ func (s *BackendClient) TryCtx(ctx context.Context, req backend.Request) (*Grant
 		}
 		return nil, err
 	}
+	return s.granted(ev, req, g), nil
+}
+
+// HandOver ends the hold and asks for the next one in its place.
+func (s *BackendClient) HandOver(ho backend.HandOverer, from *Grant, to backend.Request) (*Grant, error) {
+	e := s.Env
+	ev := e.Log.Begin(s.Who, "HandOver", to.Key)
+	var g backend.Grant
+	err := from.EndedBy(e, func() (err error) {
+		g, err = ho.HandOver(e.Ctx, from.Hold, to)
+		return untyped(err)
+	})
+	if err != nil {
+		e.Log.ended(ev, err)
+		e.Log.failed(ev, err)
+		return nil, err
+	}
+	return s.granted(ev, to, g), nil
+}
+
+// granted takes note of the grant that the call was answered with.
+func (s *BackendClient) granted(ev *Event, req backend.Request, g backend.Grant) *Grant {
+	e := s.Env
 	h := &Grant{Client: s, Hold: backend.HoldOf(req), Answer: g, valid: new(atomic.Int64)}
 	h.Hold.Token = g.Token
 	until := s.until(g.Validity)
@@ -65,7 +88,7 @@ func (s *BackendClient) TryCtx(ctx context.Context, req backend.Request) (*Grant
 	if first := e.grants[req.ID]; first != nil { // a repeat is the same hold
 		h.Record, h.valid = first.Record, first.valid
 		h.valid.Store(max(h.valid.Load(), int64(until)))
-		return h, nil
+		return h
 	}
 	h.valid.Store(int64(until))
 	h.Record = &Record{
@@ -76,7 +99,7 @@ func (s *BackendClient) TryCtx(ctx context.Context, req backend.Request) (*Grant
 	e.grants[req.ID] = h
 	e.records = append(e.records, h.Record)
 	e.Log.took(ev)
-	return h, nil
+	return h
 }
 
 // granted describes a grant. Where there are no tokens and no re-entries, it has none

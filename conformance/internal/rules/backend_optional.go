@@ -188,111 +188,207 @@ func batchRenewMany(e *engine.Env, a, b *engine.BackendClient, batch backend.Bat
 	})
 }
 
-// handOverAsAsked hands a key over to requests that differ from the hold before.
-func handOverAsAsked(e *engine.Env, a, b *engine.BackendClient, ho backend.HandOverer) {
-	give := func(key string, ttl time.Duration, to backend.Request) *backend.Grant {
-		from := a.MustTry(e.Request(key, "", ttl))
-		ev := e.Log.Begin(a.Who, "HandOver", key)
-		var g backend.Grant
-		before := a.Clock.Now()
-		err := from.EndedBy(e, func() (err error) { g, err = ho.HandOver(e.Ctx, from.Hold, to); return err })
-		e.Log.End(ev, engine.Outcome(err))
-		if err != nil {
-			e.Unexpected(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
-			return nil
-		}
-		judgeValidity(e, key, "HandOver", g.Validity, before, a.Clock.Now(), to.TTL)
-		return &g
-	}
-	release := func(to backend.Request) {
-		if err := a.Release(e.Ctx, backend.HoldOf(to)); err != nil {
-			e.Unexpected(to.Key, err, "Release after HandOver returned %s; expected no error", engine.Outcome(err))
-		}
-	}
-	e.Together(
-		func() { // a hold of a long TTL follows one of a short TTL
-			key := e.Key("longer")
-			to := e.Request(key, "", e.Long)
-			if e.Long < 3*e.TTL || give(key, e.TTL, to) == nil {
-				return
-			}
-			e.Pause(e.TTL + e.Claimed.TakeoverLag + e.TTL/4)
-			b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
-			release(to)
-		},
-		func() { // an owner follows nobody in particular
-			if !engine.ClaimServerHolds.Made(e.Settings) {
-				return
-			}
-			key, owner := e.Key("owner"), e.Owner("A")
-			to := e.Request(key, owner, e.Long)
-			g := give(key, e.Long, to)
-			if g == nil {
-				return
-			}
-			again, err := b.Try(e.Request(key, owner, e.Long))
-			switch {
-			case err != nil:
-				e.Unexpected(key, err, "the owner that a key was handed over to tried it once more, and Try returned %s; expected a second hold", engine.Outcome(err))
-			case again.Answer.Holds != 2 || engine.ClaimTokens.Made(e.Settings) && again.Token != g.Token:
-				e.Failf(key, "the second hold after HandOver says %d holds, token %d; expected 2 holds, token %d", again.Answer.Holds, again.Token, g.Token)
-			}
-			if err == nil {
-				e.MustGiveBack(again, key, "")
-			}
-			release(to)
-		},
-		func() { // the only hold of an owner ends for whoever follows
-			if !engine.ClaimServerHolds.Made(e.Settings) {
-				return
-			}
-			key := e.Key("from an owner")
-			from := a.MustTry(e.Request(key, e.Owner("A"), e.Long))
-			to := e.Request(key, "", e.Long)
-			if err := from.EndedBy(e, func() error { _, err := ho.HandOver(e.Ctx, from.Hold, to); return err }); err != nil {
-				e.Unexpected(key, err, "HandOver of the only hold of an owner returned %s; expected a grant", engine.Outcome(err))
-				return
-			}
-			e.Is(key, a.Release(e.Ctx, from.Hold), "Release of an owner's hold that was handed over", backend.ErrNotHeld)
-			b.MustRefuse(key, "it was handed over")
-			release(to)
-		},
-	)
+// handing is what the cases of HandOverIsOneStep share. a hands over, b is another client.
+type handing struct {
+	e    *engine.Env
+	a, b *engine.BackendClient
+	ho   backend.HandOverer
 }
 
 func handOver(e *engine.Env) {
-	a, b := e.Backend(), e.Backend()
-	ho := optional[backend.HandOverer](a, "HandOverer")
-	key := e.Key("a")
-	from := a.MustTry(e.Request(key, "", e.Long))
-	to := e.Request(key, "", e.Long)
-	ev := e.Log.Begin(a.Who, "HandOver", key)
-	var g backend.Grant
-	err := from.EndedBy(e, func() (err error) {
-		g, err = ho.HandOver(e.Ctx, from.Hold, to)
-		return err
-	})
-	e.Log.End(ev, engine.Outcome(err))
+	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
+	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
+	c.once()
+	cases := []func(){c.longer, c.expired, c.forced, c.revoked}
+	owners := []string{""}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		owners = append(owners, e.Owner("B"))
+		cases = append(cases, c.owners)
+	}
+	for _, owner := range owners {
+		cases = append(cases, func() { c.renewed(owner) })
+	}
+	if e.Claimed.HolderDetails {
+		cases = append(cases, c.shown)
+	}
+	e.Together(cases...)
+}
+
+// give hands the key over from a hold of the owner to the request.
+func (c *handing) give(owner string, ttl time.Duration, to backend.Request) *engine.Grant {
+	e := c.e
+	req := e.Request(to.Key, owner, ttl)
+	req.Holder.Label = "before"
+	from := c.a.MustTry(req)
+	before := c.a.Clock.Now()
+	g, err := c.a.HandOver(c.ho, from, to)
 	switch {
 	case errors.Is(err, backend.ErrHeld):
-		e.Fatalf(key, "HandOver of the only hold of a key returned %s; expected a grant, because nobody else waits for it", engine.Outcome(err))
+		e.Fatalf(to.Key, "HandOver of the only hold of a key returned %s; expected a grant, because nobody else waits for it", engine.Outcome(err))
 	case err != nil:
-		e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+		e.UnexpectedFatal(to.Key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
 	}
+	judgeValidity(e, to.Key, "HandOver", g.Answer.Validity, before, c.a.Clock.Now(), to.TTL)
 	if engine.ClaimTokens.Made(e.Settings) && g.Token <= from.Token {
-		e.Failf(key, "the token after HandOver is %d; expected more than %d", g.Token, from.Token)
+		e.Failf(to.Key, "the token after HandOver is %d; expected more than %d", g.Token, from.Token)
 	}
-	b.MustRefuse(key, "it was handed over")
-	e.Is(key, a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
-	held := backend.HoldOf(to)
-	held.Token = g.Token
-	if err := a.Release(e.Ctx, held); err != nil {
-		e.Unexpected(key, err, "Release after HandOver returned %s; expected no error", engine.Outcome(err))
+	if g.Answer.Holds != 1 {
+		e.Failf(to.Key, "the grant of HandOver says %d holds; expected 1", g.Answer.Holds)
 	}
-	_, err = ho.HandOver(e.Ctx, held, e.Request(key, "", e.Long))
+	e.Is(to.Key, c.a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
+	return g
+}
+
+func (c *handing) once() {
+	e, key := c.e, c.e.Key("a")
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	c.b.MustRefuse(key, "it was handed over")
+	e.MustGiveBack(g, key, ", which was handed over")
+	_, err := c.a.HandOver(c.ho, g, e.Request(key, "", e.Long))
 	e.Is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
-	b.MustTry(e.Request(key, "", e.Long))
-	handOverAsAsked(e, a, b, ho)
+	c.b.MustTry(e.Request(key, "", e.Long))
+}
+
+// longer has a hold of a long TTL follow one of a short TTL.
+func (c *handing) longer() {
+	e, key := c.e, c.e.Key("longer")
+	if e.Long < 3*e.TTL {
+		return
+	}
+	g := c.give("", e.TTL, e.Request(key, "", e.Long))
+	e.Pause(e.TTL + e.Claimed.TakeoverLag + e.TTL/4)
+	c.b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
+// renewed renews what was handed over past its first TTL.
+func (c *handing) renewed(owner string) {
+	e, key := c.e, c.e.Key("renewed")
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	if owner != "" {
+		key += " of an owner"
+	}
+	g := c.give("", e.Long, e.Request(key, owner, e.TTL))
+	for end := time.Now().Add(e.TTL + e.Claimed.TakeoverLag + e.TTL/4); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		if err := g.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	c.b.MustRefuse(key, "it was handed over, and is renewed in time")
+	if err := g.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release of a hold that was handed over and renewed in time returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
+// owners hands over between owners, and to and from nobody in particular. Who holds the key
+// then enters it again, and who held it doesn't.
+func (c *handing) owners() {
+	e := c.e
+	for _, x := range []struct{ name, from, to string }{
+		{"owner", "", e.Owner("A")}, {"from an owner", e.Owner("A"), ""}, {"from owner to owner", e.Owner("A"), e.Owner("B")},
+	} {
+		key := e.Key("%s", x.name)
+		g := c.give(x.from, e.Long, e.Request(key, x.to, e.Long))
+		c.b.MustRefuse(key, "it was handed over")
+		if x.from != "" {
+			const who, why = "Try by the owner of the hold before", "it was handed over"
+			left, err := c.b.Try(e.Request(key, x.from, e.Long))
+			if err == nil {
+				e.JudgeRefusal(key, who, why, left.Record, nil)
+				return
+			}
+			e.JudgeRefusal(key, who, why, nil, err)
+		}
+		if x.to != "" {
+			again, err := c.b.Try(e.Request(key, x.to, e.Long))
+			switch {
+			case err != nil:
+				e.Unexpected(key, err, "the owner that a key was handed over to tried it once more, and Try returned %s; expected a second hold", engine.Outcome(err))
+				return
+			case again.Answer.Holds != 2 || engine.ClaimTokens.Made(e.Settings) && again.Token != g.Token:
+				e.Failf(key, "the second hold after HandOver says %d holds, token %d; expected 2 holds, token %d", again.Answer.Holds, again.Token, g.Token)
+			}
+			e.MustGiveBack(again, key, "")
+		}
+		e.MustGiveBack(g, key, ", which was handed over")
+	}
+}
+
+// expired hands over what has run out.
+func (c *handing) expired() {
+	e, key := c.e, c.e.Key("expired")
+	if e.Claimed.EndsWithSession {
+		return // its session keeps the hold
+	}
+	from := c.a.MustTry(e.Request(key, "", e.TTL))
+	e.Expire(from)
+	_, err := c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
+	e.Is(key, err, "HandOver of a hold that has expired", backend.ErrNotHeld)
+	if err != nil {
+		c.b.MustTry(e.Request(key, "", e.Long))
+	}
+}
+
+// shown looks at what is shown of a key that was handed over.
+func (c *handing) shown() {
+	e, key := c.e, c.e.Key("shown")
+	to := e.Request(key, "", e.Long)
+	to.Holder.Label = "after"
+	g := c.give("", e.Long, to)
+	recordsShown(e, c.b, key, func(what string, rec backend.Record) {
+		switch {
+		case rec.Holder.Label != to.Holder.Label:
+			e.Failf(key, "%s shows the label %q after HandOver; expected %q, which is that of the holder", what, rec.Holder.Label, to.Holder.Label)
+		case rec.Holds != 1 || engine.ClaimTokens.Made(e.Settings) && rec.Token != g.Token:
+			e.Failf(key, "%s shows %d holds, token %d after HandOver; expected 1 hold, token %d", what, rec.Holds, rec.Token, g.Token)
+		}
+	})
+	_, err := c.b.Try(e.Request(key, "", e.Long))
+	if held := (*backend.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != to.Holder.Label {
+		e.Failf(key, "a refusal shows the label %q after HandOver; expected %q, which is that of the holder", held.Holder.Label, to.Holder.Label)
+	}
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
+// forced has an operator end what was handed over.
+func (c *handing) forced() {
+	e, key := c.e, c.e.Key("forced")
+	f, ok := backend.As[backend.ForceReleaser](c.b.Backend)
+	if !ok || !engine.ClaimTokens.Made(e.Settings) {
+		return
+	}
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	ev := e.Log.Begin(c.b.Who, "ForceRelease", key)
+	err := g.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, g.Token) })
+	e.Log.End(ev, fmt.Sprintf("token %d: %s", g.Token, engine.Outcome(err)))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "ForceRelease with the token of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
+	}
+	c.b.MustTry(e.Request(key, "", e.Long))
+}
+
+// revoked has an operator revoke what was handed over.
+func (c *handing) revoked() {
+	e, key := c.e, c.e.Key("revoked")
+	r, ok := backend.As[backend.Revoker](c.b.Backend)
+	if !ok || !engine.ClaimTokens.Made(e.Settings) {
+		return
+	}
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	g.Lapses()
+	ev := e.Log.Begin(c.b.Who, "Revoke", key)
+	err := r.Revoke(e.Ctx, key, g.Token)
+	e.Log.End(ev, fmt.Sprintf("token %d: %s", g.Token, engine.Outcome(err)))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "Revoke with the token of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
+	}
+	if e.Claimed.ManualRenewal {
+		_, err := c.a.Renew(g.Hold)
+		e.Is(key, err, "Renew of a hold that was handed over and revoked", backend.ErrNotHeld)
+	}
 }
 
 // clocksApart is how far the clock of a server may be from that of this machine. It is

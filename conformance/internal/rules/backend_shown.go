@@ -111,7 +111,7 @@ func noSecretsShown(e *engine.Env) {
 	found.check(e, key, "the error of a Renew after the release", func() error { _, err := a.Renew(h.Hold); return err }())
 }
 
-// recordsShown hands on what the backend shows of the key.
+// recordsShown hands on what the backend shows of a key that is held.
 func recordsShown(e *engine.Env, b *engine.BackendClient, key string, show func(what string, rec backend.Record)) {
 	if in, ok := backend.As[backend.Inspector](b.Backend); ok {
 		rec, err := in.Inspect(e.Ctx, key)
@@ -121,8 +121,17 @@ func recordsShown(e *engine.Env, b *engine.BackendClient, key string, show func(
 		show("Inspect", rec)
 	}
 	if l, ok := backend.As[backend.Lister](b.Backend); ok {
-		if err := l.List(e.Ctx, key, func(rec backend.Record) bool { show("List", rec); return true }); err != nil {
+		listed := false
+		err := l.List(e.Ctx, key, func(rec backend.Record) bool {
+			listed = listed || rec.Key == key
+			show("List", rec)
+			return true
+		})
+		switch {
+		case err != nil:
 			e.Unexpected(key, err, "List returned %s; expected no error", engine.Outcome(err))
+		case !listed:
+			e.Failf(key, "List does not show a key that is held")
 		}
 	}
 }

@@ -2,6 +2,8 @@ package rules_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,14 +11,63 @@ import (
 	"github.com/mortiselock/lock/conformance"
 )
 
-// handsOver has a hand-over of its own.
+// handsOver has a hand-over of its own, and something of its own to do with what was
+// handed over.
 type handsOver struct {
 	*mutant
 	handOver func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error)
+	handed   *sync.Map // what was handed over, by ID and by token
+	list     func(visit func(backend.Record) bool) func(backend.Record) bool
+	revoke   func() error // of what was handed over
+	force    func() error // of what was handed over
 }
 
 func (m handsOver) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
-	return m.handOver(ctx, m.mutant, from, to)
+	g, err := m.handOver(ctx, m.mutant, from, to)
+	if err == nil {
+		m.handed.Store(to.ID, to)
+		m.handed.Store(g.Token, to)
+	}
+	return g, err
+}
+
+// was reports whether it was handed over, by its ID or token.
+func (m handsOver) was(what any) bool {
+	_, ok := m.handed.Load(what)
+	return ok
+}
+
+func (m handsOver) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	if m.list != nil {
+		visit = m.list(visit)
+	}
+	return m.mutant.List(ctx, prefix, visit)
+}
+
+func (m handsOver) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if m.force != nil && m.was(token) {
+		return m.force()
+	}
+	return m.mutant.ForceRelease(ctx, key, token)
+}
+
+func (m handsOver) Revoke(ctx context.Context, key string, token uint64) error {
+	if m.revoke != nil && m.was(token) {
+		return m.revoke()
+	}
+	return m.Backend.(backend.Revoker).Revoke(ctx, key, token)
+}
+
+// onlySaysRenewed renews what passes the test only in words.
+func onlySaysRenewed(test func(h backend.Hold) bool) func(m *handsOver) {
+	return func(m *handsOver) {
+		m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			if m.was(h.ID) && test(h) {
+				return backend.Validity{Sent: backend.RuntimeClock().Now(), For: backend.ValidFor(h.TTL)}, nil
+			}
+			return m.Backend.Renew(ctx, h)
+		}
+	}
 }
 
 func TestMutantHandOver(t *testing.T) {
@@ -29,6 +80,31 @@ func TestMutantHandOver(t *testing.T) {
 		handOver func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error)
 	}{
 		"nothing is wrong": {"", healthy},
+		"hands over what has expired": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := healthy(ctx, m, from, to)
+			if errors.Is(err, backend.ErrNotHeld) && m.shared.lastOf(from.Key).ID == from.ID && from.TTL < time.Second {
+				return m.Try(ctx, to)
+			}
+			return g, err
+		}},
+		"keeps the owner of the hold before": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			if from.Owner != "" && to.Owner != "" {
+				to.Owner = from.Owner
+			}
+			return healthy(ctx, m, from, to)
+		}},
+		"lets the owner of the hold before in": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			if from.Owner != "" {
+				to.Owner = from.Owner
+			}
+			return healthy(ctx, m, from, to)
+		}},
+		"shows the holder before": {"HandOverIsOneStep HolderIsShown", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			if rec, err := m.Inspect(ctx, from.Key); err == nil {
+				to.Holder = rec.Holder
+			}
+			return healthy(ctx, m, from, to)
+		}},
 		"releases and tries, whatever the release said": {"HandOverIsOneStep", func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			_ = m.Release(ctx, from)
 			return m.Try(ctx, to)
@@ -63,12 +139,7 @@ func TestMutantHandOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := mutate(func(*mutant) {})
-			open := cfg.OpenBackend
-			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
-				b, err := open(ctx)
-				return handsOver{b.(*mutant), c.handOver}, err
-			}
+			cfg := handingOver(func(m *handsOver) { m.handOver = c.handOver })
 			if c.rules != "" {
 				mustFail(t, cfg, c.rules)
 				return
@@ -78,6 +149,48 @@ func TestMutantHandOver(t *testing.T) {
 			if err != nil || rep.Counts().Pass != 1 {
 				t.Fatalf("%v\n%s", err, rep)
 			}
+		})
+	}
+}
+
+// handingOver is a Config with a healthy hand-over, and with what is changed.
+func handingOver(change func(m *handsOver)) conformance.Config {
+	cfg := mutate(func(*mutant) {})
+	open := cfg.OpenBackend
+	var handed sync.Map
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := open(ctx)
+		m := &handsOver{mutant: b.(*mutant), handed: &handed, handOver: func(ctx context.Context, m *mutant, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			return m.Backend.(backend.HandOverer).HandOver(ctx, from, to)
+		}}
+		change(m)
+		return m, err
+	}
+	return cfg
+}
+
+// TestMutantAfterHandOver: what was handed over is not like other holds.
+func TestMutantAfterHandOver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *handsOver)
+	}{
+		"is renewed in words only":              {"HandOverIsOneStep RenewKeeps", onlySaysRenewed(func(backend.Hold) bool { return true })},
+		"is renewed in words only, of an owner": {"HandOverIsOneStep", onlySaysRenewed(func(h backend.Hold) bool { return h.Owner != "" })},
+		"is missing in the list": {"HandOverIsOneStep HolderIsShown", func(m *handsOver) {
+			m.list = func(visit func(backend.Record) bool) func(backend.Record) bool {
+				return func(r backend.Record) bool { return m.was(r.Token) || visit(r) }
+			}
+		}},
+		"is not released by force":           {"HandOverIsOneStep", func(m *handsOver) { m.force = func() error { return backend.ErrNotHeld } }},
+		"is released by force in words only": {"HandOverIsOneStep", func(m *handsOver) { m.force = func() error { return nil } }},
+		"is not revoked":                     {"HandOverIsOneStep", func(m *handsOver) { m.revoke = func() error { return backend.ErrNotHeld } }},
+		"is revoked in words only":           {"HandOverIsOneStep", func(m *handsOver) { m.revoke = func() error { return nil } }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mustFail(t, handingOver(c.change), c.rules)
 		})
 	}
 }

@@ -88,6 +88,7 @@ func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
 	a, b := e.Watched(), e.Locker()
 	wait := e.Start(func() { renewKeepsLong(e, a, b) })
+	ways := append(slices.Clone(ways), way{"Acquire behind the same Locker", byHandOver})
 	eachWay(e, ways, func(w way) {
 		key := e.Key("%s", w.name)
 		h := w.mustGet(a, key, e.TTL)

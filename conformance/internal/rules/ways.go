@@ -75,3 +75,15 @@ func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Opt
 	stands.MustRelease()
 	return &came{a.MustGet(e, key, e.WaitBound(), "its holder has released it"), since}, nil
 }
+
+// byHandOver has the same client hold the key first, which may hand it over.
+func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+	e := c.Env
+	stands := c.MustTry(key)
+	a := c.AcquiringFor(key, ttl, more...)
+	<-a.Begun
+	e.Settle()
+	since := e.Log.Now()
+	stands.MustRelease()
+	return &came{a.MustGet(e, key, e.WaitBound(), "its holder, the same Locker, has released it"), since}, nil
+}
