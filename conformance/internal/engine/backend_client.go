@@ -194,7 +194,8 @@ func (h *Grant) Until() time.Time { return h.Client.Env.Log.Base.Add(time.Durati
 // Fence is the token of the hold.
 func (h *Grant) Fence() uint64 { return h.Token }
 
-func (s *BackendClient) close() error {
+// Close closes the backend, once.
+func (s *BackendClient) Close() error {
 	s.Env.mu.Lock()
 	done := s.done
 	s.done = true

@@ -266,7 +266,7 @@ func (e *Env) closeAll() {
 		}
 	}
 	for _, s := range seams {
-		wg.Go(func() { e.guardClose(s.close) })
+		wg.Go(func() { e.guardClose(s.Close) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()

@@ -41,8 +41,10 @@ func raisedFloorCounts(e *engine.Env) {
 	}
 	held := e.Key("held")
 	h := b.MustTry(e.Request(held, "", e.Long))
+	entersAgain := ownerEnters(e, b)
 	above := h.Token + floorStep
 	raise(above)
+	entersAgain()
 	for who, s := range map[string]*engine.BackendClient{"the one that raised it": a, "one that was opened before": b, "one that was opened after": e.Backend()} {
 		for _, k := range append(keys, e.Key("new to %s", s.Who)) {
 			if token := useOnce(e, s, k); token <= above {
@@ -60,6 +62,7 @@ func raisedFloorCounts(e *engine.Env) {
 		e.Unexpected("", err, "RaiseFloor(2^53) returned %s; expected an error matching ErrInvalid", engine.Outcome(err))
 	}
 	useOnce(e, b, key)
+	above = floorOutlivesClient(e, b, key, above)
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		if rec, err := in.Inspect(e.Ctx, held); err != nil || rec.Token != h.Token {
 			e.Failf(held, "Inspect shows the token %d and %s for a hold that was granted with %d before the floor was raised", rec.Token, engine.Outcome(err), h.Token)
@@ -76,6 +79,41 @@ func raisedFloorCounts(e *engine.Env) {
 	}
 	waitersCountFromRaised(e, raise)
 	askWhileRaised(e, above, raise)
+}
+
+// ownerEnters has an owner hold a key. What it returns has it enter once more, with the same
+// token.
+func ownerEnters(e *engine.Env, s *engine.BackendClient) (again func()) {
+	if !engine.ClaimServerHolds.Made(e.Settings) {
+		return func() {}
+	}
+	key, owner := e.Key("owned"), e.Owner("A")
+	h := s.MustTry(e.Request(key, owner, e.Long))
+	return func() {
+		inner := s.MustTry(e.Request(key, owner, e.Long))
+		if inner.Token != h.Token {
+			e.Failf(key, "an owner that holds the key with the token %d entered again after RaiseFloor, and was granted %d; expected the same token", h.Token, inner.Token)
+		}
+		e.MustGiveBack(inner, key, "")
+		e.MustGiveBack(h, key, ", although only the floor of the tokens was raised")
+	}
+}
+
+// floorOutlivesClient raises the floor with a client that is closed then. It returns the floor.
+func floorOutlivesClient(e *engine.Env, b *engine.BackendClient, key string, above uint64) uint64 {
+	c := e.Backend()
+	above += floorStep
+	ev := e.Log.Begin(c.Who, "RaiseFloor", "")
+	err := optional[backend.FloorRaiser](c, "FloorRaiser").RaiseFloor(e.Ctx, above)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil {
+		e.UnexpectedFatal("", err, "RaiseFloor(%d) returned %s; expected no error", above, engine.Outcome(err))
+	}
+	_ = c.Close()
+	if token := useOnce(e, b, key); token <= above {
+		e.Failf(key, "the token %d was granted after RaiseFloor(%d), when the client that had raised it was closed; expected a larger one", token, above)
+	}
+	return above
 }
 
 // waitersCountFromRaised raises the floor while others wait, as the holder does who holds

@@ -91,6 +91,14 @@ func listShowsHeldKeys(e *engine.Env) {
 	if n := len(list(prefix+"/", all)); n != 2 {
 		missing(prefix, "List shows %d keys with the prefix %q; expected 2", n, prefix+"/")
 	}
+	shown := false // there may be many keys of others
+	err := l.List(e.Ctx, "", func(rec backend.Record) bool { shown = shown || rec.Key == held[0].Key; return !shown })
+	switch {
+	case err != nil:
+		e.Unexpected(held[0].Key, err, "List without a prefix returned %s; expected no error", engine.Outcome(err))
+	case !shown:
+		missing(held[0].Key, "List without a prefix does not show a key that is held")
+	}
 	listShowsMany(e, a, list, missing)
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)

@@ -42,6 +42,51 @@ type operateMutant struct {
 	forget  func(ctx context.Context, prefix string) error
 	raise   func(ctx context.Context, above uint64) error
 	last    func(ctx context.Context) (uint64, error)
+	force   func(ctx context.Context, key string, token uint64) error
+	close   func() error
+}
+
+// floors is what the clients that are open have raised the floor to.
+type floors struct {
+	mu sync.Mutex
+	of map[backend.Backend]uint64
+}
+
+// raise takes note of the floor of a client, or with zero forgets it.
+func (f *floors) raise(b backend.Backend, to uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.of[b] = max(f.of[b], to); to == 0 {
+		delete(f.of, b)
+	}
+}
+
+func (f *floors) most() (most uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, to := range f.of {
+		most = max(most, to)
+	}
+	return most
+}
+
+func (m operateMutant) floors() *floors {
+	stored, _ := m.waited.LoadOrStore("floors", &floors{of: map[backend.Backend]uint64{}})
+	return stored.(*floors)
+}
+
+func (m operateMutant) ForceRelease(ctx context.Context, key string, token uint64) error {
+	if m.force != nil {
+		return m.force(ctx, key, token)
+	}
+	return m.operated.ForceRelease(ctx, key, token)
+}
+
+func (m operateMutant) Close() error {
+	if m.close != nil {
+		return m.close()
+	}
+	return m.operated.Close()
 }
 
 func (m operateMutant) LastToken(ctx context.Context) (uint64, error) {
@@ -70,6 +115,10 @@ func (m *operateMutant) split() *counters {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if token, ok := m.waited.Load(req.ID); ok {
+			g.Token = token.(uint64)
+			return g, nil
+		}
+		if token, ok := m.waited.Load("of " + req.Key); ok && g.Holds > 1 {
 			g.Token = token.(uint64)
 			return g, nil
 		}
@@ -271,6 +320,125 @@ func TestMutantsOfOperating(t *testing.T) {
 					return m.ForceRelease(ctx, key, token)
 				}
 				return m.operated.Revoke(ctx, key, token)
+			}
+		}},
+		"the inner hold of a revoked owner frees the key": {"RevokeByToken", func(m *operateMutant) {
+			m.release = func(ctx context.Context, hold backend.Hold) error {
+				err := m.operated.Release(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) && hold.Owner != "" {
+					err = m.ForceRelease(ctx, hold.Key, hold.Token)
+				}
+				return err
+			}
+		}},
+		"the inner hold of a revoked owner is renewed": {"RevokeByToken", func(m *operateMutant) {
+			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+				v, err := m.operated.Renew(ctx, hold)
+				if errors.Is(err, backend.ErrNotHeld) && hold.Owner != "" {
+					v, err = backend.Validity{Sent: m.Clock().Now(), For: time.Second}, nil
+				}
+				return v, err
+			}
+		}},
+		"tokens begin anew when a revoked key was released by force": {"ForceReleaseByToken", func(m *operateMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				if rec, err := m.operated.Inspect(ctx, key); err == nil && rec.Revoked {
+					m.waited.Store("anew "+key, true)
+				}
+				return m.operated.ForceRelease(ctx, key, token)
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if _, anew := m.waited.Load("anew " + req.Key); anew && err == nil {
+					g.Token = 1
+				}
+				return g, err
+			}
+		}},
+		"the floor goes away with the client that raised it": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(_ context.Context, above uint64) error {
+				if above >= 1<<53 {
+					return backend.ErrInvalid
+				}
+				m.floors().raise(m.operated, above)
+				return nil
+			}
+			m.close = func() error {
+				m.floors().raise(m.operated, 0)
+				return m.operated.Close()
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if err == nil {
+					g.Token += m.floors().most()
+				}
+				return g, err
+			}
+		}},
+		"a raised floor counts for those who enter again": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				err := m.operated.RaiseFloor(ctx, above)
+				if err == nil {
+					m.waited.Store("floor", above)
+				}
+				return err
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if above, ok := m.waited.Load("floor"); ok && err == nil && g.Holds > 1 {
+					g.Token = max(g.Token, above.(uint64)+1)
+				}
+				return g, err
+			}
+		}},
+		"the list of everything is empty": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				if prefix == "" {
+					return nil
+				}
+				return m.operated.List(ctx, prefix, visit)
+			}
+		}},
+		"a look in the last moment ends the hold": {"InspectShows", func(m *operateMutant) {
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				if err == nil && rec.Remaining < 30*time.Millisecond {
+					err = errors.Join(backend.ErrNotHeld, m.ForceRelease(ctx, key, rec.Token))
+				}
+				return rec, err
+			}
+		}},
+		"a refusal shows since when the hold was renewed": {"HolderIsShown", func(m *operateMutant) {
+			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+				m.waited.Store(hold.Key, time.Now())
+				return m.operated.Renew(ctx, hold)
+			}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				since, renewed := m.waited.Load(req.Key)
+				if held := (*backend.HeldError)(nil); renewed && errors.As(err, &held) {
+					moved := *held
+					moved.Holder.Since = since.(time.Time)
+					err = &moved
+				}
+				return g, err
+			}
+		}},
+		"what is shown is since when the holder has waited": {"HolderIsShown", func(m *operateMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				asked, _ := m.waited.LoadOrStore(req.ID, time.Now())
+				g, err := m.operated.Try(ctx, req)
+				if err == nil && g.Holds == 1 {
+					m.waited.Store("since "+req.Key, asked)
+				}
+				return g, err
+			}
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				if since, ok := m.waited.Load("since " + key); ok {
+					rec.Holder.Since = since.(time.Time)
+				}
+				return rec, err
 			}
 		}},
 		"list does not say of a hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {

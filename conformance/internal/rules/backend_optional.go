@@ -450,7 +450,7 @@ func inspectShows(e *engine.Env) {
 	_, err = inspect()
 	e.Is(key, err, "Inspect of a released key", backend.ErrNotHeld)
 	a.MustTry(e.Request(key, "", e.Long))
-	inspectKeepsNothing(e, a, in)
+	e.Together(func() { inspectKeepsNothing(e, a, in) }, func() { inspectEndsNothing(e, a, b, in) })
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		key, owner := e.Key("owner"), e.Owner("A")
 		for n := 1; n <= 3; n++ {
@@ -525,6 +525,25 @@ func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Insp
 	}
 }
 
+// inspectEndsNothing looks at a hold up to the last moment of it, and then whether it is
+// there.
+func inspectEndsNothing(e *engine.Env, a, b *engine.BackendClient, in backend.Inspector) {
+	key := e.Key("looked at to the last")
+	h := a.MustTry(e.Request(key, "", e.TTL))
+	h.Lapses()
+	e.Pause(time.Until(h.Until()) - 20*time.Millisecond)
+	for took := time.Duration(0); time.Until(h.Until()) > 2*time.Millisecond+2*took; e.Pause(time.Millisecond) {
+		begun := time.Now()
+		_, err := in.Inspect(e.Ctx, key)
+		if took = max(took, time.Since(begun)); errors.Is(err, backend.ErrNotHeld) && time.Now().Before(h.Until()) {
+			e.Failf(key, "Inspect returned %s in the last moment of a hold; expected its record", engine.Outcome(err))
+		}
+	}
+	if _, err := b.Try(e.Request(key, "", e.TTL)); err == nil && time.Now().Before(h.Until()) {
+		e.Failf(key, "another client was granted the key before the end of a hold that was only looked at; expected a refusal")
+	}
+}
+
 func forceReleaseByToken(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	f := optional[backend.ForceReleaser](b, "ForceReleaser")
@@ -584,6 +603,9 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 		if next, err := b.Try(e.Request(key, "", e.Long)); err != nil {
 			e.Unexpected(key, err, "%s was removed by force, and a try returned %s; expected a grant", what, engine.Outcome(err))
 		} else {
+			if next.Token <= holds[0].Token {
+				e.Failf(key, "the token after %s was removed by force is %d; expected more than %d", what, next.Token, holds[0].Token)
+			}
 			e.MustGiveBack(next, key, "")
 		}
 	}

@@ -269,6 +269,9 @@ func (c *revocation) owner() {
 		e.Failf(key, "the owner entered its revoked hold again")
 		return
 	}
+	if c.keeps && e.Claimed.ManualRenewal {
+		c.tellOwner(key, last, h)
+	}
 	if c.keeps && !e.Claimed.EndsWithSession && longer.TTL >= 2*e.TTL {
 		h.Lapses()
 		e.Pause(time.Until(h.Until()) + e.TTL/4)
@@ -279,6 +282,27 @@ func (c *revocation) owner() {
 	}
 	h.Releasing(e.Log.Now())
 	last.Releasing(e.Log.Now())
+}
+
+// tellOwner has the owner learn of the revocation for each of its holds, and clean up. The
+// first one is the longest.
+func (c *revocation) tellOwner(key string, holds ...*engine.Grant) {
+	e := c.e
+	for i, h := range holds {
+		h.Releasing(e.Log.Now())
+		_, err := c.a.Renew(h.Hold)
+		e.Is(key, err, fmt.Sprintf("Renew of hold %d of an owner, which was revoked,", len(holds)-i), backend.ErrNotHeld)
+	}
+	for i, h := range holds {
+		if err := c.a.Release(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "Release of hold %d of an owner, which was revoked, returned %s; expected no error or ErrNotHeld", len(holds)-i, engine.Outcome(err))
+		}
+		_, err := c.b.Try(c.request(key, "", false))
+		if left := time.Until(holds[0].Until()); err == nil && left > 0 {
+			e.Failf(key, "a key whose owner had two holds was granted %s before the longer of them would have expired; it was revoked, and its owner, who has learned of that, may still be stopping its work", left.Round(time.Millisecond))
+			return
+		}
+	}
 }
 
 // left is for how long others are told that the key is held, and zero if that is not told.

@@ -136,6 +136,13 @@ func recordsShown(e *engine.Env, b *engine.BackendClient, key string, show func(
 	}
 }
 
+// sooner reports whether two beginnings are certainly apart by less than d. They may not be
+// known, or to the second only.
+func sooner(first, next time.Time, d time.Duration) bool {
+	seconds := first.Nanosecond() == 0 && next.Nanosecond() == 0
+	return !first.IsZero() && !next.IsZero() && !seconds && next.Sub(first) < d
+}
+
 // holderIsShown compares what is shown with who holds the key, through all that may happen
 // to it: refusals, renewals, entries of its owner, and holders that follow each other.
 func holderIsShown(e *engine.Env) {
@@ -160,34 +167,37 @@ func holderIsShown(e *engine.Env) {
 			e.Failf(key, "%s shows that the key is held since %s; expected the time of the grant", what, h.Since)
 		}
 	}
-	shown := func(when, label string, h *engine.Hold) (first backend.Record) {
+	shown := func(when, label string, h *engine.Hold) (since map[string]time.Time) {
+		since = map[string]time.Time{}
 		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			since[what] = rec.Holder.Since
 			what += " " + when
 			judge(what, label, rec.Holder)
 			if rec.Key != key || engine.ClaimTokens.Made(e.Settings) && rec.Token != h.Token {
 				e.Failf(key, "%s shows the key %s and the token %d; expected %s and %d", what, engine.QuoteKey(rec.Key), rec.Token, engine.QuoteKey(key), h.Token)
-			}
-			if first.Key == "" {
-				first = rec
 			}
 		})
 		_, err := b.Try(key, lock.WithLabel("refused"))
 		e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
 		if held := (*lock.HeldError)(nil); errors.As(err, &held) {
 			judge("a refusal "+when, label, held.Holder)
+			since["a refusal"] = held.Holder.Since
 		}
-		return first
+		return since
 	}
 	opts := []lock.Option{lock.WithLabel("first")}
 	if engine.ClaimReentrancy.Made(e.Settings) {
 		opts = append(opts, lock.WithOwner(e.Owner("A")))
 	}
 	h := a.MustTry(key, opts...)
+	began := time.Now() // at the latest
 	before := shown("of the first holder", "first", h)
 	e.Settle() // a beginning that moves has moved by then
 	same := func(when string) {
-		if rec := shown(when, "first", h); !rec.Holder.Since.Equal(before.Holder.Since) {
-			e.Failf(key, "Inspect %s shows that the key is held since %s, and showed %s before; expected the time of the outermost grant", when, rec.Holder.Since, before.Holder.Since)
+		for what, since := range shown(when, "first", h) {
+			if first, ok := before[what]; ok && !since.Equal(first) {
+				e.Failf(key, "%s %s shows that the key is held since %s, and showed %s before; expected the time of the outermost grant", what, when, since, first)
+			}
 		}
 	}
 	same("after another client was refused")
@@ -212,10 +222,21 @@ func holderIsShown(e *engine.Env) {
 		}
 		w := next.of.Acquiring(key, more...)
 		e.Settle()
+		lasted := time.Since(began)
 		h.MustRelease()
 		h = w.MustGet(e, key, e.WaitBound(), "the key was released")
+		began = time.Now()
 		fresh = false
-		shown("of the holder that followed", next.label, h)
+		now := shown("of the holder that followed", next.label, h)
+		for what, since := range now {
+			if e.Claimed.Waiting == backend.WaitQueue {
+				break // a server may know only when the place was taken
+			}
+			if last := before[what]; sooner(last, since, lasted-20*time.Millisecond) {
+				e.Latef(key, "%s shows that the key is held since %s, by one that followed a holder since %s, which had held it for %s; expected the time of the grant, not that of the wait", what, since, last, lasted)
+			}
+		}
+		before = now
 	}
 	h.MustRelease()
 }
