@@ -393,6 +393,9 @@ func holdCount(e *engine.Env) {
 		}
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
+		holdCountOfPlace(e, a, b)
+	}
 	// A hold that has run out is not counted.
 	key = e.Key("expired")
 	short := a.MustTry(e.Request(key, owner, e.TTL))
@@ -408,6 +411,26 @@ func holdCount(e *engine.Env) {
 	_ = h.Release(e.Ctx)
 	_ = long.Release(e.Ctx)
 	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// holdCountOfPlace has an owner wait in the queue, and enter again what it gets there.
+func holdCountOfPlace(e *engine.Env, a, b *engine.BackendClient) {
+	key, owner := e.Key("queued"), e.Owner("A")
+	before := a.MustTry(e.Request(key, "", e.Long))
+	p := enqueueFor(e, b, e.Request(key, owner, e.Long)).waiting(e)
+	e.MustGiveBack(before, key, "")
+	p.mustGet(e, "the key was released")
+	if p.grant.Holds != 1 {
+		e.Failf(key, "the grant of an owner's place in the queue says %d holds; expected 1", p.grant.Holds)
+	}
+	again := a.MustTry(e.Request(key, owner, e.Long))
+	if again.Answer.Holds != 2 {
+		e.Failf(key, "the grant after that of an owner's place in the queue says %d holds; expected 2", again.Answer.Holds)
+	}
+	_ = again.Release(e.Ctx)
+	if err := b.Release(e.Ctx, p.hold()); err != nil {
+		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+	}
 }
 
 // judgeValidity looks at the answer to a call that was made and returned at these instants.

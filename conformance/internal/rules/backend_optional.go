@@ -24,8 +24,11 @@ func watchBeforeReturn(e *engine.Env) {
 	n := e.Rounds(e.Work(100*time.Millisecond), 10, 200)
 	missed := 0
 	for round := range n {
-		key := e.Key("%d", round)
-		h := a.MustTry(e.Request(key, "", e.Long))
+		key, owner := e.Key("%d", round), ""
+		if round%2 == 1 && engine.ClaimServerHolds.Made(e.Settings) {
+			owner = e.Owner("A")
+		}
+		h := a.MustTry(e.Request(key, owner, e.Long))
 		ctx, cancel := context.WithCancel(e.Ctx)
 		ev := e.Log.Begin(b.Who, "Watch", key)
 		hints, err := w.Watch(ctx, key)
@@ -532,7 +535,7 @@ func inspectEndsNothing(e *engine.Env, a, b *engine.BackendClient, in backend.In
 	h := a.MustTry(e.Request(key, "", e.TTL))
 	h.Lapses()
 	e.Pause(time.Until(h.Until()) - 20*time.Millisecond)
-	for took := time.Duration(0); time.Until(h.Until()) > 2*time.Millisecond+2*took; e.Pause(time.Millisecond) {
+	for took := time.Duration(0); time.Until(h.Until()) > 5*time.Millisecond+2*took; e.Pause(3 * time.Millisecond) {
 		begun := time.Now()
 		_, err := in.Inspect(e.Ctx, key)
 		if took = max(took, time.Since(begun)); errors.Is(err, backend.ErrNotHeld) && time.Now().Before(h.Until()) {

@@ -3,11 +3,13 @@ package rules_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -63,6 +65,14 @@ func TestMutantOptions(t *testing.T) {
 		"watch never ends": {"WatchEndsWithContext", func(m *optionalMutant) {
 			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
 				go func() { time.Sleep(20 * time.Second) }()
+				return m.Watcher.Watch(ctx, key)
+			}
+		}},
+		"the release by an owner is not signalled": {"WatchBeforeReturn", func(m *optionalMutant) {
+			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+				if m.shared.lastOf(key).Owner != "" {
+					return make(chan backend.Hint), nil
+				}
 				return m.Watcher.Watch(ctx, key)
 			}
 		}},
@@ -229,6 +239,22 @@ func TestMutantQueues(t *testing.T) {
 				return g, err
 			}
 		}},
+		"a place's grant counts no hold": {"QueueOrder", func(q *queueMutant) {
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				g, err := t.Wait(ctx)
+				g.Holds = 0
+				return g, err
+			}
+		}},
+		"a place's grant counts the holder before": {"QueueOrder", func(q *queueMutant) {
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				g, err := t.Wait(ctx)
+				if g.Holds > 0 && t.Behind() {
+					g.Holds++
+				}
+				return g, err
+			}
+		}},
 		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = true }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
 			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
@@ -252,4 +278,72 @@ func TestMutantQueues(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// polledQueue makes a queue of a backend that counts holds itself.
+type polledQueue struct {
+	*mutant
+	holds func(req backend.Request, holds int) int
+}
+
+func (q polledQueue) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	return &polledTicket{q, req}, ctx.Err()
+}
+
+type polledTicket struct {
+	q   polledQueue
+	req backend.Request
+}
+
+func (t *polledTicket) Wait(ctx context.Context) (backend.Grant, error) {
+	for {
+		g, err := t.q.Try(ctx, t.req)
+		if !errors.Is(err, backend.ErrHeld) {
+			g.Holds = t.q.holds(t.req, g.Holds)
+			return g, err
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return g, ctx.Err()
+		}
+	}
+}
+
+func (t *polledTicket) Behind() bool { return true }
+
+func (t *polledTicket) Withdraw(ctx context.Context) error {
+	if err := t.q.Release(ctx, backend.HoldOf(t.req)); !errors.Is(err, backend.ErrNotHeld) {
+		return err
+	}
+	return nil
+}
+
+func TestMutantQueueThatCountsHolds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		holds func(req backend.Request, holds int) int
+		judge func(t *testing.T, cfg conformance.Config, rules string)
+	}{
+		"nothing is wrong": {func(_ backend.Request, holds int) int { return holds }, mustPass},
+		"an owner's place counts no hold": {func(req backend.Request, holds int) int {
+			if req.Owner != "" {
+				return 0
+			}
+			return holds
+		}, mustFail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := mutate(func(m *mutant) {
+				m.g = func(g backend.Guarantees) backend.Guarantees { g.Waiting = backend.WaitQueue; return g }
+			})
+			open := cfg.OpenBackend
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := open(ctx)
+				return polledQueue{b.(*mutant), c.holds}, err
+			}
+			c.judge(t, cfg, "HoldCount")
+		})
+	}
 }

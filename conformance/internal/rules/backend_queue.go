@@ -25,8 +25,12 @@ type place struct {
 }
 
 func enqueue(e *engine.Env, s *engine.BackendClient, key string, ttl time.Duration) *place {
-	q := optional[backend.Queuer](s, "Queuer")
-	p := &place{s: s, req: e.Request(key, "", ttl), done: make(chan struct{})}
+	return enqueueFor(e, s, e.Request(key, "", ttl))
+}
+
+func enqueueFor(e *engine.Env, s *engine.BackendClient, req backend.Request) *place {
+	q, key := optional[backend.Queuer](s, "Queuer"), req.Key
+	p := &place{s: s, req: req, done: make(chan struct{})}
 	ev := e.Log.Begin(s.Who, "Enqueue", key)
 	p.placed = s.Clock.Now()
 	t, err := q.Enqueue(e.Ctx, p.req)
@@ -106,6 +110,9 @@ func queueOrder(e *engine.Env) {
 			}
 			if engine.ClaimTokens.Made(e.Settings) && p.grant.Token <= last {
 				e.Failf(key, "place %d was granted token %d; expected more than that of the place before it, %d", i+1, p.grant.Token, last)
+			}
+			if p.grant.Holds != 1 {
+				e.Failf(key, "the grant of place %d says %d holds; expected 1", i+1, p.grant.Holds)
 			}
 			last = p.grant.Token
 			judgeValidity(e, key, "a place", p.grant.Validity, p.placed, p.ended, p.req.TTL)
