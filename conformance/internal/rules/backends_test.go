@@ -299,6 +299,15 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"tokens begin anew with the 600th": {"TokenIncreases", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil {
+					g.Token = 1 + uint64(m.shared.next()-1)%600
+				}
+				return g, err
+			}
+		}},
 		"huge token": {"TokenFits", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)

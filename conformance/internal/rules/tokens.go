@@ -87,10 +87,12 @@ func tokenFits(e *engine.Env) {
 func tokenIncreases(e *engine.Env) {
 	key := e.Key("a")
 	clients := e.Lockers(3)
-	n := e.Rounds(e.Work(100*time.Millisecond), 10, 200)
-	for i := range n {
+	n, i := e.Rounds(e.Work(100*time.Millisecond), 10, 200), 0
+	// Some counters go wrong at the hundreds. On a fast store that is tried too.
+	for end := time.Now().Add(e.Window() / 4); i < n || i < 1_000 && time.Now().Before(end); i++ {
 		clients[i%len(clients)].MustTry(key).MustRelease()
 	}
+	n = i
 	e.CheckTokens(key, true)
 	e.Notef("%d grants", n)
 }
