@@ -493,6 +493,12 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"holds are claimed to survive the removal of their record": {"GuaranteesAreStable", func(m *mutant) {
+			m.g = func(g backend.Guarantees) backend.Guarantees {
+				g.HoldsSurvive = []backend.Event{backend.EventRestart, backend.EventRecordRemoved}
+				return g
+			}
+		}},
 		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
 				g.Name += fmt.Sprint(m.shared.next())

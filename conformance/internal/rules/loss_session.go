@@ -32,6 +32,7 @@ func nextSessionHolds(e *engine.Env) {
 		a := e.Locker()
 		first, next := e.Key("%d-first", i), e.Key("%d-next", i)
 		ended := a.MustTry(first)
+		sharing := sharesSession(e, a, i)
 		endSession(e, first)
 		h := ways[i](a, next)
 		bound := e.Long/3 + e.Slack()
@@ -39,12 +40,32 @@ func nextSessionHolds(e *engine.Env) {
 			e.OverdueFatalf(first, "the holder had not been told %s after its session had ended", bound)
 		}
 		isLoss(e, first, ended.Cause(), "context.Cause of a lease whose session has ended")
+		sharing(other, bound)
 		e.Settle()
 		h.MustLive("it was acquired after the session of an earlier lease had ended")
 		if err := h.Release(context.WithoutCancel(e.Ctx)); err != nil {
 			e.Latef(next, "Release of a lease that was acquired after the session of an earlier one had ended returned %s; expected no error", engine.Outcome(err))
 		}
 	})
+}
+
+// sharesSession has the Locker hold another key on the session that is to end, if it is
+// claimed that its holds share one. What it returns sees that hold end.
+func sharesSession(e *engine.Env, a *engine.Client, i int) func(other *engine.Client, bound time.Duration) {
+	if !e.Claimed.EndsWithSession {
+		return func(*engine.Client, time.Duration) {}
+	}
+	key := e.Key("%d-shares", i)
+	h := a.MustTry(key)
+	return func(other *engine.Client, bound time.Duration) {
+		h.Lapses()
+		if !e.Within(bound, h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "a lease had not ended %s after the session of its client, which all its holds share by its guarantees", bound)
+		}
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose session has ended")
+		_ = h.Release(e.Ctx)
+		_ = other.Soon(key, "the session that its holder had shares with other holds has ended").Release(e.Ctx)
+	}
 }
 
 // trySession tries a free key, which may be refused while another session begins.

@@ -18,10 +18,12 @@ type sessionClient struct {
 	backend.Backend
 	backend.Queuer
 	hasty bool // it also tells of what the request asks for, which the next session grants
+	apart bool // each hold has a session of its own
 
 	mu    sync.Mutex
 	held  map[backend.ID]backend.Hold
 	ended bool
+	gone  []backend.ID // what ended with it, and was not told
 	lost  func(id backend.ID, cause error)
 }
 
@@ -53,15 +55,13 @@ func (c *sessionClient) holds(req backend.Request) {
 
 func (c *sessionClient) findOut(req backend.Request) {
 	c.mu.Lock()
-	ended, held := c.ended, c.held
-	if ended {
-		c.ended, c.held = false, map[backend.ID]backend.Hold{}
-	}
+	ended, held := c.ended, c.gone
+	c.ended, c.gone = false, nil
 	c.mu.Unlock()
 	if !ended {
 		return
 	}
-	for id := range held {
+	for _, id := range held {
 		c.lost(id, backend.ErrSessionLost)
 	}
 	if c.hasty {
@@ -78,15 +78,26 @@ func (c *sessionClient) end(ctx context.Context, key string) bool {
 			continue
 		}
 		c.ended = true
-		for _, h := range c.held {
-			_ = c.Release(ctx, h)
+		for id, other := range c.held {
+			if c.apart && other != h {
+				continue
+			}
+			_ = c.Release(ctx, other)
+			c.gone = append(c.gone, id)
+			delete(c.held, id)
 		}
 		return true
 	}
 	return false
 }
 
-func lossSessionConfig(hasty bool) conformance.Config {
+func (c *sessionClient) Guarantees() backend.Guarantees {
+	g := c.Backend.Guarantees()
+	g.EndsWithSession = true
+	return g
+}
+
+func lossSessionConfig(change func(c *sessionClient)) conformance.Config {
 	store := memlock.NewStore(nil)
 	var mu sync.Mutex
 	var clients []*sessionClient
@@ -98,7 +109,8 @@ func lossSessionConfig(hasty bool) conformance.Config {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		c := &sessionClient{Backend: b, Queuer: b.(backend.Queuer), hasty: hasty, held: map[backend.ID]backend.Hold{}}
+		c := &sessionClient{Backend: b, Queuer: b.(backend.Queuer), held: map[backend.ID]backend.Hold{}}
+		change(c)
 		clients = append(clients, c)
 		return c, nil
 	}
@@ -118,8 +130,9 @@ func lossSessionConfig(hasty bool) conformance.Config {
 
 func TestMutantNextSession(t *testing.T) {
 	t.Parallel()
-	mustFail(t, lossSessionConfig(true), "NextSessionHolds")
-	rep, err := conformance.Check(t.Context(), lossSessionConfig(false))
+	mustFail(t, lossSessionConfig(func(c *sessionClient) { c.hasty = true }), "NextSessionHolds")
+	mustFail(t, lossSessionConfig(func(c *sessionClient) { c.apart = true }), "NextSessionHolds")
+	rep, err := conformance.Check(t.Context(), lossSessionConfig(func(*sessionClient) {}))
 	if res := rep.Results[0]; err != nil || res.Verdict != conformance.Pass {
 		t.Errorf("that tells of its holds alone: %s (%s, %v)", res.Verdict, res.Evidence, err)
 	}
