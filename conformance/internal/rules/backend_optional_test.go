@@ -68,7 +68,7 @@ func TestMutantOptions(t *testing.T) {
 				return m.Watcher.Watch(ctx, key)
 			}
 		}},
-		"the release by an owner is not signalled": {"WatchBeforeReturn", func(m *optionalMutant) {
+		"the release by an owner is not signalled": {"WatchBeforeReturn WaiterWakes", func(m *optionalMutant) {
 			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
 				if m.shared.lastOf(key).Owner != "" {
 					return make(chan backend.Hint), nil

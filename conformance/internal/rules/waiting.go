@@ -160,26 +160,36 @@ var waitingRules = []*engine.Rule{
 
 func waiterWakes(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
+	var cases []func()
 	for name, c := range map[string]*engine.Client{"same Locker": a, "another Locker": b} {
-		var late engine.Lateness
-		for range 3 {
-			key := e.Key("%s", name)
-			h := a.MustTry(key)
-			w := c.Acquiring(key)
-			e.Settle()
-			select {
-			case <-w.Done:
-				e.UnexpectedFatal(key, w.Err, "Acquire returned %s while another lease held the key", engine.Outcome(w.Err))
-			default:
-			}
-			h.MustRelease()
-			released := time.Now()
-			got := w.MustGet(e, key, e.WaitBound(), "the key was released")
-			late.Add(e, time.Since(released))
-			got.MustRelease()
+		cases = append(cases, func() { wakes(e, a, c, name) })
+		if engine.ClaimReentrancy.Made(e.Settings) {
+			cases = append(cases, func() { wakes(e, a, c, name+", behind an owner", lock.WithOwner(e.Owner("A"))) })
 		}
-		late.Judge(e, "", e.WakeBound(), "a waiter through %s was granted the key after its release", name)
 	}
+	e.Together(cases...)
+}
+
+// wakes has one Locker hold a key, and another one or the same wait for it.
+func wakes(e *engine.Env, holder, waiter *engine.Client, name string, more ...lock.Option) {
+	var late engine.Lateness
+	for range 3 {
+		key := e.Key("%s", name)
+		h := holder.MustTry(key, more...)
+		w := waiter.Acquiring(key)
+		e.Settle()
+		select {
+		case <-w.Done:
+			e.UnexpectedFatal(key, w.Err, "Acquire returned %s while another lease held the key", engine.Outcome(w.Err))
+		default:
+		}
+		h.MustRelease()
+		released := time.Now()
+		got := w.MustGet(e, key, e.WaitBound(), "the key was released")
+		late.Add(e, time.Since(released))
+		got.MustRelease()
+	}
+	late.Judge(e, "", e.WakeBound(), "a waiter through %s was granted the key after its release", name)
 }
 
 func waiterGivesUp(e *engine.Env) {
