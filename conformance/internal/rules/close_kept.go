@@ -41,6 +41,25 @@ func nothingKept(e *engine.Env) {
 			_ = takenAndReleased(a.Locker.Acquire(ctx, key, opts...))
 		}},
 	}
+	if e.Claimed.ManualRenewal {
+		kinds = append(kinds, &kind{what: "holds that were renewed", key: e.Key("a renewed key"), ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			if lease, err := a.Locker.TryAcquire(ctx, key, opts...); err == nil {
+				_ = lease.Renew(ctx)
+				_ = lease.Release(ctx)
+			}
+		}})
+	}
+	if engine.ClaimReentrancy.Made(e.Settings) {
+		owned := e.Key("an owner's key")
+		kinds = append(kinds, &kind{what: "owners", key: e.Owner("A"), ttl: e.Long, call: func(ctx context.Context, owner string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, owned, append(opts, lock.WithOwner(owner))...))
+		}})
+	}
+	kinds = append(kinds, &kind{what: "holds that were lost", key: e.Key("a lost key"), ttl: e.TTL, call: func(ctx context.Context, key string, opts []lock.Option) {
+		if lease, err := a.Locker.TryAcquire(ctx, key, append(opts, lock.WithMaxHold(time.Millisecond))...); err == nil {
+			e.Within(e.Slack(), lease.Context().Done())
+		}
+	}})
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
 	var waiting, total atomic.Int64 // the first for the end of a context
@@ -71,6 +90,7 @@ func nothingKept(e *engine.Env) {
 		e.Overduef("", "%d things still wait for the ends of contexts that were given to %d calls, all of which have returned; expected none", n, total.Load())
 	}
 	_ = h.Release(e.Ctx)
+	a.Soon(held, "its holder has released it, and whoever of this Locker has waited for it has given up").MustRelease()
 	watches()
 	e.Notef("%d calls", total.Load())
 	keysForgotten(e, patience)

@@ -230,6 +230,16 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 		d.MustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
 		next.MustRelease()
 	}
+	key := e.Key("%s-unsent", via.Name)
+	h := a.MustTry(key)
+	c.All(faultlock.FailBefore(), faultlock.OpRelease)
+	for _, which := range []string{"Release", "a second Release"} {
+		if err := h.Release(e.Ctx); err == nil {
+			e.Failf(key, "%s returned no error, and no request of it has reached the server; expected ErrOutcomeUnknown", which)
+		}
+	}
+	c.Heal()
+	b.Wins(key, e.Long, e.TTL/20, "its release is repeated until the server confirms it").MustRelease()
 }
 
 func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
@@ -237,8 +247,11 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	b := e.Locker()
 	key := e.Key("%s", via.Name)
 	c.All(faultlock.FailBefore(), engine.OpsToGet...)
-	begun := time.Now()
+	begun, before := time.Now(), engine.Requests(c, key, engine.OpsToGet...)
 	_, err := a.Try(key)
+	if n := engine.Requests(c, key, engine.OpsToGet...) - before; n > 1 {
+		e.Failf(key, "TryAcquire has asked a server that refuses connections %d times; expected once", n)
+	}
 	only(e, key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
 	e.Is(key, err, "TryAcquire, with the server refusing connections,", faultlock.ErrInjected)
 	if d := time.Since(begun); d > e.Slack() {

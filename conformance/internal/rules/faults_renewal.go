@@ -73,6 +73,9 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 			trouble = min(trouble, time.Until(h.Until())*3/5)
 		}
 		c.All(f, engine.OpsToKeep...)
+		if e.Claimed.ManualRenewal {
+			_ = holds[0].Renew() // that of the holder may fail, too
+		}
 		e.Pause(trouble)
 		c.Heal()
 		mustLive("its renewals failed for less than the time to its deadline")

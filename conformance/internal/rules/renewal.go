@@ -412,6 +412,7 @@ func maxHoldEnds(e *engine.Env) {
 		refuseOption(e, "a maximum hold of "+bad.String(), lock.WithMaxHold(bad), lock.ErrInvalid)
 	}
 	a, b := e.Locker(), e.Locker()
+	farMaxHold(e, a)
 	eachWay(e, ways, func(w way) {
 		cases := []func(){
 			func() { neverReachMaxHold(e, a, w) },
@@ -478,6 +479,25 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	}
 	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 		e.Unexpected(key, err, "a second Release after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
+	}
+}
+
+// farMaxHold asks for maxima that no case waits for: the deadline knows of them.
+func farMaxHold(e *engine.Env, a *engine.Client) {
+	for _, limit := range []time.Duration{15 * time.Second, 90 * time.Second, 10 * time.Minute} {
+		ttl := e.Fit(10 * limit)
+		if !e.Claimed.Deadline || e.Fixed || ttl <= limit*2 {
+			continue
+		}
+		key := e.Key("far-%s", limit)
+		h, err := a.TryFor(e.Ctx, key, ttl, lock.WithMaxHold(limit))
+		if err != nil {
+			return // others say so
+		}
+		if d := h.Until(); e.Log.At(d) > h.Granted+limit+time.Millisecond {
+			e.Failf(key, "the deadline is %s after the grant; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
+		}
+		h.MustRelease()
 	}
 }
 
