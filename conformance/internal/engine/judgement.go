@@ -127,10 +127,13 @@ func (s *Settings) nextTTL(prev, heldUp time.Duration) time.Duration {
 // are meant.
 const swift = 5 * time.Millisecond
 
+// lagsPerCase is how often a case may wait until an abandoned hold is free.
+const lagsPerCase = 8
+
 // limits are when a case is given up as hanging: after the first if nothing moves, and
 // after the second in any case. Both follow from what requests take.
 func (s *Settings) limits(r *Rule, ttl time.Duration) (still, most time.Duration) {
-	limit := r.limit(ttl)
+	limit := r.limit(ttl) + lagsPerCase*s.Claimed.TakeoverLag
 	usual := s.pace.usual()
 	still = limit + min(limit*(usual/time.Millisecond)/50, 3*limit)
 	return still, max(still, limit*(usual/time.Millisecond)/(swift/time.Millisecond))

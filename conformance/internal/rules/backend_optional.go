@@ -259,7 +259,12 @@ func (c *handing) longer() {
 		return
 	}
 	g := c.give("", e.TTL, e.Request(key, "", e.Long))
-	e.Pause(e.TTL + e.Claimed.TakeoverLag + e.TTL/4)
+	// The lag is the most that it can be, and may be longer than the hold is valid.
+	wait := e.TTL*5/4 + e.Claimed.TakeoverLag
+	if wait > time.Until(g.Until())*3/4 {
+		wait = e.TTL * 5 / 4
+	}
+	e.Pause(wait)
 	c.b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
 	e.MustGiveBack(g, key, ", which was handed over")
 }
@@ -274,7 +279,7 @@ func (c *handing) renewed(owner string) {
 		key += " of an owner"
 	}
 	g := c.give("", e.Long, e.Request(key, owner, e.TTL))
-	for end := time.Now().Add(e.TTL + e.Claimed.TakeoverLag + e.TTL/4); time.Now().Before(end); {
+	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
 		e.Pause(e.TTL / 4)
 		if err := g.Renew(); err != nil {
 			e.LateFatalf(key, "Renew of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
@@ -469,7 +474,7 @@ func inspectShows(e *engine.Env) {
 // inspectShowsLongest has an owner enter its hold for a shorter time, and waits for the end
 // of that.
 func inspectShowsLongest(e *engine.Env, a *engine.BackendClient, in backend.Inspector, grain time.Duration) {
-	if e.Long < 3*e.TTL || e.Claimed.EndsWithSession {
+	if e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag || e.Claimed.EndsWithSession {
 		return
 	}
 	key, owner := e.Key("longest"), e.Owner("A")
@@ -507,7 +512,8 @@ func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Insp
 	h := a.MustTry(e.Request(key, "", e.TTL))
 	granted := time.Now()
 	h.Lapses()
-	last := h.Until().Add(e.Claimed.TakeoverLag + e.TTL/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
+	// Its deadline may be earlier, as that of a cautious lock.
+	last := granted.Add(e.TTL + e.Claimed.TakeoverLag + e.TTL/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
 	for {
 		begun := time.Now()
 		rec, err := in.Inspect(e.Ctx, key)
@@ -522,7 +528,7 @@ func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Insp
 			e.UnexpectedFatal(key, err, "Inspect of a hold that is not renewed returned %s; expected its record or ErrNotHeld", engine.Outcome(err))
 		}
 		if begun.After(last) {
-			e.LateFatalf(key, "Inspect shows a hold %s after its deadline, which nobody has renewed; its TTL is %s", time.Since(h.Until()).Round(time.Millisecond), e.TTL)
+			e.LateFatalf(key, "Inspect shows a hold %s after the end of its TTL of %s, and nobody has renewed it", time.Since(granted.Add(e.TTL)).Round(time.Millisecond), e.TTL)
 		}
 		e.Pause(e.TTL / 20)
 	}

@@ -148,6 +148,16 @@ func renewsFor(change func(ttl time.Duration) time.Duration) func(*mutant) {
 	}
 }
 
+// lagsBy is a healthy backend that claims a takeover lag of 30 s, and has the one given.
+func lagsBy(lag time.Duration) func(*mutant) {
+	return func(m *mutant) {
+		longer := func(ttl time.Duration) time.Duration { return ttl + lag }
+		grantsFor(longer)(m)
+		renewsFor(longer)(m)
+		m.g = func(g backend.Guarantees) backend.Guarantees { g.TakeoverLag = 30 * time.Second; return g }
+	}
+}
+
 // cutIsUnsent says that nothing was sent when the context ends before the answer is there.
 func cutIsUnsent(ctx context.Context, err error) error {
 	select {
@@ -175,6 +185,20 @@ func TestMutantBackends(t *testing.T) {
 		change func(m *mutant)
 	}{
 		"none": {"", func(*mutant) {}},
+		"healthy, and claims a lag of up to 30 s that it has not": {"", lagsBy(0)},
+		"healthy, and lags by 30 s":                               {"", lagsBy(30 * time.Second)},
+		"healthy, and relies on three fifths of each TTL": {"", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				g.For = g.For * 3 / 5
+				return g, err
+			}
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				v, err := m.Backend.Renew(ctx, h)
+				v.For = v.For * 3 / 5
+				return v, err
+			}
+		}},
 		"a renewal that meets another finds its timer stopped": {"LeaseConcurrent", func(m *mutant) {
 			var mu sync.Mutex
 			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {

@@ -278,20 +278,22 @@ func secondCloseWaits(e *engine.Env) {
 func noLeak(e *engine.Env) {
 	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
 	begun := time.Now()
-	noLeakCycle(e, 0) // what the process starts once is started here
-	took := time.Since(begun)
-	cycles, atOnce := e.Rounds(e.Work(400*time.Millisecond), 8, 40), 1
-	if took > time.Second { // such as where Close takes the five seconds that it may
-		cycles, atOnce = 8, 8
-	}
+	noLeakCycle(e, 0)() // what the process starts once is started here
+	cycles := e.Rounds(max(e.Work(400*time.Millisecond), time.Since(begun)), 8, 40)
 	losses := e.Start(func() { noLeakOfLosses(e, label+"-lost") })
 	series := func(name string) (n int, stacks string) {
 		e.Labelled(label+name, func() {
-			e.Each(atOnce, func(n int) {
-				for i := n; i < cycles; i += atOnce {
-					noLeakCycle(e, i+1)
+			closing := make([]func(), 0, closingAtOnce) // a Close may take five seconds
+			for i := range cycles {
+				if len(closing) == cap(closing) {
+					closing[0]()
+					closing = append(closing[:0], closing[1:]...)
 				}
-			})
+				closing = append(closing, e.Start(noLeakCycle(e, i+1)))
+			}
+			for _, wait := range closing {
+				wait()
+			}
 		})
 		return e.Settles(label+name, cycles-1, e.Slack()+e.TTL)
 	}
@@ -388,7 +390,11 @@ func noKeyLeft(e *engine.Env) {
 	}
 }
 
-func noLeakCycle(e *engine.Env, cycle int) {
+// closingAtOnce is how many cycles may be closing their Lockers at a time.
+const closingAtOnce = 8
+
+// noLeakCycle returns the end of the cycle, which closes its Lockers.
+func noLeakCycle(e *engine.Env, cycle int) (end func()) {
 	c, other := e.Locker(), e.Locker()
 	held := e.Key("%d-held", cycle)
 	h := other.MustTry(held)
@@ -411,8 +417,10 @@ func noLeakCycle(e *engine.Env, cycle int) {
 	}
 	w := c.Acquiring(held)
 	e.Settle()
-	_ = c.Close()
-	w.Wait()
-	h.MustRelease()
-	_ = other.Close()
+	return func() {
+		_ = c.Close()
+		w.Wait()
+		h.MustRelease()
+		_ = other.Close()
+	}
 }

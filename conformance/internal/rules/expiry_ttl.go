@@ -90,6 +90,7 @@ func ttlGrain(e *engine.Env) {
 		sent = func(key string) int { return engine.Requests(f, key, sending...) }
 	}
 	var granted atomic.Int64
+	shares := make([]float64, 2*len(ttls)) // of the TTL until the deadline, for what was granted
 	calls := []struct {
 		name string
 		get  engine.Getter
@@ -103,7 +104,7 @@ func ttlGrain(e *engine.Env) {
 		switch {
 		case err == nil:
 			granted.Add(1)
-			judgeTTL(e, h, b)
+			shares[i] = judgeTTL(e, h, b)
 			return
 		case errors.Is(err, lock.ErrInvalid) || e.Fixed && errors.Is(err, lock.ErrUnsupported):
 			judgeRefusedTTL(e, key, ttl, err)
@@ -118,6 +119,11 @@ func ttlGrain(e *engine.Env) {
 		}
 		b.Soon(key, "a request with a TTL of "+ttl.String()+" was not granted, and must leave nothing").MustRelease()
 	})
+	for i, ttl := range ttls {
+		for c, call := range calls {
+			judgeShares(e, call.name, ttl, c, i, ttls, shares)
+		}
+	}
 	e.Notef("%d TTLs by TryAcquire and by Acquire, %d calls granted", len(ttls), granted.Load())
 }
 
@@ -136,23 +142,37 @@ func judgeRefusedTTL(e *engine.Env, key string, ttl time.Duration, err error) {
 	}
 }
 
+// judgeShares compares a deadline with those of shorter TTLs. A cautious lock may state one
+// long before the server ends the hold, but what it takes off a shorter TTL is enough for the
+// same part of a longer one.
+func judgeShares(e *engine.Env, call string, ttl time.Duration, c, i int, ttls []time.Duration, shares []float64) {
+	const calls = 2
+	got := shares[i*calls+c]
+	for j, shorter := range ttls[:i] {
+		if most := shares[j*calls+c]; got > 0 && got < most*0.9-float64(10*time.Millisecond)/float64(ttl) {
+			e.Fail(engine.TimelyFor(ttl), e.Key("%s-%s", call, ttl), "a lease with a TTL of %s has its deadline %.0f %% of that after the start of the call, and one with a TTL of %s %.0f %%; expected a longer TTL to leave the same part of it, at least",
+				ttl, 100*got, shorter, 100*most)
+			return
+		}
+	}
+}
+
 // judgeTTL has a client b ask for the key of a lease until its deadline, unless that
-// is far away.
-func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) {
+// is far away. It returns which part of the TTL the deadline is away from the start of the
+// call.
+func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) (share float64) {
 	ttl, key := h.Settings.TTL, h.Key
 	if err := e.Claimed.CheckTTL(ttl); err != nil {
 		_ = h.Release(e.Ctx)
 		e.Failf(key, "a TTL of %s was accepted; expected ErrInvalid: %v", ttl, err)
-		return
+		return 0
 	}
 	deadline := h.Until()
-	least := ttl * 9 / 10
-	if e.Fixed {
-		least = ttl / 2 // a session may be proved for a part of its time only
+	left := deadline.Sub(e.Log.Base.Add(h.Invoked))
+	if left <= 0 || left < ttl/3-10*time.Millisecond {
+		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected a third of the TTL at least, and never nothing", ttl, left)
 	}
-	if left := deadline.Sub(e.Log.Base.Add(h.Invoked)); left <= 0 || left < least-10*time.Millisecond {
-		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected nearly the whole TTL, and never nothing", ttl, left)
-	}
+	share = float64(left) / float64(ttl)
 	if !e.Claimed.WithoutRenewal || time.Until(deadline) > 3*time.Second {
 		b.MustRefuse(key, "its holder's TTL is "+ttl.String())
 		if err := h.Release(e.Ctx); errors.Is(err, lock.ErrExpired) && !time.Now().Before(deadline) {
@@ -160,13 +180,14 @@ func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) {
 		} else if err != nil {
 			e.UnexpectedFatal(key, err, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
 		}
-		return
+		return share
 	}
 	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(ttl), stepOf(ttl), "its holder's TTL was "+ttl.String())
 	if now := time.Now(); now.Before(deadline) {
 		e.Failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s; expected nobody to get it before", engine.Short(deadline.Sub(now)), ttl)
 	}
 	_ = next.Release(e.Ctx)
+	return share
 }
 
 // stepOf is the pause between two tries for a key from the grant on: a part of the TTL that

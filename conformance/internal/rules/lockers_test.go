@@ -66,7 +66,7 @@ func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock
 		if err != nil || m.lease == nil {
 			return l, err
 		}
-		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline, token: l.Token}
+		lm := &leaseMutant{Lease: l, ctx: l.Context(), release: l.Release, renew: l.Renew, deadline: l.Deadline}
 		lm.set, _ = lock.ResolveOptions(opts...)
 		m.lease(ctx, lm)
 		return lm, nil
@@ -81,7 +81,12 @@ func (l *leaseMutant) Release(ctx context.Context) error { return l.release(ctx)
 
 func (l *leaseMutant) Renew(ctx context.Context) error { return l.renew(ctx) }
 
-func (l *leaseMutant) Token() uint64 { return l.token() }
+func (l *leaseMutant) Token() uint64 {
+	if l.token != nil {
+		return l.token()
+	}
+	return l.Lease.Token()
+}
 
 func (l *leaseMutant) Deadline() (time.Time, bool) { return l.deadline() }
 
@@ -122,6 +127,12 @@ func TestMutantLockers(t *testing.T) {
 		change func(m *lockerMutant)
 	}{
 		"none": {"", func(*lockerMutant) {}},
+		"healthy, and Close takes 4.5 s": {"", func(m *lockerMutant) {
+			m.close = func() error {
+				time.Sleep(4500 * time.Millisecond)
+				return m.Client.Close()
+			}
+		}},
 		"any TTL will do": {"TTLGrain", func(m *lockerMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.TTLGrain = time.Millisecond; return g }
 		}},
