@@ -31,8 +31,8 @@ func TestProcessesOfAHealthyLock(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, rep.Results)
 	for _, r := range rep.Results {
-		assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
-		t.Log(r.Rule, r.Evidence)
+		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.Inconclusive}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		t.Log(r.Rule, r.Verdict, r.Evidence)
 	}
 }
 
@@ -44,7 +44,7 @@ func TestProcessesOfALockWithoutDeadlines(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, rep.Results)
 	for _, r := range rep.Results {
-		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.NotClaimed}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.NotClaimed, conformance.Inconclusive}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
 		t.Log(r.Rule, r.Verdict, r.Evidence)
 	}
 }

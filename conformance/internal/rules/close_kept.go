@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -21,6 +22,7 @@ func nothingKept(e *engine.Env) {
 	h := b.MustTry(held)
 	type kind struct {
 		what string
+		of   string // what has the copies, each another text, if not the keys
 		key  string
 		ttl  time.Duration
 		call func(ctx context.Context, key string, opts []lock.Option) // what it answers is for other rules
@@ -41,25 +43,31 @@ func nothingKept(e *engine.Env) {
 			_ = takenAndReleased(a.Locker.Acquire(ctx, key, opts...))
 		}},
 	}
-	if e.Claimed.ManualRenewal {
-		kinds = append(kinds, &kind{what: "holds that were renewed", key: e.Key("a renewed key"), ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
-			if lease, err := a.Locker.TryAcquire(ctx, key, opts...); err == nil {
-				_ = lease.Renew(ctx)
-				_ = lease.Release(ctx)
-			}
-		}})
-	}
-	if engine.ClaimReentrancy.Made(e.Settings) {
-		owned := e.Key("an owner's key")
-		kinds = append(kinds, &kind{what: "owners", key: e.Owner("A"), ttl: e.Long, call: func(ctx context.Context, owner string, opts []lock.Option) {
-			_ = takenAndReleased(a.Locker.TryAcquire(ctx, owned, append(opts, lock.WithOwner(owner))...))
-		}})
-	}
+	// So short a maximum is reached as soon as it is waited for.
 	kinds = append(kinds, &kind{what: "holds that were lost", key: e.Key("a lost key"), ttl: e.TTL, call: func(ctx context.Context, key string, opts []lock.Option) {
-		if lease, err := a.Locker.TryAcquire(ctx, key, append(opts, lock.WithMaxHold(time.Millisecond))...); err == nil {
-			e.Within(e.Slack(), lease.Context().Done())
+		ctx, cancel := context.WithTimeout(ctx, e.WaitBound())
+		defer cancel()
+		lease, err := a.Locker.Acquire(ctx, key, append(opts, lock.WithMaxHold(e.TTL/100))...)
+		if err != nil {
+			return
+		}
+		if !e.Within(e.Slack(), lease.Context().Done()) {
+			_ = lease.Release(ctx)
 		}
 	}})
+	if engine.ClaimReentrancy.Made(e.Settings) {
+		key := e.Key("a key of owners")
+		kinds = append(kinds, &kind{what: "holds of owners", of: "owners", key: e.Owner("A"), ttl: e.Long, call: func(ctx context.Context, owner string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, append(opts, lock.WithOwner(owner))...))
+		}})
+	}
+	var renewed *engine.Hold
+	if e.Claimed.ManualRenewal {
+		renewed = a.MustTry(e.Key("a renewed key"))
+		kinds = append(kinds, &kind{what: "renewals", key: renewed.Key, call: func(ctx context.Context, _ string, _ []lock.Option) {
+			_ = renewed.Lease.Renew(ctx)
+		}})
+	}
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
 	var waiting, total atomic.Int64 // the first for the end of a context
@@ -67,8 +75,13 @@ func nothingKept(e *engine.Env) {
 	e.Labelled(label, func() {
 		e.Each(len(kinds), func(i int) {
 			k, end := kinds[i], time.Now().Add(e.Window()/2)
-			for n := 0; n < least || n < most && time.Now().Before(end); n++ {
-				k.call(k.ctxs.Follow(ctx, &waiting), k.kept.Copy(k.key), e.Opts(k.ttl))
+			late := end.Add(e.Slack()) // where each call waits for something
+			for n := 0; n < least && time.Now().Before(late) || n < most && time.Now().Before(end); n++ {
+				text := k.key
+				if k.of != "" {
+					text = fmt.Sprintf("%s-%d", text, n)
+				}
+				k.call(k.ctxs.Follow(ctx, &waiting), k.kept.Copy(text), e.Opts(k.ttl))
 				total.Add(1)
 			}
 		})
@@ -77,7 +90,11 @@ func nothingKept(e *engine.Env) {
 	watches := e.Start(func() { watchesEnd(e, patience) })
 	for _, k := range kinds {
 		n := k.kept.Len()
-		for what, kept := range map[string]*engine.Copies{"keys": &k.kept, "contexts": &k.ctxs} {
+		if n < least {
+			e.Notef("%d %s, too few to tell what is kept of them", n, k.what)
+			continue
+		}
+		for what, kept := range map[string]*engine.Copies{cmp.Or(k.of, "keys"): &k.kept, "contexts": &k.ctxs} {
 			if left := e.Forgotten(kept, n/2, patience); left > n/2 {
 				e.Overduef("", "of %d %s, the %s of %d are still in memory after %s, although the calls have returned; expected what adds up to be forgotten", n, k.what, what, left, patience)
 			}
@@ -88,6 +105,9 @@ func nothingKept(e *engine.Env) {
 	}
 	if n := waiting.Load(); n > least/2 {
 		e.Overduef("", "%d things still wait for the ends of contexts that were given to %d calls, all of which have returned; expected none", n, total.Load())
+	}
+	if renewed != nil { // what it keeps must not end with it
+		_ = renewed.Release(e.Ctx)
 	}
 	_ = h.Release(e.Ctx)
 	a.Soon(held, "its holder has released it, and whoever of this Locker has waited for it has given up").MustRelease()

@@ -240,6 +240,28 @@ func TestMutantLockers(t *testing.T) {
 				}
 			})
 		}},
+		"a MaxHold of a minute or more is ignored": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+						if s.MaxHold >= time.Minute {
+							s.MaxHold = 0
+						}
+					})...)
+				}
+			})
+		}},
+		"a MaxHold of a minute or more is told and not kept": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+						if s.MaxHold >= time.Minute && s.TTL < s.MaxHold {
+							s.MaxHold = 0
+						}
+					})...)
+				}
+			})
+		}},
 		"a maximum hold of whole seconds": {"MaxHoldEnds", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -698,6 +720,54 @@ func TestMutantLockers(t *testing.T) {
 					return get(ctx, key, opts...)
 				}
 			})
+		}},
+		"remembers whom it has served": {"NothingKept", func(m *lockerMutant) {
+			var owners sync.Map
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					owners.Store(l.set.Owner, true)
+				}
+			}
+		}},
+		"remembers who renewed by hand": {"NothingKept", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				var mu sync.Mutex
+				var callers []context.Context
+				l.renew = func(ctx context.Context) error {
+					mu.Lock()
+					defer mu.Unlock()
+					callers = append(callers, ctx)
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
+		"remembers what it has lost": {"NothingKept", func(m *lockerMutant) {
+			var mu sync.Mutex
+			var lost []string
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				context.AfterFunc(l.Lease.Context(), func() {
+					mu.Lock()
+					defer mu.Unlock()
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrLost) {
+						lost = append(lost, l.Lease.Key())
+					}
+				})
+			}
+		}},
+		"a cancelled wait is counted for ever, up to a hundred": {"WaiterGivesUp", func(m *lockerMutant) {
+			waits := make(chan struct{}, 100)
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				select {
+				case waits <- struct{}{}:
+				case <-ctx.Done():
+					return nil, fmt.Errorf("%w: %w", lock.ErrHeld, ctx.Err())
+				}
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if err == nil {
+					<-waits
+				}
+				return l, err
+			}
 		}},
 		"a timer for each refusal": {"NothingKept", func(m *lockerMutant) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

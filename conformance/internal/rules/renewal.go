@@ -74,6 +74,7 @@ var renewalRules = []*engine.Rule{
 	{
 		Name:      "MaxHoldEnds",
 		Statement: "WithMaxHold ends a hold, counted from its grant and despite renewals, with ErrMaxHold.",
+		Limit:     2 * time.Minute,
 		LimitTTLs: 40,
 		Run:       maxHoldEnds,
 	},
@@ -412,10 +413,10 @@ func maxHoldEnds(e *engine.Env) {
 		refuseOption(e, "a maximum hold of "+bad.String(), lock.WithMaxHold(bad), lock.ErrInvalid)
 	}
 	a, b := e.Locker(), e.Locker()
-	farMaxHold(e, a)
 	eachWay(e, ways, func(w way) {
 		cases := []func(){
 			func() { neverReachMaxHold(e, a, w) },
+			func() { longMaxHoldIsTold(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
 			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL*5/2) }, // renewed several times
 		}
@@ -424,6 +425,9 @@ func maxHoldEnds(e *engine.Env) {
 		}
 		if e.Claimed.HolderDetails {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*5/8, lock.WithLabel("limited")) })
+		}
+		if e.Unhurried() && w.name == ways[0].name {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, 75*time.Second) })
 		}
 		if engine.ClaimReentrancy.Made(e.Settings) {
 			cases = append(cases,
@@ -450,7 +454,8 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	ended := h.Lease.Context().Done()
 	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
 		b.MustRefuse(key, "the maximum hold has not been reached")
-		e.Within(e.TTL/5, ended)
+		e.Within(max(e.TTL/5, min(limit/100, e.Long/50)), ended)
+		e.Log.Patient()
 		if e.Claimed.ManualRenewal && limit > e.TTL && ttl > e.TTL {
 			_ = h.Renew() // which is no new hold
 		}
@@ -482,19 +487,23 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	}
 }
 
-// farMaxHold asks for maxima that no case waits for: the deadline knows of them.
-func farMaxHold(e *engine.Env, a *engine.Client) {
-	for _, limit := range []time.Duration{15 * time.Second, 90 * time.Second, 10 * time.Minute} {
-		ttl := e.Fit(10 * limit)
-		if !e.Claimed.Deadline || e.Fixed || ttl <= limit*2 {
+// longMaxHoldIsTold looks at deadlines, which a maximum that nobody waits for cuts at once
+// where the TTL is longer.
+func longMaxHoldIsTold(e *engine.Env, a *engine.Client, w way) {
+	for _, limit := range []time.Duration{time.Minute, 10 * time.Minute, 2 * time.Hour} {
+		ttl := e.Fit(3 * limit)
+		if ttl <= limit || !e.Claimed.Deadline || w.name == ways[2].name {
 			continue
 		}
-		key := e.Key("far-%s", limit)
-		h, err := a.TryFor(e.Ctx, key, ttl, lock.WithMaxHold(limit))
-		if err != nil {
-			return // others say so
+		key := e.Key("%s-told-%s", w.name, limit)
+		h, err := w.get(a, key, ttl, lock.WithMaxHold(limit))
+		if errors.Is(err, lock.ErrUnsupported) {
+			return // the other cases say so
 		}
-		if d := h.Until(); e.Log.At(d) > h.Granted+limit+time.Millisecond {
+		if err != nil {
+			e.UnexpectedFatal(key, err, "%s with a maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
+		}
+		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 			e.Failf(key, "the deadline is %s after the grant; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 		}
 		h.MustRelease()

@@ -193,6 +193,44 @@ func wakes(e *engine.Env, holder, waiter *engine.Client, name string, more ...lo
 }
 
 func waiterGivesUp(e *engine.Env) {
+	e.Together(func() { eachGivesUp(e) }, func() { manyGiveUp(e) })
+}
+
+// manyGiveUp has so many callers of one Locker give up that what each of them took along would
+// be missing.
+func manyGiveUp(e *engine.Env) {
+	const rounds, callers = 6, 20
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("many give up")
+	h := b.MustTry(key)
+	for range rounds {
+		waits := make([]*engine.Acquiring, callers)
+		for i := range waits {
+			waits[i] = a.Acquiring(key)
+		}
+		e.Settle()
+		for _, w := range waits {
+			w.Cancel()
+		}
+		for _, w := range waits {
+			if !e.Within(e.Slack(), w.Done) {
+				e.OverdueFatalf(key, "one of %d cancelled waiters had not returned after %s", callers, e.Slack())
+			}
+			if w.Err == nil {
+				e.JudgeRefusal(key, "Acquire", "another client holds it", w.Hold.Record, nil)
+				panic(engine.Abort{})
+			}
+		}
+	}
+	h.MustLive("others have given up waiting for it")
+	w := a.Acquiring(key)
+	e.Settle()
+	h.MustRelease()
+	w.MustGet(e, key, e.WaitBound(), fmt.Sprintf("the key was released, and %d callers had given up before", rounds*callers)).MustRelease()
+	b.Soon(key, "it was released, and those who waited before had given up").MustRelease()
+}
+
+func eachGivesUp(e *engine.Env) {
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	for name, cancelled := range map[string]bool{"was cancelled": true, "timed out": false} {
 		var late engine.Lateness
