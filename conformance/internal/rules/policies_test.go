@@ -223,6 +223,43 @@ func TestMutantPolicies(t *testing.T) {
 				}
 			})
 		}},
+		"a try that asks thrice where nobody answers": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				for n := 1; ; n++ {
+					l, err := m.Client.TryAcquire(ctx, key, opts...)
+					if n == 3 || !errors.Is(err, lock.ErrUnavailable) {
+						return l, err
+					}
+				}
+			}
+		}},
+		"a renewal by hand that failed ends the lease at its deadline": {"RenewTransient", func(m *lockerMutant, _ backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				ctx, end := context.WithCancelCause(context.Background())
+				inner := l.Lease.Context()
+				l.ctx = ctx
+				context.AfterFunc(inner, func() { end(context.Cause(inner)) })
+				l.renew = func(ctx context.Context) error {
+					err := l.Lease.Renew(ctx)
+					if d, ok := l.Lease.Deadline(); ok && err != nil {
+						time.AfterFunc(time.Until(d), func() { end(lock.ErrExpired) })
+					}
+					return err
+				}
+			}
+		}},
+		"a second release is always well": {"ReleaseUnknown", func(m *lockerMutant, _ backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				again := false
+				l.release = func(ctx context.Context) error {
+					if again {
+						return nil
+					}
+					again = true
+					return l.Lease.Release(ctx)
+				}
+			}
+		}},
 		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
 			var mu sync.Mutex
 			turns := map[string]*sync.Mutex{}
