@@ -88,7 +88,8 @@ type Holder struct {
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
 	// Since is when the outermost hold was granted, on the server's clock where
-	// the server has one, else on the holder's.
+	// the server has one, else on the holder's. Where the server has a queue, it may be
+	// when the holder took its place there.
 	Since time.Time `json:"since,omitzero"`
 	// Pair is a random text for a lease that is held in two stores, the same in both, and
 	// empty for any other.

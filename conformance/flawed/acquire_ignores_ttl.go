@@ -13,7 +13,7 @@ var z80 = Lock{
 	Instead: "One function makes the request of both.",
 	File:    "acquire_ignores_ttl.go", Over: Memory,
 	Rule: "AcquireKeepsTTL",
-	Also: []string{"TTLRange", "HeldDetails", "MaxHoldEnds"},
+	Also: []string{"TTLRange", "HeldDetails", "MaxHoldEnds", "TTLGrain"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return defaultTTL{policy{l}} }),
 }
 

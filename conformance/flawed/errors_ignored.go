@@ -15,7 +15,7 @@ var z16 = Lock{
 	Instead: "End the hold's context at the deadline of the last confirmed renewal.",
 	File:    "errors_ignored.go", Over: Memory,
 	Rule: "LostWhenCutOff",
-	Also: []string{"LostOnRemoval", "MaxHoldEnds", "ReleaseEndsRequests", "CloseEndsHolds", "CloseTwice", "NoLeak", "ContextEndsFirst"},
+	Also: []string{"LostOnRemoval", "MaxHoldEnds", "ReleaseEndsRequests", "CloseEndsHolds", "CloseTwice", "NoLeak", "ContextEndsFirst", "DeadlineEnds"},
 	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return watchdog{policy{l}, renewAndHope} }),
 }
 

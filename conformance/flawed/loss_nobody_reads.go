@@ -15,6 +15,7 @@ var z94 = Lock{
 	Instead: "Close a channel, or end a context.",
 	File:    "loss_nobody_reads.go", Over: Memory,
 	Rule: "NoLeak",
+	Also: []string{"NothingKept"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return tellsLosses{policy{l}, make(chan string)} }),
 }
 

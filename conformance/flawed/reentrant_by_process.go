@@ -18,7 +18,7 @@ var z46 = Lock{
 	Rule: "ReentrantExplicit",
 	Also: slices.Concat(manyInOneClient, []string{
 		"ExpiryIsPerHold", "TokenInGrantOrder", "ReentrantCount", "ReentrantOwnLeases", "ReentrantLimit", "ReentrantModel",
-		"ReentrantOverWaiters", "ReentrantAfterLoss",
+		"ReentrantOverWaiters", "ReentrantAfterLoss", "CancelBeforeSend", "RenewKeeps", "DeadlineEnds",
 	}),
 	On: asLocker(func(l *lock.Client) lock.Locker { return &byProcess{policy: policy{l}, entered: map[string]*entries{}} }),
 }

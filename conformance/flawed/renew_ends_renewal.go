@@ -15,7 +15,7 @@ var z137 = Lock{
 	Instead: "A renewal by hand moves the next automatic one, and ends none.",
 	File:    "renew_ends_renewal.go", Over: Memory,
 	Rule: "RenewKeeps",
-	Also: []string{"EndedContexts", "HoldOutlivesAcquireCtx"},
+	Also: []string{"EndedContexts", "HoldOutlivesAcquireCtx", "RenewTransient"},
 	On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker {
 		return watchdog{policy{l}, renewsUntilRenewed}
 	}),

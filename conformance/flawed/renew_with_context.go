@@ -13,7 +13,7 @@ var z112 = Lock{
 	Instead: "What outlives the call gets a context of its own.",
 	File:    "renew_with_context.go", Over: Memory,
 	Rule: "HoldOutlivesAcquireCtx",
-	Also: []string{"CloseEndsHolds"},
+	Also: []string{"CloseEndsHolds", "NothingKept"},
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, _ lock.Settings) lock.Lease { return streams{lease} }}
 	}),

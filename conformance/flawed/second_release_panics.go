@@ -17,6 +17,7 @@ var z41Panic = Lock{
 		"EndedContexts", "MaxHoldEnds",
 		"ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "LossEndsUse", "CauseIsStable", "ReentrantCount",
 		"ReentrantOwnLeases", "NoSecretsInErrors", "LeaseConcurrent", "ErrorsAreTyped", "CloseEndsHolds",
+		"DeadlineEnds",
 	},
 	On: asLocker(func(l *lock.Client) lock.Locker { return closesChannel{policy{l}} }),
 }

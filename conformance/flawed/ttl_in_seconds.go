@@ -16,7 +16,7 @@ var z39 = Lock{
 	Instead: "PX, PEXPIRE; round up, or refuse.",
 	File:    "ttl_in_seconds.go", Over: Redis,
 	Rule: "TTLGrain",
-	Also: []string{"TTLRange", "EveryTTLLasts"},
+	Also: []string{"TTLRange", "EveryTTLLasts", "AcquireKeepsTTL"},
 	On:   onRedis(func(s single) backend.Backend { return ttlInSeconds{s} }),
 }
 

@@ -15,7 +15,7 @@ var z45 = Lock{
 	File:    "reconnect.go",
 	Rule:    "LostOnRemoval",
 	Also: []string{"NoLeak", "LostWhenCutOff", "LostBeforeTakeover", "RenewNeverResurrects", "RenewNotOthers", "ReleaseOwnOnly", "LossEndsUse", "ExclusiveAcrossTakeover",
-		"GuardedWriteWhileHeld", "TokenSurvivesRelease", "ReleaseReportsLoss"},
+		"GuardedWriteWhileHeld", "TokenSurvivesRelease", "ReleaseReportsLoss", "DeadlineEnds"},
 	On: onRows(func(db *sql.DB) backend.Backend { return reconnects{newRows(db)} }),
 }
 

@@ -19,6 +19,7 @@ var z33 = Lock{
 		"RevokeByToken", "ForceReleaseByToken", "GuardedWriteNeverLate", "ProgressUnderFaults",
 		"RenewNeverResurrects", "RenewNotOthers", "RenewByID", "RenewAfterRelease", "ReleaseBesideRenewal", "LeaseConcurrent", "LossEndsUse", "ReentrantAfterLoss",
 		"LostBeforeTakeover", "PauseIsNoticed", "GuardedWriteWhileHeld", "NoLeak",
+		"DeadlineEnds",
 	},
 	On: onZooKeeper(func(r *recipe) backend.Backend { return sessionEventsOnly{r} }),
 }

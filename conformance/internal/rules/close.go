@@ -91,6 +91,7 @@ func closeEndsHolds(e *engine.Env) {
 		} else if errors.Is(cause, lock.ErrClosed) && errors.Is(cause, lock.ErrLost) {
 			e.Failf(h.Key, "context.Cause of a lease whose Locker was closed is %s; expected ErrClosed and no loss", engine.Outcome(cause))
 		}
+		deadlineIsOver(e, h)
 		if h.Lease.Token() != h.Token {
 			e.Failf(h.Key, "the token of a lease is %d after the Close of its Locker, and was %d before; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
 		}

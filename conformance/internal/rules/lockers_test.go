@@ -930,6 +930,27 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"a release takes the token": {"TokenStable", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.token = func() uint64 {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) {
+						return 0
+					}
+					return l.Lease.Token()
+				}
+			}
+		}},
+		"a lease that Close ended has a deadline": {"CloseEndsHolds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				last, _ := l.Lease.Deadline()
+				l.deadline = func() (time.Time, bool) {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+						return last, true
+					}
+					return l.Lease.Deadline()
+				}
+			}
+		}},
 		"after close a renewal says closed, and no more": {"CloseEndsHolds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.renew = func(ctx context.Context) error {

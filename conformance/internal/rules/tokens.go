@@ -47,7 +47,7 @@ var tokenRules = []*engine.Rule{
 	},
 	{
 		Name:      "TokenStable",
-		Statement: "The token of a lease does not change by renewal or re-entry.",
+		Statement: "The token of a lease does not change by renewal, re-entry or release.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 30,
 		Run:       tokenStable,
@@ -173,6 +173,9 @@ func tokenStable(e *engine.Env) {
 		}
 	}
 	_ = h.Release(e.Ctx)
+	if t := h.Lease.Token(); t != h.Token { // what is written late is refused by it
+		e.Failf(key, "the token changed from %d to %d when the lease was released", h.Token, t)
+	}
 }
 
 func tokenInGrantOrder(e *engine.Env) {
