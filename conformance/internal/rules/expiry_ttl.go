@@ -172,9 +172,7 @@ func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) (share float64) {
 	if left <= 0 || left < ttl/3-10*time.Millisecond {
 		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected a third of the TTL at least, and never nothing", ttl, left)
 	}
-	if time.Now().Before(deadline) { // that of a lease that has ended is no part of its TTL
-		share = float64(left) / float64(ttl)
-	}
+	share = min(float64(left)/float64(ttl), 1) // an Acquire may have asked more than once
 	if !e.Claimed.WithoutRenewal || time.Until(deadline) > 3*time.Second {
 		b.MustRefuse(key, "its holder's TTL is "+ttl.String())
 		if err := h.Release(e.Ctx); errors.Is(err, lock.ErrExpired) && !time.Now().Before(deadline) {

@@ -845,6 +845,13 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"an owner is told of a removal at the deadline": {"LostOnRemoval", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Owner != "" {
+					l.tellsLater(lock.ErrTakenOver, l.set.TTL*2/3)
+				}
+			}
+		}},
 		"who may hold for a time only is not told of a removal": {"LostOnRemoval", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				if l.set.MaxHold > 0 {

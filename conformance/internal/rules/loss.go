@@ -160,8 +160,9 @@ func lostOnRemoval(e *engine.Env) {
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	other := a.MustTryFor(e.Key("other"), e.TTL)
 	all := kinds(e)
-	e.Each(len(all)+1, func(i int) {
-		k, replaced := all[i%len(all)], i%2 == 1
+	late := make([]engine.Lateness, len(all))
+	e.Each(2*len(all), func(i int) {
+		k, late, replaced := all[i%len(all)], &late[i%len(all)], i < len(all)
 		key := e.Key("%d", i)
 		h, ok := k.take(a, key, e.TTL)
 		if !ok {
@@ -175,6 +176,7 @@ func lostOnRemoval(e *engine.Env) {
 		h.MustLive("it is renewed automatically")
 		until := h.Until()
 		e.RemoveByForce(key)
+		removed := time.Now()
 		var next *engine.Hold
 		if replaced {
 			next = b.Soon(key, "the record of its holder was removed by force")
@@ -183,6 +185,7 @@ func lostOnRemoval(e *engine.Env) {
 		if !e.Within(bound, h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the holder, of a lease with %s, had not been told %s after its record was removed by force; its TTL is %s, and it renews every third of that", k.name, bound, e.TTL)
 		}
+		late.Add(e, time.Since(removed))
 		if inner != nil {
 			if !e.Within(bound, inner.Lease.Context().Done()) {
 				e.OverdueFatalf(key, "the second hold of an owner had not been told %s after the record was removed by force", bound)
@@ -211,6 +214,9 @@ func lostOnRemoval(e *engine.Env) {
 		b.MustTry(key).MustRelease()
 		a.MustTry(key).MustRelease()
 	})
+	for i := range late {
+		late[i].Judge(e, "", e.TTL*7/12, "records of leases with %s were removed by force, which a renewal each third of the TTL of %s tells, and their contexts ended", all[i].name, e.TTL)
+	}
 	removedBeforeRenew(e, a)
 	e.Pause(e.TTL) // renewed once more, at least
 	other.MustLive("only records of other keys were removed")

@@ -89,10 +89,16 @@ func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
 	a, b := e.Watched(), e.Locker()
 	wait := e.Start(func() { renewKeepsLong(e, a, b) })
-	ways := append(slices.Clone(ways), way{"Acquire behind the same Locker", byHandOver})
-	eachWay(e, ways, func(w way) {
+	behind := way{"Acquire behind the same Locker", byHandOver}
+	eachWay(e, append(slices.Clone(ways), behind), func(w way) {
 		key := e.Key("%s", w.name)
-		h := w.mustGet(a, key, e.TTL)
+		h, err := w.get(a, key, e.TTL)
+		switch {
+		case errors.Is(err, lock.ErrOutcomeUnknown) && w.name == behind.name:
+			return // its holder could not be released; the other ways tell
+		case err != nil:
+			e.UnexpectedFatal(key, err, "%s returned %s; expected a lease", w.name, engine.Outcome(err))
+		}
 		first, known := h.Lease.Deadline()
 		if w.name == "Acquire" && e.Claimed.ManualRenewal { // which takes the place of no other
 			if err := h.Renew(); err != nil {

@@ -84,6 +84,12 @@ func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Op
 	<-a.Begun
 	e.Settle()
 	since := e.Log.Now()
-	stands.MustRelease()
+	if err := stands.Release(e.Ctx); err != nil {
+		a.Cancel()
+		if a.Wait(); a.Err == nil {
+			_ = a.Hold.Release(e.Ctx)
+		}
+		return nil, err
+	}
 	return &came{a.MustGet(e, key, e.WaitBound(), "its holder, the same Locker, has released it"), since}, nil
 }
