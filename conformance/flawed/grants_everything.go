@@ -15,7 +15,7 @@ var z49Open = Lock{
 	Instead: "No answer is no grant.",
 	File:    "grants_everything.go", Over: Memory,
 	Rule: "Exclusive",
-	Also: slices.Concat(keepsNobodyOut, []string{"DeadlineEnds",
+	Also: slices.Concat(keepsNobodyOut, []string{
 		"HeldDetails", "HolderIsShown", "HoldCount", "TokenIncreases", "TokenInGrantOrder", "TokenStable", "TokenSurvivesIdling", "TokenSurvivesLastClose", "NoSecretsInErrors",
 		"ReentrantCount", "ReentrantExplicit", "ReentrantSameToken", "ReentrantExtends", "ReentrantOtherLocker", "ReentrantOwnLeases",
 		"ReentrantLimit", "ReentrantModel", "ReentrantOverWaiters", "ReentrantAfterLoss", "ReentrantFault",

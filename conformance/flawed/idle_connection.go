@@ -16,7 +16,7 @@ var z91 = Lock{
 	Instead: "Close idle connections first, or look at them before use.",
 	File:    "idle_connection.go", Over: Memory,
 	Rule: "IdleLockerWorks",
-	Also: []string{"TokenSurvivesIdling", "WaitOutlastsTTL", "ExpiryIsPerHold"},
+	Also: []string{"TokenSurvivesIdling", "WaitOutlastsTTL", "ExpiryIsPerHold", "NoSecretsInErrors"},
 	On:   onMemory(func(m primitives) backend.Backend { return &forgotten{primitives: m} }),
 }
 

@@ -14,7 +14,7 @@ var z13 = Lock{
 	Instead: "No record: the hold is lost.",
 	File:    "renew_recreates.go", Over: Redis,
 	Rule: "RenewNeverResurrects",
-	Also: []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal", "RenewKeeps", "NoLeak"},
+	Also: []string{"RenewNotOthers", "RenewAfterRelease", "RenewByID", "LostOnRemoval", "LeaseConcurrent", "ReleaseStopsRenewal", "ReleaseBesideRenewal", "RenewKeeps", "NoLeak", "DeadlineEnds"},
 	On:   onRedis(func(s single) backend.Backend { return renewRecreates{s} }),
 }
 

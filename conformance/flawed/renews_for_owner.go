@@ -14,6 +14,7 @@ var z95 = Lock{
 	Instead: "An expiry for each hold.",
 	File:    "renews_for_owner.go", Over: Memory,
 	Rule: "ExpiryIsPerHold",
+	Also: []string{"NothingKept"},
 	On:   onMemory(func(m primitives) backend.Backend { return ownerRenewed{m} }),
 }
 
