@@ -16,7 +16,7 @@ var z35 = Lock{
 	Instead: "A random id for every acquisition.",
 	File:    "session_as_owner.go", Over: Redis,
 	Rule: "ExclusiveWithinLocker",
-	Also: slices.Concat(slices.Concat(takeovers, cleanUps, manyInOneClient, []string{"TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing", "BackendErrors", "ReleaseAtExpiry"}), []string{"NothingKept"}),
+	Also: slices.Concat(takeovers, cleanUps, manyInOneClient, []string{"TryIdempotent", "ReleaseByID", "RenewByID", "RefusalLeavesNothing", "BackendErrors", "ReleaseAtExpiry", "NothingKept"}),
 	On:   onRedis(func(s single) backend.Backend { return sessionAsOwner{s, backend.NewID()} }),
 }
 
