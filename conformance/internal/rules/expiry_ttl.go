@@ -146,7 +146,13 @@ func judgeRefusedTTL(e *engine.Env, key string, ttl time.Duration, err error) {
 // long before the server ends the hold, but what it takes off a shorter TTL is enough for the
 // same part of a longer one.
 func judgeShares(e *engine.Env, call string, ttl time.Duration, c, i int, ttls []time.Duration, shares []float64) {
-	const calls = 2
+	const (
+		calls   = 2
+		century = 100 * 365 * 24 * time.Hour // a clock may end before a longer one does
+	)
+	if ttl > century {
+		return
+	}
 	got := shares[i*calls+c]
 	for j, shorter := range ttls[:i] {
 		if most := shares[j*calls+c]; got > 0 && got < most*0.9-float64(10*time.Millisecond)/float64(ttl) {
