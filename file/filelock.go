@@ -16,11 +16,8 @@ package filelock
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,16 +26,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/construct"
 )
-
-// Scheme is the URL scheme of this backend: file: (the directory of
-// [DefaultDir]), file:/absolute/directory, or file:relative/directory. It has no
-// host and no parameters.
-const Scheme = "file"
-
-func init() {
-	backend.DefaultMux.Register(Scheme, Opener)
-	backend.DefaultMux.Declare("file:", (&files{}).Guarantees())
-}
 
 // Options are the settings of [New] and [NewBackend]. A nil pointer means the
 // default of each.
@@ -153,39 +140,4 @@ func (b *files) Guarantees() backend.Guarantees {
 func (b *files) Close() error {
 	b.waiters.close()
 	return b.hub.close()
-}
-
-// Opener opens the directory that a file: URL names, as [New] does. It is the
-// backend.Opener for those who have a mux of their own.
-func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backend.Backend, error) {
-	dir, err := dirOf(u)
-	if err != nil {
-		return nil, err
-	}
-	return newFiles(ctx, dir, cfg.Logger)
-}
-
-// dirOf reads the directory from a URL; it is empty for the default directory.
-func dirOf(u *backend.URL) (string, error) {
-	switch {
-	case u.User != "" || u.HasPassword:
-		return "", fmt.Errorf("%w: filelock: a file URL has no user and no password; write file:/directory", backend.ErrInvalid)
-	case len(u.Hosts) > 0:
-		return "", fmt.Errorf("%w: filelock: a file URL has no host, and this one names %q; write file:relative/directory or file:///absolute/directory",
-			backend.ErrInvalid, strings.Join(u.Hosts, ","))
-	case strings.HasPrefix(u.Path, "~"):
-		return "", fmt.Errorf("%w: filelock: %s: only a shell replaces ~, and only at the beginning of a word; write file:$HOME/..., or a path that begins with / for a directory of that name", backend.ErrInvalid, u)
-	case strings.ContainsRune(u.Path, 0):
-		return "", fmt.Errorf("%w: filelock: the path of the file URL contains a NUL byte", backend.ErrInvalid)
-	}
-	if err := u.Query.Done(); err != nil {
-		return "", err
-	}
-	path := u.Path
-	if runtime.GOOS == "windows" {
-		if rest := strings.TrimPrefix(path, "/"); filepath.VolumeName(filepath.FromSlash(rest)) != "" {
-			path = rest
-		}
-	}
-	return filepath.FromSlash(path), nil
 }

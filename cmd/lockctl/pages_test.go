@@ -64,7 +64,7 @@ func TestPagesHaveTheSameHeadings(t *testing.T) {
 
 // openers are the files with the function Opener of each scheme, but for its form with TLS.
 var openers = map[string]string{
-	"mem": "memory/memlock.go", "file": "file/filelock.go", "redis": "redis/url.go", "redlock": "redis/redlock/url.go",
+	"mem": "memory/memlock.go", "file": "file/url.go", "redis": "redis/url.go", "redlock": "redis/redlock/url.go",
 	"mysql": "mysql/url.go", "etcd": "etcd/url.go", "zk": "zookeeper/url.go",
 }
 
