@@ -204,7 +204,7 @@ func (b *Backend) Close() error {
 		<-h.turn
 	}
 	err := b.sessions.close()
-	if cerr := b.control.Close(); err == nil {
+	if cerr := wire.ClosePool(b.control); err == nil {
 		err = cerr
 	}
 	if err != nil {

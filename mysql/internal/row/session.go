@@ -259,7 +259,7 @@ func (p *sessions) close() error {
 	for _, s := range idle {
 		s.close()
 	}
-	return p.db.Close()
+	return wire.ClosePool(p.db)
 }
 
 // close closes the connection; no statement is under way on it.

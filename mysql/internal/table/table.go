@@ -144,7 +144,7 @@ func (b *Backend) Guarantees() backend.Guarantees { return b.guarantees }
 // Close closes the pool if it was opened by URL.
 func (b *Backend) Close() error {
 	if b.closesIt {
-		if err := b.db.Close(); err != nil {
+		if err := wire.ClosePool(b.db); err != nil {
 			return fmt.Errorf("mysqllock: close the pool: %w", err)
 		}
 	}

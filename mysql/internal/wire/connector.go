@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -153,6 +154,15 @@ func SocketOf(conn *sql.Conn) (socket net.Conn) {
 func Discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
+}
+
+// ClosePool closes a pool. A connection that is broken is closed by that, and no error: the
+// driver says ErrBadConn of one that has gone.
+func ClosePool(db *sql.DB) error {
+	if err := db.Close(); !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, mysql.ErrInvalidConn) {
+		return err
+	}
+	return nil
 }
 
 // LeaveServer is Discard for a connection to a server that has become read-only. Those

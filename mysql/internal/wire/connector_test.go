@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"testing"
 	"time"
 
@@ -25,4 +28,29 @@ func TestConnectionsGetOld(t *testing.T) {
 		first := id()
 		require.NotEqual(t, first, id())
 	})
+}
+
+// closesWith is a connector whose connections end with an error.
+type closesWith struct{ err error }
+
+func (c closesWith) Connect(context.Context) (driver.Conn, error) { return closing{c.err}, nil }
+func (c closesWith) Driver() driver.Driver                        { return nil }
+
+type closing struct{ err error }
+
+func (c closing) Prepare(string) (driver.Stmt, error) { return nil, c.err }
+func (c closing) Begin() (driver.Tx, error)           { return nil, c.err }
+func (c closing) Close() error                        { return c.err }
+
+// A connection that has gone needs no closing.
+func TestClosePool(t *testing.T) {
+	t.Parallel()
+	other := errors.New("another")
+	for err, want := range map[error]error{nil: nil, driver.ErrBadConn: nil, mysql.ErrInvalidConn: nil, other: other} {
+		db := sql.OpenDB(closesWith{err})
+		conn, cerr := db.Conn(t.Context())
+		require.NoError(t, cerr)
+		require.NoError(t, conn.Close()) // back to the pool
+		require.ErrorIs(t, ClosePool(db), want)
+	}
 }
