@@ -33,7 +33,7 @@ func TestConnectionsGetOld(t *testing.T) {
 // closesWith is a connector whose connections end with an error.
 type closesWith struct{ err error }
 
-func (c closesWith) Connect(context.Context) (driver.Conn, error) { return closing{c.err}, nil }
+func (c closesWith) Connect(context.Context) (driver.Conn, error) { return closing(c), nil }
 func (c closesWith) Driver() driver.Driver                        { return nil }
 
 type closing struct{ err error }
