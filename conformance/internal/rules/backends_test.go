@@ -264,8 +264,14 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Renew(ctx, h)
 			}
 		}},
-		"expires early":                        {"ServerOutlivesD LostBeforeTakeover", grantsFor(func(ttl time.Duration) time.Duration { return ttl * 9 / 10 })},
-		"cuts the TTL to whole steps":          {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return ttl.Truncate(300 * time.Millisecond) })},
+		"expires early":               {"ServerOutlivesD LostBeforeTakeover", grantsFor(func(ttl time.Duration) time.Duration { return ttl * 9 / 10 })},
+		"cuts the TTL to whole steps": {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return ttl.Truncate(300 * time.Millisecond) })},
+		"cuts each TTL to two fifths, and says so": {"EveryTTLLasts", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.TTL = req.TTL * 2 / 5
+				return m.Backend.Try(ctx, req)
+			}
+		}},
 		"cuts a long TTL":                      {"EveryTTLLasts", grantsFor(func(ttl time.Duration) time.Duration { return min(ttl, 2*time.Second) })},
 		"records outlive their leases":         {"CrashFrees", grantsFor(func(ttl time.Duration) time.Duration { return ttl + time.Second })},
 		"renews to a short TTL":                {"EveryTTLLasts", renewsFor(func(ttl time.Duration) time.Duration { return min(ttl, time.Second) })},
