@@ -156,8 +156,8 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts ...Option) (Le
 }
 
 // Acquire waits until the key is held or ctx ends, as [Locker] says in full. Callers of one
-// Client without an owner are served first come, first served. Without an error the lease is not nil. The
-// error of a wait that ctx has ended matches the error of ctx, and ErrHeld or
+// Client without an owner are served first come, first served. Without an error the lease is
+// not nil. The error of a wait that ctx has ended matches the error of ctx, and ErrHeld or
 // ErrUnavailable, whichever kept it waiting. Options that the backend cannot honour are
 // refused as in TryAcquire. ErrPermanent and ErrClosed end the wait at once.
 func (c *Client) Acquire(ctx context.Context, key string, opts ...Option) (Lease, error) {

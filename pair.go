@@ -295,8 +295,10 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, waits boo
 		return nil, false, err
 	}
 	err = p.level(ctx, first, second)
-	if err == nil {
-		err = joined(p.eachSide(func(i int) error { return stillOfUse([2]Lease{first, second}[i], ttl, set.MaxHold) }))
+	for i, lease := range [2]Lease{first, second} {
+		if err == nil {
+			err = p.told(i, stillOfUse(lease, ttl, set.MaxHold))
+		}
 	}
 	if err != nil {
 		_ = second.Release(ctx)

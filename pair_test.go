@@ -579,6 +579,8 @@ func TestPairOnOneStore(t *testing.T) {
 			_, err = get(t.Context(), "k")
 			assert.ErrorIs(t, err, lock.ErrInvalid)
 			assert.Zero(t, store.Len(), "something is held")
+			_, err = naivePair{sides: [2]lock.Locker{other, other}}.TryAcquire(t.Context(), "k")
+			assert.NotErrorIs(t, err, lock.ErrInvalid, "who does not look for its mark can't tell")
 		}
 		require.NoError(t, errors.Join(p.Close(), other.Close()))
 		time.Sleep(time.Hour)
