@@ -118,8 +118,9 @@ func (t trial) disturb(ctx context.Context, tasks store, c *copies) error {
 }
 
 // pauseHolder stops the copy that works in the middle of a task, until the other one has done
-// that task, or with the state alone has begun it and is stopped, too, and waits for what comes of the late
-// finish. Where a copy was stopped at another moment, it is repeated with another task.
+// that task, and waits for what comes of the late finish. With the state alone the other one has
+// begun the task, and is stopped too. Where a copy was stopped at another moment, it is repeated
+// with another task.
 func (t trial) pauseHolder(ctx context.Context, tasks store, c *copies) error {
 	for begun := time.Now(); ; {
 		seen := map[int]int{}
