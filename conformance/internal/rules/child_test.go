@@ -30,10 +30,7 @@ func TestProcessesOfAHealthyLock(t *testing.T) {
 	rep, err := conformance.Check(t.Context(), cfg)
 	require.NoError(t, err)
 	assert.NotEmpty(t, rep.Results)
-	for _, r := range rep.Results {
-		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.Inconclusive}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
-		t.Log(r.Rule, r.Verdict, r.Evidence)
-	}
+	accusesNone(t, rep, conformance.Pass)
 }
 
 func TestProcessesOfALockWithoutDeadlines(t *testing.T) {
@@ -43,10 +40,22 @@ func TestProcessesOfALockWithoutDeadlines(t *testing.T) {
 	rep, err := conformance.Check(t.Context(), cfg)
 	require.NoError(t, err)
 	assert.NotEmpty(t, rep.Results)
+	accusesNone(t, rep, conformance.Pass, conformance.NotClaimed)
+}
+
+// accusesNone requires the verdicts. On a machine that stands still a rule may be inconclusive,
+// but not most of them.
+func accusesNone(t *testing.T, rep conformance.Report, good ...conformance.Verdict) {
+	t.Helper()
+	decided := 0
 	for _, r := range rep.Results {
-		assert.Contains(t, []conformance.Verdict{conformance.Pass, conformance.NotClaimed, conformance.Inconclusive}, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		assert.Contains(t, append(good, conformance.Inconclusive), r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		if r.Verdict != conformance.Inconclusive {
+			decided++
+		}
 		t.Log(r.Rule, r.Verdict, r.Evidence)
 	}
+	assert.Greater(t, decided, len(rep.Results)/2)
 }
 
 func TestForgottenChildIsANamedSkip(t *testing.T) {

@@ -20,7 +20,7 @@ func nothingKept(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	free, held := e.Key("a free key"), e.Key("a held key")
 	h := b.MustTry(held)
-	type kind struct {
+	type repeated struct {
 		what string
 		of   string // what has the copies, each another text, if not the keys
 		key  string
@@ -29,7 +29,7 @@ func nothingKept(e *engine.Env) {
 		kept engine.Copies
 		ctxs engine.Copies
 	}
-	kinds := []*kind{
+	calls := []*repeated{
 		{what: "holds that were released", key: free, ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
 			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, opts...))
 		}},
@@ -44,7 +44,7 @@ func nothingKept(e *engine.Env) {
 		}},
 	}
 	// So short a maximum is reached as soon as it is waited for.
-	kinds = append(kinds, &kind{what: "holds that were lost", key: e.Key("a lost key"), ttl: e.TTL, call: func(ctx context.Context, key string, opts []lock.Option) {
+	calls = append(calls, &repeated{what: "holds that were lost", key: e.Key("a lost key"), ttl: e.TTL, call: func(ctx context.Context, key string, opts []lock.Option) {
 		ctx, cancel := context.WithTimeout(ctx, e.WaitBound())
 		defer cancel()
 		lease, err := a.Locker.Acquire(ctx, key, append(opts, lock.WithMaxHold(e.TTL/100))...)
@@ -57,14 +57,14 @@ func nothingKept(e *engine.Env) {
 	}})
 	if engine.ClaimReentrancy.Made(e.Settings) {
 		key := e.Key("a key of owners")
-		kinds = append(kinds, &kind{what: "holds of owners", of: "owners", key: e.Owner("A"), ttl: e.Long, call: func(ctx context.Context, owner string, opts []lock.Option) {
+		calls = append(calls, &repeated{what: "holds of owners", of: "owners", key: e.Owner("A"), ttl: e.Long, call: func(ctx context.Context, owner string, opts []lock.Option) {
 			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, append(opts, lock.WithOwner(owner))...))
 		}})
 	}
 	var renewed *engine.Hold
 	if e.Claimed.ManualRenewal {
 		renewed = a.MustTry(e.Key("a renewed key"))
-		kinds = append(kinds, &kind{what: "renewals", key: renewed.Key, call: func(ctx context.Context, _ string, _ []lock.Option) {
+		calls = append(calls, &repeated{what: "renewals", key: renewed.Key, call: func(ctx context.Context, _ string, _ []lock.Option) {
 			_ = renewed.Lease.Renew(ctx)
 		}})
 	}
@@ -73,8 +73,8 @@ func nothingKept(e *engine.Env) {
 	var waiting, total atomic.Int64 // the first for the end of a context
 	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
 	e.Labelled(label, func() {
-		e.Each(len(kinds), func(i int) {
-			k, end := kinds[i], time.Now().Add(e.Window()/2)
+		e.Each(len(calls), func(i int) {
+			k, end := calls[i], time.Now().Add(e.Window()/2)
 			late := end.Add(e.Slack()) // where each call waits for something
 			for n := 0; n < least && time.Now().Before(late) || n < most && time.Now().Before(end); n++ {
 				text := k.key
@@ -88,7 +88,7 @@ func nothingKept(e *engine.Env) {
 	})
 	patience := e.Slack() + 2*e.TTL
 	watches := e.Start(func() { watchesEnd(e, patience) })
-	for _, k := range kinds {
+	for _, k := range calls {
 		n := k.kept.Len()
 		if n < least {
 			e.Notef("%d %s, too few to tell what is kept of them", n, k.what)

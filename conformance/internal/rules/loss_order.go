@@ -30,14 +30,6 @@ type ending struct {
 
 func release(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }
 
-// oneOwner is nil where no lease has an owner.
-func oneOwner(e *engine.Env) []lock.Option {
-	if !engine.ClaimReentrancy.Made(e.Settings) {
-		return nil
-	}
-	return []lock.Option{lock.WithOwner(e.Owner("A"))}
-}
-
 func sixteenthAtMost(e *engine.Env) []lock.Option {
 	return []lock.Option{lock.WithMaxHold(e.TTL / 16)}
 }

@@ -1,0 +1,219 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// handing is what the cases of HandOverIsOneStep share. a hands over, b is another client.
+type handing struct {
+	e    *engine.Env
+	a, b *engine.BackendClient
+	ho   backend.HandOverer
+}
+
+func handOver(e *engine.Env) {
+	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
+	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
+	c.once()
+	cases := []func(){c.longer, c.expired, c.forced, c.revoked}
+	owners := []string{""}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		owners = append(owners, e.Owner("B"))
+		cases = append(cases, c.owners)
+	}
+	for _, owner := range owners {
+		cases = append(cases, func() { c.renewed(owner) })
+	}
+	if e.Claimed.HolderDetails {
+		cases = append(cases, c.shown)
+	}
+	e.Together(cases...)
+}
+
+// give hands the key over from a hold of the owner to the request.
+func (c *handing) give(owner string, ttl time.Duration, to backend.Request) *engine.Grant {
+	e := c.e
+	req := e.Request(to.Key, owner, ttl)
+	req.Holder.Label = "before"
+	from := c.a.MustTry(req)
+	before := c.a.Clock.Now()
+	g, err := c.a.HandOver(c.ho, from, to)
+	switch {
+	case errors.Is(err, backend.ErrHeld):
+		e.Fatalf(to.Key, "HandOver of the only hold of a key returned %s; expected a grant, because nobody else waits for it", engine.Outcome(err))
+	case err != nil:
+		e.UnexpectedFatal(to.Key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+	}
+	judgeValidity(e, to.Key, "HandOver", g.Answer.Validity, before, c.a.Clock.Now(), to.TTL)
+	if engine.ClaimTokens.Made(e.Settings) && g.Token <= from.Token {
+		e.Failf(to.Key, "the token after HandOver is %d; expected more than %d", g.Token, from.Token)
+	}
+	if g.Answer.Holds != 1 {
+		e.Failf(to.Key, "the grant of HandOver says %d holds; expected 1", g.Answer.Holds)
+	}
+	e.Is(to.Key, c.a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
+	return g
+}
+
+func (c *handing) once() {
+	e, key := c.e, c.e.Key("a")
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	c.b.MustRefuse(key, "it was handed over")
+	e.MustGiveBack(g, key, ", which was handed over")
+	_, err := c.a.HandOver(c.ho, g, e.Request(key, "", e.Long))
+	e.Is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
+	c.b.MustTry(e.Request(key, "", e.Long))
+}
+
+// longer has a hold of a long TTL follow one of a short TTL.
+func (c *handing) longer() {
+	e, key := c.e, c.e.Key("longer")
+	if e.Long < 3*e.TTL {
+		return
+	}
+	g := c.give("", e.TTL, e.Request(key, "", e.Long))
+	// The lag is the most that it can be, and may be longer than the hold is valid.
+	wait := e.TTL*5/4 + e.Claimed.TakeoverLag
+	if wait > time.Until(g.Until())*3/4 {
+		wait = e.TTL * 5 / 4
+	}
+	e.Pause(wait)
+	c.b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
+// renewed renews what was handed over past its first TTL.
+func (c *handing) renewed(owner string) {
+	e, key := c.e, c.e.Key("renewed")
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	if owner != "" {
+		key += " of an owner"
+	}
+	g := c.give("", e.Long, e.Request(key, owner, e.TTL))
+	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		if err := g.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	c.b.MustRefuse(key, "it was handed over, and is renewed in time")
+	if err := g.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release of a hold that was handed over and renewed in time returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
+// owners hands over between owners, and to and from nobody in particular. Who holds the key
+// then enters it again, and who held it doesn't.
+func (c *handing) owners() {
+	e := c.e
+	for _, x := range []struct{ name, from, to string }{
+		{"owner", "", e.Owner("A")}, {"from an owner", e.Owner("A"), ""}, {"from owner to owner", e.Owner("A"), e.Owner("B")},
+	} {
+		key := e.Key("%s", x.name)
+		g := c.give(x.from, e.Long, e.Request(key, x.to, e.Long))
+		c.b.MustRefuse(key, "it was handed over")
+		if x.from != "" {
+			const who, why = "Try by the owner of the hold before", "it was handed over"
+			left, err := c.b.Try(e.Request(key, x.from, e.Long))
+			if err == nil {
+				e.JudgeRefusal(key, who, why, left.Record, nil)
+				return
+			}
+			e.JudgeRefusal(key, who, why, nil, err)
+		}
+		if x.to != "" {
+			again, err := c.b.Try(e.Request(key, x.to, e.Long))
+			switch {
+			case err != nil:
+				e.Unexpected(key, err, "the owner that a key was handed over to tried it once more, and Try returned %s; expected a second hold", engine.Outcome(err))
+				return
+			case again.Answer.Holds != 2 || engine.ClaimTokens.Made(e.Settings) && again.Token != g.Token:
+				e.Failf(key, "the second hold after HandOver says %d holds, token %d; expected 2 holds, token %d", again.Answer.Holds, again.Token, g.Token)
+			}
+			e.MustGiveBack(again, key, "")
+		}
+		e.MustGiveBack(g, key, ", which was handed over")
+	}
+}
+
+// expired hands over what has run out.
+func (c *handing) expired() {
+	e, key := c.e, c.e.Key("expired")
+	if e.Claimed.EndsWithSession {
+		return // its session keeps the hold
+	}
+	from := c.a.MustTry(e.Request(key, "", e.TTL))
+	e.Expire(from)
+	_, err := c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
+	e.Is(key, err, "HandOver of a hold that has expired", backend.ErrNotHeld)
+	if err != nil {
+		c.b.MustTry(e.Request(key, "", e.Long))
+	}
+}
+
+// shown looks at what is shown of a key that was handed over.
+func (c *handing) shown() {
+	e, key := c.e, c.e.Key("shown")
+	to := e.Request(key, "", e.Long)
+	to.Holder.Label = "after"
+	g := c.give("", e.Long, to)
+	recordsShown(e, c.b, key, func(what string, rec backend.Record) {
+		switch {
+		case rec.Holder.Label != to.Holder.Label:
+			e.Failf(key, "%s shows the label %q after HandOver; expected %q, which is that of the holder", what, rec.Holder.Label, to.Holder.Label)
+		case rec.Holds != 1 || engine.ClaimTokens.Made(e.Settings) && rec.Token != g.Token:
+			e.Failf(key, "%s shows %d holds, token %d after HandOver; expected 1 hold, token %d", what, rec.Holds, rec.Token, g.Token)
+		}
+	})
+	_, err := c.b.Try(e.Request(key, "", e.Long))
+	if held := (*backend.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != to.Holder.Label {
+		e.Failf(key, "a refusal shows the label %q after HandOver; expected %q, which is that of the holder", held.Holder.Label, to.Holder.Label)
+	}
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
+// operated has an operator end what was handed over.
+func (c *handing) operated(op string, end func(g *engine.Grant) error) *engine.Grant {
+	e, key := c.e, c.e.Key("%s", op)
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	ev := e.Log.Begin(c.b.Who, op, key)
+	err := end(g)
+	e.Log.End(ev, fmt.Sprintf("token %d: %s", g.Token, engine.Outcome(err)))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s with the token of a hold that was handed over returned %s; expected no error", op, engine.Outcome(err))
+	}
+	return g
+}
+
+func (c *handing) forced() {
+	f, ok := backend.As[backend.ForceReleaser](c.b.Backend)
+	if !ok || !engine.ClaimTokens.Made(c.e.Settings) {
+		return
+	}
+	g := c.operated("ForceRelease", func(g *engine.Grant) error {
+		return g.EndedBy(c.e, func() error { return f.ForceRelease(c.e.Ctx, g.Key, g.Token) })
+	})
+	c.b.MustTry(c.e.Request(g.Key, "", c.e.Long))
+}
+
+func (c *handing) revoked() {
+	r, ok := backend.As[backend.Revoker](c.b.Backend)
+	if !ok || !engine.ClaimTokens.Made(c.e.Settings) {
+		return
+	}
+	g := c.operated("Revoke", func(g *engine.Grant) error {
+		g.Lapses()
+		return r.Revoke(c.e.Ctx, g.Key, g.Token)
+	})
+	if c.e.Claimed.ManualRenewal {
+		_, err := c.a.Renew(g.Hold)
+		c.e.Is(g.Key, err, "Renew of a hold that was handed over and revoked", backend.ErrNotHeld)
+	}
+}
