@@ -55,8 +55,8 @@ type Ticket interface {
 	// and may be called beside Wait.
 	Behind() bool
 	// Withdraw gives the place up and removes the grant if there is one. It may
-	// be called again after an error. A place never outlives the TTL of its
-	// request once its client has gone.
+	// be called again after an error, and beside a Wait whose context has ended.
+	// A place never outlives the TTL of its request once its client has gone.
 	Withdraw(ctx context.Context) error
 }
 

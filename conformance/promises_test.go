@@ -257,7 +257,7 @@ var promises = []promise{
 	{of: "backend.Ticket.Behind", text: "Only then is a caller who gives up told that the key is held: to have no answer is not to be refused.", rules: "SilenceIsNotHeld WaiterGivesUp"},
 	{of: "backend.Ticket.Behind", text: "It does no I/O and may be called beside Wait.", rules: "QueueWithdraw"},
 	{of: "backend.Ticket.Withdraw", text: "Withdraw gives the place up and removes the grant if there is one.", rules: "QueueWithdraw WaiterDeathHarmless"},
-	{of: "backend.Ticket.Withdraw", text: "It may be called again after an error.", rules: "QueueWithdraw"},
+	{of: "backend.Ticket.Withdraw", text: "It may be called again after an error, and beside a Wait whose context has ended.", rules: "QueueWithdraw WithdrawBesideWait"},
 	{of: "backend.Ticket.Withdraw", text: "A place never outlives the TTL of its request once its client has gone.", rules: "QueueAbandoned WaiterKilledHarmless"},
 	{of: "backend.LateTicket", text: "LateTicket is implemented by tickets of which a request may still reach the server when Withdraw has returned nil.", aside: "a definition"},
 	{of: "backend.LateTicket.MayArrive", text: "MayArrive reports whether that is so: a request was sent, and has no answer.", rules: "LateGrant"},

@@ -313,11 +313,9 @@ func (t *ticket) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Withdraw deletes the place, granted or not.
+// Withdraw deletes the place, granted or not. It reads nothing that Wait writes.
 func (t *ticket) Withdraw(ctx context.Context) error {
-	hold := backend.HoldOf(t.req)
-	hold.Token = t.token
-	err := t.b.Release(ctx, hold)
+	err := t.b.Release(ctx, backend.HoldOf(t.req))
 	if errors.Is(err, backend.ErrNotHeld) {
 		return nil
 	}

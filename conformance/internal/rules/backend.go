@@ -127,6 +127,13 @@ var backendRules = []*engine.Rule{
 		Run:       queueWithdraw,
 	},
 	{
+		Name:      "WithdrawBesideWait",
+		Statement: "A place may be withdrawn while its Wait is still on its way back, with the grant that it may bring.",
+		Claims:    []engine.Claim{engine.ClaimFair},
+		Seam:      true,
+		Run:       withdrawBesideWait,
+	},
+	{
 		Name:      "QueueAbandoned",
 		Statement: "A place whose client has gone ends within the TTL of its request.",
 		Seam:      true,

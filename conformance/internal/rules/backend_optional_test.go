@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,7 +175,7 @@ type queueMutant struct {
 	enqueue  func(backend.Request) backend.Request
 	nothing  bool // instead of a place
 	unseen   bool // are those who wait
-	withdraw func() bool
+	withdraw func() bool // does nothing, where it reports true
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
 }
 
@@ -203,7 +204,7 @@ func (q *queueMutant) Inspect(ctx context.Context, key string) (backend.Record, 
 }
 
 func (t ticketMutant) Withdraw(ctx context.Context) error {
-	if t.q.withdraw != nil {
+	if t.q.withdraw != nil && t.q.withdraw() {
 		return nil
 	}
 	return t.Ticket.Withdraw(ctx)
@@ -254,6 +255,15 @@ func TestMutantQueues(t *testing.T) {
 				}
 				return g, err
 			}
+		}},
+		"withdrawing beside a wait does nothing": {"WithdrawBesideWait", func(q *queueMutant) {
+			var waiting atomic.Int32
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				waiting.Add(1)
+				defer waiting.Add(-1)
+				return t.Wait(ctx)
+			}
+			q.withdraw = func() bool { return waiting.Load() > 0 }
 		}},
 		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = true }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {

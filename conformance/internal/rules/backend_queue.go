@@ -2,7 +2,10 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -158,6 +161,74 @@ func queueWithdraw(e *engine.Env) {
 		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// withdrawBesideWait is also about what Wait and Withdraw share, which the race detector
+// sees. So nothing puts the two in an order: no call is recorded, and no context is cancelled
+// whose mutex they both take.
+func withdrawBesideWait(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	raiser, floors := backend.As[backend.FloorRaiser](a.Backend)
+	for round := range e.Rounds(e.Work(20*time.Millisecond), 8, 60) {
+		key := e.Key("%d", round)
+		h := a.MustTry(e.Request(key, "", e.Long))
+		p := enqueue(e, b, key, e.Long)
+		ctx := endable{e.Ctx, make(chan struct{}), new(atomic.Bool)}
+		e.Start(func() {
+			p.grant, p.err = p.ticket.Wait(ctx)
+			close(p.done)
+		})
+		if floors && round%4 == 0 { // its token changes
+			if err := raiser.RaiseFloor(e.Ctx, h.Token+floorStep); err != nil && !errors.Is(err, backend.ErrUnsupported) {
+				e.Unexpected(key, err, "RaiseFloor returned %s; expected no error", engine.Outcome(err))
+			}
+		}
+		if round%4 != 3 {
+			_ = h.Release(e.Ctx)
+		}
+		switch round % 4 {
+		case 0, 3: // it is granted by then, or still waits
+			e.Settle()
+		case 1:
+			e.Pause(rand.N(2 * time.Millisecond))
+		}
+		ctx.end()
+		if err := p.ticket.Withdraw(e.Ctx); err != nil {
+			e.Unexpected(key, err, "Withdraw returned %s beside a Wait; expected no error", engine.Outcome(err))
+		}
+		if !e.Within(e.Slack(), p.done) {
+			e.OverdueFatalf(key, "Wait had not returned %s after its context", e.Slack())
+		}
+		late, ok := p.ticket.(backend.LateTicket)
+		if p.err == nil || ok && late.MayArrive() {
+			p.withdraw(e) // the grant came later than the first request
+		}
+		if round%4 == 3 {
+			_ = h.Release(e.Ctx)
+		}
+		_ = a.MustTry(e.Request(key, "", e.Long)).Release(e.Ctx)
+	}
+}
+
+// endable is a context whose end needs no mutex.
+type endable struct {
+	context.Context
+	done  chan struct{}
+	ended *atomic.Bool
+}
+
+func (c endable) Done() <-chan struct{} { return c.done }
+
+func (c endable) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (c endable) end() {
+	c.ended.Store(true)
+	close(c.done)
 }
 
 // showsWaiters looks at a key for which so many places wait.
