@@ -77,6 +77,9 @@ func (s *swapping) Acquire(ctx context.Context, key string, opts ...lock.Option)
 	defer s.leave(key, mine)
 	select {
 	case <-mine:
+		if ctx.Err() != nil {
+			return nil, gaveUp(ctx, turn.known(key))
+		}
 		return s.asking.Acquire(ctx, key, opts...)
 	case <-ctx.Done():
 		return nil, gaveUp(ctx, turn.known(key))

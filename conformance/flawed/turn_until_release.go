@@ -47,6 +47,9 @@ func (u *untilRelease) Acquire(ctx context.Context, key string, opts ...lock.Opt
 	turn, leave := u.turn(key)
 	defer leave()
 	for {
+		if ctx.Err() != nil {
+			return nil, gaveUp(ctx, turn.known(key))
+		}
 		u.mu.Lock()
 		released := u.taken[key]
 		if released == nil {
