@@ -173,8 +173,8 @@ type queueMutant struct {
 	backend.Backend
 	backend.Queuer
 	enqueue  func(backend.Request) backend.Request
-	nothing  bool // instead of a place
-	unseen   bool // are those who wait
+	nothing  bool        // instead of a place
+	unseen   bool        // are those who wait
 	withdraw func() bool // does nothing, where it reports true
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
 }
