@@ -130,7 +130,7 @@ var properties = []property{
 	{"Waiters wait", "A wait lasts until its grant or its context, whatever time limits the server has.",
 		"WaitOutlastsTTL", "mysql/internal/table: TestLockWaitTimeoutIsNotTheEnd; mysql/internal/row: TestRowWaitOutlastsLockWaitTimeout"},
 	{"Who gives up or dies is harmless", "It delays nobody behind it by more than its lease.",
-		"WaiterGivesUp GaveUpWakesNext WaiterDeathHarmless WaiterKilledHarmless QueueWithdraw QueueAbandoned", "redis: TestFairDeadWaiterDelaysByTheLifeOfItsPlace"},
+		"WaiterGivesUp GaveUpWakesNext WaiterDeathHarmless WaiterKilledHarmless QueueWithdraw WithdrawBesideWait QueueAbandoned", "redis: TestFairDeadWaiterDelaysByTheLifeOfItsPlace"},
 	{"A new session is a new fate", "What is acquired after a session has ended is not lost with what lived on it.",
 		"NextSessionHolds", "etcd: TestOperatorEndsAHold; zookeeper: TestExpiredSessionLosesItsHolds"},
 	{"A waiter has a session", "Whose session or lease ended while it waited is never granted the key.",
