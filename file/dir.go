@@ -132,10 +132,13 @@ func (b *files) prepare() error {
 	return nil
 }
 
+// dirMode keeps others out: who can write the records can take every lock.
+const dirMode = 0o700
+
 // makeDir makes a directory and those above it. Where the file system says that there is
 // no such directory, as that of /proc does, waiting is of no use.
 func makeDir(path string) error {
-	err := os.MkdirAll(path, 0o700)
+	err := os.MkdirAll(path, dirMode)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: filelock: making the lock directory: %w (its file system does not allow it; name another directory)", backend.ErrPermanent, err)

@@ -96,7 +96,7 @@ func (b *files) save(g *guard, p place, r *record) error {
 	}
 	err = os.Rename(p.temp, p.record())
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		if err := os.MkdirAll(p.dir, dirMode); err != nil {
 			return failed("making a directory for records", err)
 		}
 		err = os.Rename(p.temp, p.record())

@@ -15,15 +15,19 @@ import (
 func Relative(rawURL string) bool { return relative(rawURL) != "" }
 
 // Absolute is the URL of the directory that a relative one means below dir, and what to
-// write in its place. It is not told, and is in words, where the path looks as if it were
-// another URL, which may hold a password.
+// write in its place. It is in words where the path looks as if it were another URL, which
+// may hold a password; so may parameters, for which there is an ellipsis.
 func Absolute(rawURL, dir string) string {
 	path := relative(rawURL)
 	abs, err := filepath.Abs(filepath.Join(dir, filepath.FromSlash(path)))
 	if err != nil || strings.ContainsAny(path, "@?:") {
 		return "file: with a path that begins with /"
 	}
-	return "file:" + (&url.URL{Path: filepath.ToSlash(abs)}).EscapedPath()
+	absolute := "file:" + (&url.URL{Path: filepath.ToSlash(abs)}).EscapedPath()
+	if strings.Contains(rawURL, "?") {
+		absolute += "?..."
+	}
+	return absolute
 }
 
 // relative is the relative path of a file URL, or empty.

@@ -16,11 +16,11 @@ var waysToWait = ways[1:]
 
 type way struct {
 	name string
-	get  func(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error)
+	get  func(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error)
 }
 
-// came is a lease that came about in one of the ways.
-type came struct {
+// acquired is a lease that was acquired in one of the ways.
+type acquired struct {
 	*engine.Hold
 	since time.Duration // when it can have been granted at the earliest, since the case began
 }
@@ -31,7 +31,7 @@ func eachWay(e *engine.Env, ways []way, f func(w way)) {
 }
 
 // mustGet takes a key that nobody else wants.
-func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) *came {
+func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) *acquired {
 	h, err := w.get(c, key, ttl, more...)
 	if err != nil {
 		c.Env.UnexpectedFatal(key, err, "%s returned %s; expected a lease", w.name, engine.Outcome(err))
@@ -39,26 +39,26 @@ func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lo
 	return h
 }
 
-func byTry(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+func byTry(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	h, err := c.TryFor(c.Env.Ctx, key, ttl, more...)
 	if err != nil {
 		return nil, err
 	}
-	return &came{h, h.Invoked}, nil
+	return &acquired{h, h.Invoked}, nil
 }
 
-func byAcquire(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+func byAcquire(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	ctx, cancel := context.WithTimeout(c.Env.Ctx, c.Env.WaitBound())
 	defer cancel()
 	h, err := c.AcquireFor(ctx, key, ttl, more...)
 	if err != nil {
 		return nil, err
 	}
-	return &came{h, h.Invoked}, nil
+	return &acquired{h, h.Invoked}, nil
 }
 
 // byWaiting has another client hold the key for a TTL of the run first.
-func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	e := c.Env
 	stands := e.Locker().MustTry(key)
 	a := c.AcquiringFor(key, ttl, more...)
@@ -73,11 +73,11 @@ func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Opt
 	}
 	since := e.Log.Now()
 	stands.MustRelease()
-	return &came{a.MustGet(e, key, e.WaitBound(), "its holder has released it"), since}, nil
+	return &acquired{a.MustGet(e, key, e.WaitBound(), "its holder has released it"), since}, nil
 }
 
 // byHandOver has the same client hold the key first, which may hand it over.
-func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*came, error) {
+func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	e := c.Env
 	stands := c.MustTry(key)
 	a := c.AcquiringFor(key, ttl, more...)
@@ -91,5 +91,5 @@ func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Op
 		}
 		return nil, err
 	}
-	return &came{a.MustGet(e, key, e.WaitBound(), "its holder, the same Locker, has released it"), since}, nil
+	return &acquired{a.MustGet(e, key, e.WaitBound(), "its holder, the same Locker, has released it"), since}, nil
 }
