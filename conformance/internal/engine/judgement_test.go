@@ -399,6 +399,32 @@ func hangingIsNotSlow(t *testing.T) {
 	assert.Equal(t, Inconclusive, res.Verdict, "%d requests: it goes on, on a slow machine: %s", n, res.Evidence)
 }
 
+// A wake-up is several requests. One that was held up by a third of what they may take
+// together makes them late by a little, and not by much.
+func TestLateWake(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		heldUp, over time.Duration
+		want         Verdict
+	}{
+		"a little late, and held up":              {186 * ms, 4 * ms, Pass},
+		"a little late, and nothing held it up":   {60 * ms, 4 * ms, Fail},
+		"much later than what it was held up for": {186 * ms, time.Second, Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := 0
+			res := one(t, memory(), &Rule{Run: func(e *Env) {
+				if runs++; runs > 1 {
+					return
+				}
+				e.standStill(c.heldUp)
+				e.Fail(e.LateWake(e.Prompt()+c.over, e.Prompt()), "", "too late")
+			}})
+			assert.Equal(t, c.want, res.Verdict, res.Evidence)
+		})
+	}
+}
+
 // What a request took that nothing but the server could hold up excuses what is late.
 func TestBystanderSeesWhatHoldsTheServerUp(t *testing.T) {
 	t.Parallel()

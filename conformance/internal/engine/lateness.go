@@ -52,6 +52,12 @@ func (e *Env) Late(took, most time.Duration, by HoldUp) Excuse {
 	return Excuse{max(min(most, e.Prompt())/2, (took-most)/3), by}
 }
 
+// LateWake is Late for one who was woken by a release: that takes up to three requests, of
+// which each may be held up.
+func (e *Env) LateWake(took, most time.Duration) Excuse {
+	return Excuse{max(min(most, e.Prompt()), took-most) / 3, AnyRequest}
+}
+
 // Judge reports a lock that was later than most each time.
 func (l *Lateness) Judge(e *Env, key string, most time.Duration, format string, args ...any) {
 	l.mu.Lock()

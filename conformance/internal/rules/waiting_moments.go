@@ -77,8 +77,7 @@ func (m *moments) each(way string, f func(key string) time.Duration) {
 		return
 	}
 	least := slices.MinFunc(late, func(a, b wait) int { return int(a.took - b.took) })
-	excuse := m.e.Late(least.took, most, engine.AnyRequest)
-	m.e.Fail(excuse, least.key, "%s: %d of at most %d waiters were granted the key %s or more after its last release; expected at most %s, whatever the moment of the release",
+	m.e.Fail(m.e.LateWake(least.took, most), least.key, "%s: %d of at most %d waiters were granted the key %s or more after its last release; expected at most %s, whatever the moment of the release",
 		way, len(late), momentWaits, engine.Short(least.took), engine.Short(most))
 }
 
