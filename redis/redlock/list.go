@@ -19,7 +19,8 @@ const listBound = 5 * time.Second
 
 // List finds the names with SCAN on every node that answers, and asks all nodes for
 // each record. A majority of the nodes must answer, since a held key is known to one
-// node of every majority.
+// node of every majority. A key that could not be decided on in the end ends the listing with
+// an error, after all others were shown.
 func (b *majority) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	bounded, cancel := context.WithTimeout(ctx, listBound)
 	defer cancel()
@@ -53,18 +54,45 @@ func (b *majority) List(ctx context.Context, prefix string, visit func(backend.R
 	if reached < b.quorum {
 		return fmt.Errorf("redlock: listing keys: %w: %d of %d nodes answered, and %d are needed: %w", backend.ErrUnavailable, reached, len(b.nodes), b.quorum, wire.Describe(ctx, failed))
 	}
-	for _, key := range slices.Sorted(maps.Keys(found)) {
+	undecided, err := b.show(ctx, slices.Sorted(maps.Keys(found)), visit)
+	for pause := firstPause; len(undecided) > 0 && pause <= lastPause; pause *= 2 {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		undecided, err = b.show(ctx, undecided, visit)
+	}
+	return err
+}
+
+// While nodes are down, nobody can say of a key that is just being taken or released whether
+// a majority has it. Such keys are looked at again after the others.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = 320 * time.Millisecond
+)
+
+// show visits the records of the keys. It returns those that could not be decided on, with
+// the first error; none where visit wants no more.
+func (b *majority) show(ctx context.Context, keys []string, visit func(backend.Record) bool) (undecided []string, first error) {
+	for _, key := range keys {
 		rec, err := b.Inspect(ctx, key)
 		switch {
 		case errors.Is(err, backend.ErrNotHeld), errors.Is(err, backend.ErrPermanent):
 			continue // a minority's, gone meanwhile, or not ours
+		case ctx.Err() != nil, errors.Is(err, backend.ErrClosed):
+			return nil, err
 		case err != nil:
-			return err
+			undecided = append(undecided, key)
+			if first == nil {
+				first = err
+			}
 		case !visit(rec):
-			return nil
+			return nil, nil
 		}
 	}
-	return nil
+	return undecided, first
 }
 
 // keys are those of the node's records whose names begin so.

@@ -1,0 +1,51 @@
+package redlock
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
+	"github.com/mortiselock/lock/redis/internal/redistest"
+)
+
+// With a node down, nobody can say of what one of the two others knows whether it is held.
+// That keeps nothing from being listed, and is told only if it stays so.
+func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
+	t.Parallel()
+	servers := nodeSet(t, 3)
+	b, err := backend.DefaultMux.Open(t.Context(), urlOf(servers)+"?restart_delay=1m&node_timeout=3s", backend.OpenConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.Close() })
+	prefix := "list-" + backend.NewID().Hex()[:8] + "-"
+	for _, key := range []string{"a", "c"} {
+		backendtest.Granted(t, b, redistest.Request(prefix+key))
+	}
+	one := redistest.Client(t, servers[0])
+	var copies []string
+	for _, name := range one.Keys(t.Context(), "*"+prefix+"a").Val() {
+		to := strings.TrimSuffix(name, "a") + "b"
+		require.NoError(t, one.Copy(t.Context(), name, to, 0, false).Err())
+		copies = append(copies, to)
+	}
+	require.NotEmpty(t, copies)
+	servers[2].Kill(t)
+	list := func(meanwhile func()) (listed []string, err error) {
+		err = b.(backend.Lister).List(t.Context(), prefix, func(r backend.Record) bool {
+			if listed = append(listed, strings.TrimPrefix(r.Key, prefix)); len(listed) == 2 {
+				meanwhile()
+			}
+			return true
+		})
+		return listed, err
+	}
+	listed, err := list(func() {})
+	require.Equal(t, []string{"a", "c"}, listed)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	require.ErrorContains(t, err, prefix+"b")
+	listed, err = list(func() { require.NoError(t, one.Del(t.Context(), copies...).Err()) })
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "c"}, listed)
+}
