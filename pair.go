@@ -301,8 +301,12 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, waits boo
 		}
 	}
 	if err != nil {
+		closed := errors.Is(context.Cause(first.Context()), ErrClosed) || errors.Is(context.Cause(second.Context()), ErrClosed)
 		_ = second.Release(ctx)
 		_ = first.Release(ctx)
+		if closed {
+			return nil, false, ErrClosed
+		}
 		return nil, true, err
 	}
 	l := newPairLease(p, first, second)

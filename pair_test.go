@@ -713,6 +713,54 @@ func TestPairNeverHasTwoHolders(t *testing.T) {
 }
 
 // A lease that comes has a third of its TTL in both stores, whichever is slow, or it is none.
+// raising is a backend whose tokens are revisions, and whose floor is raised by a function.
+type raising struct {
+	backend.Backend
+	raise func()
+}
+
+func (r raising) RaiseFloor(context.Context, uint64) error {
+	r.raise()
+	return nil
+}
+
+func (r raising) Unwrap() backend.Backend { return r.Backend }
+
+func (r raising) Guarantees() backend.Guarantees {
+	g := r.Backend.Guarantees()
+	g.Token = backend.TokenRevision
+	return g
+}
+
+// Close may come when both stores have granted the key.
+func TestPairClosesBetweenGrantAndReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var p *lock.Pair
+		var sides [2]lock.Locker
+		for i := range sides {
+			b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: memlock.NewStore(nil)})
+			require.NoError(t, err)
+			sides[i], err = lock.New(raising{b, func() {
+				go func() { _ = p.Close() }()
+				time.Sleep(time.Second)
+			}}, nil)
+			require.NoError(t, err)
+		}
+		for range 2 { // so that the tokens of the old store are the larger ones
+			lease, err := sides[0].TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+			require.NoError(t, lease.Release(t.Context()))
+		}
+		var err error
+		p, err = lock.Both(sides[0], sides[1])
+		require.NoError(t, err)
+		_, err = p.TryAcquire(t.Context(), "k")
+		require.ErrorIs(t, err, lock.ErrClosed)
+		time.Sleep(time.Hour)
+	})
+}
+
 func TestPairGrantIsUsable(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
