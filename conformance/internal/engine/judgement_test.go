@@ -404,12 +404,13 @@ func hangingIsNotSlow(t *testing.T) {
 func TestLateWake(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		heldUp, over time.Duration
-		want         Verdict
+		heldUp float64 // as a part of what it may take
+		over   time.Duration
+		want   Verdict
 	}{
-		"a little late, and held up":              {186 * ms, 4 * ms, Pass},
-		"a little late, and nothing held it up":   {60 * ms, 4 * ms, Fail},
-		"much later than what it was held up for": {186 * ms, time.Second, Fail},
+		"a little late, and held up":              {0.4, 4 * ms, Pass},
+		"a little late, and nothing held it up":   {0.2, 4 * ms, Fail},
+		"much later than what it was held up for": {0.4, time.Second, Fail},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runs := 0
@@ -417,7 +418,7 @@ func TestLateWake(t *testing.T) {
 				if runs++; runs > 1 {
 					return
 				}
-				e.standStill(c.heldUp)
+				e.standStill(time.Duration(c.heldUp * float64(e.Prompt())))
 				e.Fail(e.LateWake(e.Prompt()+c.over, e.Prompt()), "", "too late")
 			}})
 			assert.Equal(t, c.want, res.Verdict, res.Evidence)
