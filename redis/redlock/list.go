@@ -67,14 +67,16 @@ func (b *majority) List(ctx context.Context, prefix string, visit func(backend.R
 }
 
 // While nodes are down, nobody can say of a key that is just being taken or released whether
-// a majority has it. Such keys are looked at again after the others.
+// a majority has it. Such keys are looked at again after the others, unless they are so many
+// that the nodes are the reason.
 const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = 320 * time.Millisecond
+	firstPause    = 20 * time.Millisecond
+	lastPause     = 320 * time.Millisecond
+	mostUndecided = 16
 )
 
 // show visits the records of the keys. It returns those that could not be decided on, with
-// the first error; none where visit wants no more.
+// the first error; none where visit wants no more, or nothing can be decided on.
 func (b *majority) show(ctx context.Context, keys []string, visit func(backend.Record) bool) (undecided []string, first error) {
 	for _, key := range keys {
 		rec, err := b.Inspect(ctx, key)
@@ -87,6 +89,9 @@ func (b *majority) show(ctx context.Context, keys []string, visit func(backend.R
 			undecided = append(undecided, key)
 			if first == nil {
 				first = err
+			}
+			if len(undecided) > mostUndecided {
+				return nil, first
 			}
 		case !visit(rec):
 			return nil, nil

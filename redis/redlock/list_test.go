@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -48,4 +49,12 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 	listed, err = list(func() { require.NoError(t, one.Del(t.Context(), copies...).Err()) })
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "c"}, listed)
+	for i := range 3 * mostUndecided { // nobody waits for all of them
+		for _, to := range copies {
+			require.NoError(t, one.Copy(t.Context(), strings.TrimSuffix(to, "b")+"a", fmt.Sprintf("%s%d", to, i), 0, false).Err())
+		}
+	}
+	listed, err = list(func() {})
+	require.Equal(t, []string{"a"}, listed)
+	require.ErrorIs(t, err, backend.ErrUnavailable)
 }
