@@ -202,7 +202,7 @@ func (c *Client) begin(ctx context.Context, key string, opts []Option) (req back
 	}
 	return backend.Request{
 		Key: key, ID: backend.NewID(), Owner: s.Owner, TTL: s.TTL,
-		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid, Pair: s.pair},
+		Holder:  backend.Holder{Label: s.Label, Host: c.host, PID: c.pid, PairID: s.pair},
 		Renewed: !s.NoRenewal,
 	}, s.MaxHold, nil
 }

@@ -38,12 +38,6 @@ type Pair struct {
 
 var _ Locker = (*Pair)(nil)
 
-// The sides of a pair, in the order in which everybody acquires them.
-const (
-	oldSide = iota
-	newSide
-)
-
 // side is one of the two stores.
 type side struct {
 	locker Locker
@@ -175,14 +169,14 @@ func (p *Pair) Close() error {
 // eachSide calls f for both sides at the same time.
 func (p *Pair) eachSide(f func(i int) error) (errs [2]error) {
 	var other sync.WaitGroup
-	other.Go(func() { errs[newSide] = p.told(newSide, f(newSide)) })
-	errs[oldSide] = p.told(oldSide, f(oldSide))
+	other.Go(func() { errs[newSide] = p.fromSide(newSide, f(newSide)) })
+	errs[oldSide] = p.fromSide(oldSide, f(oldSide))
 	other.Wait()
 	return errs
 }
 
-// told adds to an error which store it is from.
-func (p *Pair) told(side int, err error) error {
+// fromSide adds to an error which store it is from.
+func (p *Pair) fromSide(side int, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -259,7 +253,7 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, waits boo
 	// The maximum hold begins with the grant of the new store, and ends both.
 	first, err := ask(p.sides[oldSide].locker, waits)(ctx, key, append(opts, func(s *Settings) { s.MaxHold = 0 })...)
 	if err != nil {
-		return nil, false, p.told(oldSide, err)
+		return nil, false, p.fromSide(oldSide, err)
 	}
 	var keeper keeper
 	if set.NoRenewal {
@@ -290,14 +284,14 @@ func (p *Pair) acquire(ctx context.Context, key string, opts []Option, waits boo
 			return nil, true, fmt.Errorf("%w: the hold of %q in %s ended while %s was asked: %v", ErrUnavailable, key, p.sides[oldSide].called, p.sides[newSide].called, cause)
 		}
 		if second == nil {
-			err = p.told(newSide, err)
+			err = p.fromSide(newSide, err)
 		}
 		return nil, false, err
 	}
 	err = p.level(ctx, first, second)
 	for i, lease := range [2]Lease{first, second} {
 		if err == nil {
-			err = p.told(i, stillOfUse(lease, ttl, set.MaxHold))
+			err = p.fromSide(i, stillOfUse(lease, ttl, set.MaxHold))
 		}
 	}
 	if err != nil {
@@ -338,7 +332,7 @@ func (p *Pair) askSecond(ctx context.Context, key, mark string, opts []Option, w
 		p.apart.Store(true)
 		return lease, nil
 	}
-	if held := (*HeldError)(nil); errors.As(err, &held) && held.Holder.Pair == mark {
+	if held := (*HeldError)(nil); errors.As(err, &held) && held.Holder.PairID == mark {
 		return nil, fmt.Errorf("%w: the old and the new store are one, in which this acquisition holds %q already; name two stores, or use this one alone", ErrInvalid, key)
 	}
 	if !waits {

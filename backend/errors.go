@@ -91,9 +91,9 @@ type Holder struct {
 	// the server has one, else on the holder's. Where the server has a queue, it may be
 	// when the holder took its place there.
 	Since time.Time `json:"since,omitzero"`
-	// Pair is a random text for a lease that is held in two stores, the same in both, and
+	// PairID is a random text for a lease that is held in two stores, the same in both, and
 	// empty for any other.
-	Pair string `json:"pair,omitempty"`
+	PairID string `json:"pair,omitempty"`
 }
 
 // String describes the holder for people, for example `"backup" (host db1, pid

@@ -433,7 +433,7 @@ var promises = []promise{
 	{of: "backend.Holder.Host", text: "Host and PID name the process that took the outermost hold.", rules: "InspectShows HolderIsShown"},
 	{of: "backend.Holder.Since", text: "Since is when the outermost hold was granted, on the server's clock where the server has one, else on the holder's.", rules: "InspectShows HolderIsShown"},
 	{of: "backend.Holder.Since", text: "Where the server has a queue, it may be when the holder took its place there.", aside: "a limit"},
-	{of: "backend.Holder.Pair", text: "Pair is a random text for a lease that is held in two stores, the same in both, and empty for any other.", rules: "InspectShows"},
+	{of: "backend.Holder.PairID", text: "PairID is a random text for a lease that is held in two stores, the same in both, and empty for any other.", rules: "InspectShows"},
 	{of: "backend.Holder.String", text: "String describes the holder for people, for example `\"backup\" (host db1, pid 312) since 2026-11-20T22:04:05Z`, and says \"an unnamed holder\" when nothing is known.", why: "Its method is this project's; no lock brings one.", tests: "backend: TestHolderIsPrintable TestHeldErrorTellsWho"},
 	{of: "backend.Holder.String", text: "What a terminal would not print is quoted.", why: "Its method is this project's; no lock brings one.", tests: "backend: TestHolderIsPrintable"},
 	{of: "backend.Record", text: "Record is what an [Inspector] shows of a key.", aside: "a definition"},

@@ -13,7 +13,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/internal/ways"
 )
@@ -22,7 +21,13 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedEtcd(t)
 	cfg := conformanceOfURL(server.URL())
-	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
+	cfg.Judge = linear.Judge(t)
+	cfg.Proxy = &conformance.Proxy{
+		Server: server.Addr(),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, server.URLAt(addr), &lock.Options{TTL: cfg.TTL})
+		},
+	}
 	conformance.Run(t, cfg)
 }
 

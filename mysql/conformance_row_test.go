@@ -11,7 +11,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
@@ -36,7 +35,12 @@ func testRow(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	cfg := rowConfig(s.URL(), db)
 	cfg.Judge = linear.Judge(t)
 	cfg.Untouched = untouched(t, s, "row", "", "_holders")
-	cfg.Proxy = backendtest.Proxy("?mode=row&dial_timeout=5s", cfg.TTL, s)
+	cfg.Proxy = &conformance.Proxy{
+		Server: s.Addr(),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, s.URLAt(addr)+"?mode=row&dial_timeout=5s", &lock.Options{TTL: cfg.TTL})
+		},
+	}
 	conformance.Run(t, cfg)
 }
 

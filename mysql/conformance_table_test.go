@@ -15,7 +15,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
@@ -44,7 +43,12 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	cfg := tableConfigOfURL(server.URL())
 	cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""))
 	cfg.Untouched = untouched(t, server, "table", "")
-	cfg.Proxy = backendtest.Proxy("?mode=table", cfg.TTL, server)
+	cfg.Proxy = &conformance.Proxy{
+		Server: server.Addr(),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, server.URLAt(addr)+"?mode=table", &lock.Options{TTL: cfg.TTL})
+		},
+	}
 	conformance.Run(t, cfg)
 }
 

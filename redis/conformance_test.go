@@ -14,7 +14,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/internal/ways"
 	"github.com/mortiselock/lock/redis/internal/redistest"
@@ -23,7 +22,13 @@ import (
 func TestConformance(t *testing.T) {
 	server := servertest.SharedRedis(t)
 	cfg := conformanceOfURL(server.URL())
-	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
+	cfg.Judge = linear.Judge(t)
+	cfg.Proxy = &conformance.Proxy{
+		Server: server.Addr(),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, server.URLAt(addr), &lock.Options{TTL: cfg.TTL})
+		},
+	}
 	cfg.Untouched = func(context.Context) (conformance.Store, error) {
 		prefix := "untouched" + backend.NewID().Hex()[:8]
 		return conformance.Store{

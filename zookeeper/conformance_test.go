@@ -17,7 +17,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
-	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/internal/ways"
 )
@@ -26,7 +25,13 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servertest.SharedZooKeeper(t)
 	cfg := conformanceOfURL(server.URL())
-	cfg.Judge, cfg.Proxy = linear.Judge(t), backendtest.Proxy("", cfg.TTL, server)
+	cfg.Judge = linear.Judge(t)
+	cfg.Proxy = &conformance.Proxy{
+		Server: server.Addr(),
+		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
+			return lock.Open(ctx, server.URLAt(addr), &lock.Options{TTL: cfg.TTL})
+		},
+	}
 	cfg.Guarded = guardedOn(t, server)
 	cfg.Untouched = func(context.Context) (conformance.Store, error) {
 		prefix := "untouched-" + backend.NewID().Hex()

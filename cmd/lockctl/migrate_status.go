@@ -48,8 +48,8 @@ type pair struct {
 // in containers.
 func pairOf(old, next backend.Record, now time.Time) pair {
 	p := pair{Old: show(old, now), New: show(next, now)}
-	p.OneHolder = old.Holder.Pair != "" && old.Holder.Pair == next.Holder.Pair
-	p.Waits = old.Holder.Pair != "" && !p.OneHolder
+	p.OneHolder = old.Holder.PairID != "" && old.Holder.PairID == next.Holder.PairID
+	p.Waits = old.Holder.PairID != "" && !p.OneHolder
 	return p
 }
 

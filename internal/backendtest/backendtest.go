@@ -4,17 +4,13 @@ package backendtest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
-	"github.com/mortiselock/lock/conformance"
-	"github.com/mortiselock/lock/internal/servertest"
 )
 
 var keys atomic.Int64
@@ -70,18 +66,4 @@ func Short(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// Proxy is the Config.Proxy of a lock on the servers, whose URL has the parameters.
-func Proxy(parameters string, ttl time.Duration, servers ...*servertest.Server) *conformance.Proxy {
-	var addrs []string
-	for _, s := range servers {
-		addrs = append(addrs, s.Addr())
-	}
-	return &conformance.Proxy{
-		Server: strings.Join(addrs, ","),
-		Open: func(ctx context.Context, addr string) (lock.Locker, error) {
-			return lock.Open(ctx, servers[0].URLAt(addr)+parameters, &lock.Options{TTL: ttl})
-		},
-	}
 }

@@ -213,7 +213,7 @@ func inspectShows(e *engine.Env) {
 	_, err := inspect()
 	e.Is(key, err, "Inspect of a free key", backend.ErrNotHeld)
 	req := e.Request(key, "", e.Long)
-	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711, Pair: "0123456789abcdef"}
+	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711, PairID: "0123456789abcdef"}
 	h := a.MustTry(req)
 	granted := time.Now()
 	var since time.Time // as it was shown first
@@ -226,7 +226,7 @@ func inspectShows(e *engine.Env) {
 			e.UnexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
 		case rec.Key != key || rec.Token != h.Token || rec.Holds != 1:
 			e.Failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.Token)
-		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID || rec.Holder.Pair != req.Holder.Pair:
+		case rec.Holder.Label != req.Holder.Label || rec.Holder.Host != req.Holder.Host || rec.Holder.PID != req.Holder.PID || rec.Holder.PairID != req.Holder.PairID:
 			e.Failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
 		case rec.Remaining <= 0 || rec.Remaining > most:
 			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, e.Long, most)

@@ -30,7 +30,7 @@ func (r record) alive() bool { return r.user.Valid && uint64(r.user.Int64) == r.
 func (r record) ttl() time.Duration { return time.Duration(r.seconds) * time.Second }
 
 func (r record) holder() backend.Holder {
-	return backend.Holder{Label: r.label, Host: r.host, PID: r.pid, Pair: r.pair, Since: time.UnixMicro(r.since).UTC()}
+	return backend.Holder{Label: r.label, Host: r.host, PID: r.pid, PairID: r.pair, Since: time.UnixMicro(r.since).UTC()}
 }
 
 type queryer interface {

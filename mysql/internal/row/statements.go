@@ -75,7 +75,7 @@ func (st *statements) raise(key string, s *session, ttl time.Duration, h backend
 	q.WriteString(strconv.FormatUint(s.id, 10))
 	q.WriteString(", session = '" + s.mark + "', ttl = ")
 	q.WriteString(strconv.FormatInt(int64(ttl/time.Second), 10))
-	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pair = " + literal(cut(h.Pair, 32)) + ", pid = ")
+	q.WriteString(", label = " + literal(h.Label) + ", host = " + literal(cut(h.Host, 255)) + ", pair = " + literal(cut(h.PairID, 32)) + ", pid = ")
 	q.WriteString(strconv.Itoa(max(h.PID, 0)))
 	q.WriteString(" WHERE k = " + literal(key) + " AND token < " + strconv.FormatUint(largestToken, 10))
 	q.WriteString(" AND " + s.lives() + " AND " + wire.Writable)
@@ -102,7 +102,7 @@ const floorKey = "\x00"
 func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h backend.Holder) string {
 	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pair, pid) SELECT " + literal(key) +
 		", LAST_INSERT_ID(GREATEST(COALESCE(MAX(floor), 0) + 1, " + utcMicros + ")), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
-		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " + literal(cut(h.Pair, 32)) + ", " +
+		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " + literal(cut(h.PairID, 32)) + ", " +
 		strconv.Itoa(max(h.PID, 0)) + " FROM " + st.holders + " WHERE k = " + literal(floorKey) +
 		" HAVING " + s.lives() + " AND " + wire.Writable + st.shared
 }

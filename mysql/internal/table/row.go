@@ -145,7 +145,7 @@ func (b *Backend) encodeHolder(h backend.Holder) string {
 	}
 	text, err := json.Marshal(h)
 	if err == nil && len(text) > maxNote { // a label in characters that JSON escapes
-		text, err = json.Marshal(backend.Holder{PID: h.PID, Pair: h.Pair})
+		text, err = json.Marshal(backend.Holder{PID: h.PID, PairID: h.PairID})
 	}
 	if err != nil {
 		text = []byte("{}") // strings and a number never fail
