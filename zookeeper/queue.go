@@ -81,8 +81,9 @@ func (n *node) stands(ctx context.Context) bool {
 // ticket is a node in the queue of its key.
 type ticket struct {
 	n       *node
-	first   bool // nothing is before the node
-	settled bool // its token is larger than all before it
+	first   bool   // nothing is before the node
+	settled bool   // its token is larger than all before it
+	last    string // who was directly before the node when it looked
 	behind  atomic.Bool
 }
 
@@ -158,10 +159,18 @@ type view struct {
 // look sees who is before the node, unless nobody is, and watches: where there is one,
 // that one and the node itself, so that the event will do; else the last but one, whose
 // end leaves time to look again before the turn comes.
+//
+// What can be asked at once is: what is before a node only gets less, so that it does not
+// matter which answer is the older one.
 func (t *ticket) look(ctx context.Context) (v view, err error) {
 	n, s := t.n, t.n.s
 	if t.first {
 		return v, nil
+	}
+	own := s.beginWatch(ctx, n.path)
+	var last <-chan watching
+	if t.last != "" {
+		last = s.beginWatch(ctx, n.dir+"/"+t.last)
 	}
 	children, _, err := s.children(ctx, n.dir)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -172,27 +181,46 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 		n.forget()
 		return v, fmt.Errorf("zklock: key %q: the node in the queue was removed: %w", n.key, backend.ErrTakenOver)
 	}
-	if a.n > 0 {
-		t.behind.Store(true)
-	}
-	switch a.n {
-	case 0:
+	if a.n == 0 {
 		t.first = true
 		return v, nil
+	}
+	t.behind.Store(true)
+	if a.last.name != t.last {
+		t.last, last = a.last.name, nil
+	}
+	var w watching
+	switch a.n {
 	case 1:
-		v.only = true
-		if v.own, v.gone, err = s.watchOrGone(ctx, n.path); err == nil && !v.gone {
-			v.before, v.gone, err = s.watchOrGone(ctx, n.dir+"/"+a.last.name)
+		if last == nil {
+			last = s.beginWatch(ctx, n.dir+"/"+t.last)
+		}
+		if w = <-own; w.err == nil && w.exists {
+			v.only, v.own = true, w.events
+			w = <-last
 		}
 	default:
-		v.before, v.gone, err = s.watchOrGone(ctx, n.dir+"/"+a.second.name)
+		w = <-s.beginWatch(ctx, n.dir+"/"+a.second.name)
 	}
-	return v, err
+	v.before, v.gone = w.events, w.err == nil && !w.exists
+	return v, w.err
 }
 
-func (s *session) watchOrGone(ctx context.Context, path string) (ch <-chan zk.Event, gone bool, err error) {
-	ch, exists, err := s.watch(ctx, path)
-	return ch, err == nil && !exists, err
+// watching is what [session.watch] returns.
+type watching struct {
+	events <-chan zk.Event
+	exists bool
+	err    error
+}
+
+func (s *session) beginWatch(ctx context.Context, path string) <-chan watching {
+	begun := make(chan watching, 1)
+	go func() {
+		var w watching
+		w.events, w.exists, w.err = s.watch(ctx, path)
+		begun <- w
+	}()
+	return begun
 }
 
 func fired(ch <-chan zk.Event) bool {
