@@ -167,10 +167,9 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 	if t.first {
 		return v, nil
 	}
-	own := s.beginWatch(ctx, n.path)
-	var last <-chan watching
-	if t.last != "" {
-		last = s.beginWatch(ctx, n.dir+"/"+t.last)
+	var own, last <-chan watching
+	if t.last != "" { // its turn is near
+		own, last = s.beginWatch(ctx, n.path), s.beginWatch(ctx, n.dir+"/"+t.last)
 	}
 	children, _, err := s.children(ctx, n.dir)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -186,14 +185,13 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 		return v, nil
 	}
 	t.behind.Store(true)
-	if a.last.name != t.last {
-		t.last, last = a.last.name, nil
-	}
+	known := a.last.name == t.last
+	t.last = a.last.name
 	var w watching
 	switch a.n {
 	case 1:
-		if last == nil {
-			last = s.beginWatch(ctx, n.dir+"/"+t.last)
+		if !known {
+			own, last = s.beginWatch(ctx, n.path), s.beginWatch(ctx, n.dir+"/"+t.last)
 		}
 		if w = <-own; w.err == nil && w.exists {
 			v.only, v.own = true, w.events
