@@ -177,6 +177,20 @@ func (m *mutant) force(ctx context.Context, key string) error {
 	return m.ForceRelease(ctx, key, rec.Token)
 }
 
+// forgetful remembers the tokens that were ended by force.
+type forgetful struct {
+	backend.ForceReleaser
+	ended sync.Map
+}
+
+func (f *forgetful) ForceRelease(ctx context.Context, key string, token uint64) error {
+	err := f.ForceReleaser.ForceRelease(ctx, key, token)
+	if err == nil {
+		f.ended.Store(key, token)
+	}
+	return err
+}
+
 func TestMutantBackends(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup

@@ -65,38 +65,28 @@ var exclusionRules = []*engine.Rule{
 }
 
 func handsOut(e *engine.Env) {
-	c := e.Locker()
-	for _, op := range []string{"TryAcquire", "Acquire"} {
-		key := e.Key("%s", op)
-		var h *engine.Hold
-		if op == "TryAcquire" {
-			h = c.MustTry(key)
-		} else {
-			ctx, cancel := context.WithTimeout(e.Ctx, 20*time.Second)
-			var err error
-			h, err = c.Acquire(ctx, key)
-			cancel()
-			if err != nil {
-				e.UnexpectedFatal(key, err, "Acquire of a free key returned %s; expected a lease", engine.Outcome(err))
-			}
-		}
-		if h.Lease.Key() != key {
-			e.Failf(key, "Lease.Key is %q; expected %q", h.Lease.Key(), key)
-		}
-		if h.Lease.Context() == nil {
-			e.Fatalf(key, "Lease.Context is nil")
-		}
-		if t := h.Lease.Token(); t != 0 && e.Claimed.Token == backend.TokenNone && (e.Says || e.Guarantees != nil) {
-			e.Failf(key, "Lease.Token is %d, although the guarantees say that there are none; expected 0, since what is no fencing token must not be taken for one", t)
-		}
-		h.MustLive("it was granted a moment ago")
-		if d, ok := h.Lease.Deadline(); ok && !d.After(time.Now()) {
-			e.Latef(key, "the deadline of a lease that was granted a moment ago has passed (%s)", engine.Seconds(e.Log.At(d)))
-		} else if !ok && e.Claimed.Deadline {
-			e.Failf(key, "Lease.Deadline is unknown, although the guarantees claim it")
-		}
-		h.MustRelease()
+	eachLease(e, e.Locker(), "a", func(h *engine.Hold) { works(e, h) })
+}
+
+// works looks at a new lease.
+func works(e *engine.Env, h *engine.Hold) {
+	key := h.Key
+	if h.Lease.Key() != key {
+		e.Failf(key, "Lease.Key is %q; expected %q", h.Lease.Key(), key)
 	}
+	if h.Lease.Context() == nil {
+		e.Fatalf(key, "Lease.Context is nil")
+	}
+	if t := h.Lease.Token(); t != 0 && e.Claimed.Token == backend.TokenNone && (e.Says || e.Guarantees != nil) {
+		e.Failf(key, "Lease.Token is %d, although the guarantees say that there are none; expected 0, since what is no fencing token must not be taken for one", t)
+	}
+	h.MustLive("it was granted a moment ago")
+	if d, ok := h.Lease.Deadline(); ok && !d.After(time.Now()) {
+		e.Latef(key, "the deadline of a lease that was granted a moment ago has passed (%s)", engine.Seconds(e.Log.At(d)))
+	} else if !ok && e.Claimed.Deadline {
+		e.Failf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+	}
+	h.MustRelease()
 }
 
 func exclusive(e *engine.Env) {

@@ -10,15 +10,18 @@ import (
 
 // kind is what a lease may be besides plain.
 type kind struct {
-	name  string
-	opts  []lock.Option
-	owned bool
+	name   string
+	opts   []lock.Option
+	owned  bool
+	waited bool // another client holds the key first
 }
 
 // kinds are those that the lock has, the plain one first. What is promised of a lease holds for each of them.
 func kinds(e *engine.Env) []kind {
-	all := []kind{{name: "plain"}}
-	add := func(name string, owned bool, opts ...lock.Option) { all = append(all, kind{name, opts, owned}) }
+	all := []kind{{name: "plain"}, {name: "a wait before it", waited: true}}
+	add := func(name string, owned bool, opts ...lock.Option) {
+		all = append(all, kind{name: name, opts: opts, owned: owned})
+	}
 	distant := lock.WithMaxHold(100 * e.Long)
 	add("a maximum hold", false, distant)
 	if e.Claimed.HolderDetails {
@@ -46,14 +49,32 @@ func eachKind(e *engine.Env, kinds []kind, f func(k kind)) {
 	e.Each(len(kinds), func(i int) { f(kinds[i]) })
 }
 
+// eachLease takes a lease in each of the ways, and one of each kind, and runs the case for
+// all of them at the same time.
+func eachLease(e *engine.Env, c *engine.Client, of string, f func(h *engine.Hold)) {
+	e.Together(
+		func() { eachWay(e, ways, func(w way) { f(w.mustGet(c, e.Key("%s-%s", of, w.name), e.Long).Hold) }) },
+		func() {
+			eachKind(e, kinds(e)[1:], func(k kind) {
+				if h, ok := k.take(c, e.Key("%s-with-%s", of, k.name), e.Long); ok {
+					f(h)
+				}
+			})
+		})
+}
+
 // take takes a free key, and reports false where the lock has no such leases.
 func (k kind) take(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
-	h, err := c.TryFor(c.Env.Ctx, key, ttl, append(more, k.opts...)...)
+	get := byTry
+	if k.waited {
+		get = byWaiting
+	}
+	h, err := get(c, key, ttl, append(more, k.opts...)...)
 	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 {
 		return nil, false
 	}
 	if err != nil {
-		c.Env.UnexpectedFatal(key, err, "TryAcquire of a free key, for a lease with %s, returned %s; expected a lease", k.name, engine.Outcome(err))
+		c.Env.UnexpectedFatal(key, err, "a call for a key that nobody else wants, for a lease with %s, returned %s; expected a lease", k.name, engine.Outcome(err))
 	}
-	return h, true
+	return h.Hold, true
 }

@@ -33,7 +33,8 @@ type leaseMutant struct {
 	renew    func(context.Context) error
 	deadline func() (time.Time, bool)
 	token    func() uint64
-	chatty   bool // printed, it shows its owner
+	call     context.Context // that of the Acquire which had to wait
+	chatty   bool            // printed, it shows its owner
 }
 
 // Format keeps the fields of the lease from being read while they change.
@@ -980,6 +981,7 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"a key that was waited for comes back changed": {"HandsOut", waitedFor(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
@@ -1002,6 +1004,92 @@ func TestMutantLockers(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// waitedFor changes the leases for which Acquire had to wait.
+func waitedFor(change func(l *leaseMutant)) func(*lockerMutant) {
+	type waited struct{ lock.Lease }
+	return func(m *lockerMutant) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			if !errors.Is(err, lock.ErrHeld) {
+				return l, err
+			}
+			if l, err = m.Client.Acquire(ctx, key, opts...); err == nil {
+				l = waited{l}
+			}
+			return l, err
+		}
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			if _, ok := l.Lease.(waited); ok {
+				l.call = ctx
+				change(l)
+			}
+		}
+	}
+}
+
+// owned changes the leases that have an owner.
+func owned(change func(l *leaseMutant)) func(*lockerMutant) {
+	return func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.Owner != "" {
+				change(l)
+			}
+		}
+	}
+}
+
+// keptByEnded has a release with a context that has ended do nothing.
+func (l *leaseMutant) keptByEnded() {
+	l.release = func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return l.Lease.Release(ctx)
+	}
+}
+
+// believes moves the deadline.
+func (l *leaseMutant) believes(longer time.Duration) {
+	l.deadline = func() (time.Time, bool) {
+		d, ok := l.Lease.Deadline()
+		return d.Add(longer), ok
+	}
+}
+
+// outlivesRemoval leaves the lease a deadline when its record was removed.
+func (l *leaseMutant) outlivesRemoval() {
+	l.deadline = func() (time.Time, bool) {
+		if errors.Is(context.Cause(l.Lease.Context()), lock.ErrTakenOver) {
+			return time.Now().Add(l.set.TTL / 2), true
+		}
+		return l.Lease.Deadline()
+	}
+}
+
+// givesUpInSilence has those who wait in vain get the error of their contexts only.
+func (m *lockerMutant) givesUpInSilence(who func(lock.Settings) bool) {
+	m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		l, err := m.Client.Acquire(ctx, key, opts...)
+		if set, _ := lock.ResolveOptions(opts...); err != nil && ctx.Err() != nil && who(set) {
+			err = ctx.Err()
+		}
+		return l, err
+	}
+}
+
+// ownersTTL changes the TTL of owners.
+func (m *lockerMutant) ownersTTL(change func(time.Duration) time.Duration) {
+	m.both(func(get engine.Getter) engine.Getter {
+		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+				if s.Owner != "" && s.TTL > 0 {
+					s.TTL = change(s.TTL)
+				}
+			})...)
+		}
+	})
 }
 
 type valued struct {
@@ -1053,6 +1141,16 @@ func and(first, more error) func(cause error) error {
 	return func(cause error) error {
 		if errors.Is(cause, first) {
 			return errors.Join(cause, more)
+		}
+		return cause
+	}
+}
+
+// instead gives another cause for those that match the first.
+func instead(first, other error) func(cause error) error {
+	return func(cause error) error {
+		if errors.Is(cause, first) {
+			return other
 		}
 		return cause
 	}
