@@ -982,6 +982,15 @@ func TestMutantLockers(t *testing.T) {
 			}
 		}},
 		"a key that was waited for comes back changed": {"HandsOut", waitedFor(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
+		"who has waited is told of a removal late": {"LostOnRemoval", waitedFor(func(l *leaseMutant) {
+			l.tellsLater(lock.ErrTakenOver, 20*time.Second)
+		})},
+		"who has waited is told of a removal as of an expiry": {"LostOnRemoval", waitedFor(func(l *leaseMutant) {
+			l.tells(instead(lock.ErrTakenOver, lock.ErrExpired))
+		})},
+		"what was waited for is released by close": {"CloseEndsHolds", waitedFor(func(l *leaseMutant) {
+			l.tells(instead(lock.ErrClosed, lock.ErrReleased))
+		})},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
