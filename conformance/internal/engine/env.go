@@ -41,8 +41,11 @@ type Env struct {
 	overlaps bool // two leases of a key were valid at the same time
 }
 
+// CallersValue is the key of a value that the contexts of all calls carry.
+type CallersValue struct{}
+
 func newEnv(caller context.Context, s *Settings, r *Rule, attempt int, ttl time.Duration) *Env {
-	ctx, cancel := context.WithCancelCause(caller)
+	ctx, cancel := context.WithCancelCause(context.WithValue(caller, CallersValue{}, r.Name))
 	e := &Env{
 		Settings: s, TTL: ttl, Long: s.Fit(max(longTTL, 4*ttl)), rule: r, caller: caller, Ctx: ctx, cancel: cancel,
 		Log:     newCallLog(time.Now()),

@@ -982,6 +982,9 @@ func TestMutantLockers(t *testing.T) {
 			}
 		}},
 		"a key that was waited for comes back changed": {"HandsOut", waitedFor(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
+		"the context of what was waited for carries values": {"CauseIsStable", waitedFor(func(l *leaseMutant) {
+			l.ctx = valued{l.ctx, l.call}
+		})},
 		"who has waited is told of a removal late": {"LostOnRemoval", waitedFor(func(l *leaseMutant) {
 			l.tellsLater(lock.ErrTakenOver, 20*time.Second)
 		})},
