@@ -994,6 +994,8 @@ func TestMutantLockers(t *testing.T) {
 		"what was waited for is released by close": {"CloseEndsHolds", waitedFor(func(l *leaseMutant) {
 			l.tells(instead(lock.ErrClosed, lock.ErrReleased))
 		})},
+		"what was waited for is not released with a context that has ended": {"ReleaseDetached", waitedFor(func(l *leaseMutant) { l.keptByEnded() })},
+		"an owner's hold is not released with a context that has ended":     {"ReleaseDetached", owned(func(l *leaseMutant) { l.keptByEnded() })},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},

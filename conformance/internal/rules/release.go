@@ -184,17 +184,17 @@ func releaseDetached(e *engine.Env) {
 	past, cancelPast := context.WithDeadline(e.Ctx, time.Now().Add(-time.Second))
 	defer cancelPast()
 	for name, ctx := range map[string]context.Context{"a cancelled context": ended, "a context whose deadline has passed": past} {
-		key := e.Key("%s", name)
-		h := a.MustTry(key)
-		if err := h.Release(ctx); err != nil {
-			e.Unexpected(key, err, "Release with %s returned %s; expected no error", name, engine.Outcome(err))
-		}
-		again, err := b.Try(key)
-		if err != nil {
-			e.Unexpected(key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, engine.Outcome(err))
-			continue
-		}
-		again.MustRelease()
+		eachLease(e, a, name, func(h *engine.Hold) {
+			if err := h.Release(ctx); err != nil {
+				e.Unexpected(h.Key, err, "Release with %s returned %s; expected no error", name, engine.Outcome(err))
+			}
+			again, err := b.Try(h.Key)
+			if err != nil {
+				e.Unexpected(h.Key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, engine.Outcome(err))
+				return
+			}
+			again.MustRelease()
+		})
 	}
 	// The usual shape: acquire with the context of the work, which ends first.
 	key := e.Key("work")
