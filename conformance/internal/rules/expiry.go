@@ -129,6 +129,7 @@ func crashFrees(e *engine.Env) {
 func serverOutlivesD(e *engine.Env) {
 	const keys = 4
 	rounds := e.Rounds(e.TTL*3/2, 2, 50)
+	wait := e.Start(func() { serverOutlivesKinds(e) })
 	e.EachKind(func(k engine.PartyKind) {
 		a, b := k.Open(), k.Open()
 		e.Each(keys, func(n int) {
@@ -136,29 +137,49 @@ func serverOutlivesD(e *engine.Env) {
 			for round := range rounds {
 				key := e.Key("%s-%d-%d", k.Name, n, round)
 				old := e.MustTake(a, key, e.TTL)
-				renewed := e.Claimed.ManualRenewal && round%2 == 1
-				if renewed {
-					e.Pause(e.TTL / 4)
-					if err := old.Renew(); err != nil {
-						e.Latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
-						return
-					}
-				}
-				deadline := old.Until()
-				e.Pause(time.Until(deadline) - e.TTL/16)
-				next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "the lease of the holder was not renewed any more")
-				if now := time.Now(); now.Before(deadline) {
-					how := "the lease had not been renewed"
-					if renewed {
-						how = "the lease had been renewed once, and its new deadline counts"
-					}
-					e.Failf(key, "another client was granted the key %s before the deadline of its holder; expected nobody to get it before (%s)", engine.Short(deadline.Sub(now)), how)
-				}
-				_ = next.Release(e.Ctx)
+				untilDeadline(e, old, b, key, e.Claimed.ManualRenewal && round%2 == 1, "")
 			}
 		})
 	})
+	wait()
 	e.Notef("%d takeovers", keys*rounds*len(e.Kinds()))
+}
+
+// serverOutlivesKinds takes over each kind of lease, once renewed and once not.
+func serverOutlivesKinds(e *engine.Env) {
+	if !e.Claimed.WithoutRenewal {
+		return
+	}
+	a, b := e.Locker(), e.Locker()
+	all := kinds(e)[1:]
+	e.Each(2*len(all), func(i int) {
+		k, key := all[i/2], e.Key("with-%s-%d", all[i/2].name, i%2)
+		if old, ok := k.take(a, key, e.TTL, lock.WithoutRenewal()); ok {
+			untilDeadline(e, old, b, key, e.Claimed.ManualRenewal && i%2 == 1, ", and the lease had "+k.name)
+		}
+	})
+}
+
+// untilDeadline has a hold run out that is renewed once, or not at all.
+func untilDeadline(e *engine.Env, old engine.Grip, b engine.Party, key string, renewed bool, which string) {
+	if renewed {
+		e.Pause(e.TTL / 4)
+		if err := old.Renew(); err != nil {
+			e.Latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+			return
+		}
+	}
+	deadline := old.Until()
+	e.Pause(time.Until(deadline) - e.TTL/16)
+	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "the lease of the holder was not renewed any more")
+	if now := time.Now(); now.Before(deadline) {
+		how := "the lease had not been renewed"
+		if renewed {
+			how = "the lease had been renewed once, and its new deadline counts"
+		}
+		e.Failf(key, "another client was granted the key %s before the deadline of its holder; expected nobody to get it before (%s%s)", engine.Short(deadline.Sub(now)), how, which)
+	}
+	_ = next.Release(e.Ctx)
 }
 
 func holdersTTLCounts(e *engine.Env) {

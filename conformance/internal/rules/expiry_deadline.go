@@ -19,24 +19,35 @@ func deadlineFromSend(e *engine.Env) {
 		deadlineOfLateAnswers(e)
 	}
 	c := e.Locker()
-	for _, op := range []string{"TryAcquire", "Acquire", "Renew"} {
+	for _, k := range kinds(e) {
+		switch {
+		case k.name == "plain":
+			deadlinesOfCalls(e, c, k, 21, "TryAcquire", "Acquire", "Renew")
+		case !k.waited && e.OpenBackend == nil: // else late answers tell, or the call may have asked long before
+			deadlinesOfCalls(e, c, k, 11, "TryAcquire")
+		}
+	}
+}
+
+func deadlinesOfCalls(e *engine.Env, c *engine.Client, k kind, calls int, ops ...string) {
+	for _, op := range ops {
 		if op == "Renew" && !(e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal) {
 			continue
 		}
-		const (
-			calls = 21
-			grain = 50 * time.Microsecond // a call that took less tells nothing
-		)
+		const grain = 50 * time.Microsecond // a call that took less tells nothing
 		late, example := 0, ""
 		for i := range calls {
-			key := e.Key("%s-%d", op, i)
+			key := e.Key("%s-%s-%d", k.name, op, i)
 			w := ways[0]
 			if op == "Acquire" {
 				w = ways[1]
 			}
 			before := time.Now()
-			h := w.mustGet(c, key, e.TTL, unrenewed(e)...)
+			h, ok := k.takeBy(w, c, key, e.TTL, unrenewed(e)...)
 			after := time.Now()
+			if !ok {
+				return
+			}
 			if op == "Renew" {
 				e.Pause(e.TTL / 50)
 				before = time.Now()
@@ -57,40 +68,51 @@ func deadlineFromSend(e *engine.Env) {
 			_ = h.Release(e.Ctx)
 		}
 		if late > calls/2 {
-			e.Latef("", "in %d of %d calls of %s the deadline is later than the start of the call plus the TTL of %s, the last time %s; expected it to count from before the request", late, calls, op, e.TTL, example)
+			e.Latef("", "in %d of %d calls of %s, for leases with %s, the deadline is later than the start of the call plus the TTL of %s, the last time %s; expected it to count from before the request", late, calls, op, k.name, e.TTL, example)
 		}
 	}
 }
 
 func deadlineOfLateAnswers(e *engine.Env) {
-	eachWay(e, ways[:2], func(w way) {
-		var asked atomic.Int64 // when the last request was, since the case began
-		a, f := e.FaultyAt(engine.Primitives, &faultlock.Options{Observe: func(faultlock.Injection) { asked.Store(int64(e.Log.Now())) }})
-		key, delay := e.Key("late-answers-%s", w.name), e.TTL/5 // a session is proved for two thirds of its time, and of no use below one
-		f.All(faultlock.DelayAfter(delay), faultlock.OpTry, faultlock.OpRenew)
-		h := w.mustGet(a, key, e.TTL, unrenewed(e)...)
-		judge := func(op string) {
-			d, ok := h.Lease.Deadline()
-			if !ok {
-				e.Fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
-			}
-			if latest := time.Duration(asked.Load()) + h.EffectiveTTL(); e.Log.At(d) > latest {
-				e.Failf(key, "the answer to a %s came %s after the request, and the deadline of the lease is %s; expected at most %s, the time of the request plus the TTL of %s, since the server counts from when it got that",
-					op, delay, engine.Seconds(e.Log.At(d)), engine.Seconds(latest), h.EffectiveTTL())
-			}
+	e.Together(
+		func() {
+			eachWay(e, ways[:2], func(w way) { deadlineOfLateAnswer(e, kind{name: "plain"}, w) })
+		},
+		func() {
+			eachKind(e, kinds(e)[1:], func(k kind) { deadlineOfLateAnswer(e, k, k.way()) })
+		})
+}
+
+func deadlineOfLateAnswer(e *engine.Env, k kind, w way) {
+	var asked atomic.Int64 // when the last request was, since the case began
+	a, f := e.FaultyAt(engine.Primitives, &faultlock.Options{Observe: func(faultlock.Injection) { asked.Store(int64(e.Log.Now())) }})
+	key, delay := e.Key("late-answers-%s-%s", w.name, k.name), e.TTL/5 // a session is proved for two thirds of its time, and of no use below one
+	f.All(faultlock.DelayAfter(delay), faultlock.OpTry, faultlock.OpRenew)
+	h, ok := k.takeBy(w, a, key, e.TTL, unrenewed(e)...)
+	if !ok {
+		return
+	}
+	judge := func(op string) {
+		d, ok := h.Lease.Deadline()
+		if !ok {
+			e.Fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
 		}
-		if engine.Requests(f, key, engine.OpsToGet...) == 1 { // else it counts from a later one
-			judge(w.name)
+		if latest := time.Duration(asked.Load()) + h.EffectiveTTL(); e.Log.At(d) > latest {
+			e.Failf(key, "the answer to a %s came %s after the request, and the deadline of the lease, with %s, is %s; expected at most %s, the time of the request plus the TTL of %s, since the server counts from when it got that",
+				op, delay, k.name, engine.Seconds(e.Log.At(d)), engine.Seconds(latest), h.EffectiveTTL())
 		}
-		if e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal {
-			if err := h.Renew(); err != nil {
-				e.Latef(key, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, engine.Outcome(err), e.TTL)
-			}
-			judge("Renew")
+	}
+	if engine.Requests(f, key, engine.OpsToGet...) == 1 { // else it counts from a later one
+		judge(w.name)
+	}
+	if e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal {
+		if err := h.Renew(); err != nil {
+			e.Latef(key, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, engine.Outcome(err), e.TTL)
 		}
-		f.Heal()
-		_ = h.Release(e.Ctx)
-	})
+		judge("Renew")
+	}
+	f.Heal()
+	_ = h.Release(e.Ctx)
 }
 
 // unrenewed is lock.WithoutRenewal where it works.

@@ -65,16 +65,24 @@ func eachLease(e *engine.Env, c *engine.Client, of string, f func(h *engine.Hold
 
 // take takes a free key, and reports false where the lock has no such leases.
 func (k kind) take(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
-	get := byTry
+	return k.takeBy(k.way(), c, key, ttl, more...)
+}
+
+// way is how leases of the kind come about.
+func (k kind) way() way {
 	if k.waited {
-		get = byWaiting
+		return ways[2]
 	}
-	h, err := get(c, key, ttl, append(more, k.opts...)...)
+	return ways[0]
+}
+
+func (k kind) takeBy(w way, c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
+	h, err := w.get(c, key, ttl, append(more, k.opts...)...)
 	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 {
 		return nil, false
 	}
 	if err != nil {
-		c.Env.UnexpectedFatal(key, err, "a call for a key that nobody else wants, for a lease with %s, returned %s; expected a lease", k.name, engine.Outcome(err))
+		c.Env.UnexpectedFatal(key, err, "%s of a key that nobody else wants, for a lease with %s, returned %s; expected a lease", w.name, k.name, engine.Outcome(err))
 	}
 	return h.Hold, true
 }

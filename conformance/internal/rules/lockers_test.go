@@ -996,6 +996,14 @@ func TestMutantLockers(t *testing.T) {
 		})},
 		"what was waited for is not released with a context that has ended": {"ReleaseDetached", waitedFor(func(l *leaseMutant) { l.keptByEnded() })},
 		"an owner's hold is not released with a context that has ended":     {"ReleaseDetached", owned(func(l *leaseMutant) { l.keptByEnded() })},
+		"an owner's deadline is too late":                                   {"DeadlineFromSend ServerOutlivesD", owned(func(l *leaseMutant) { l.believes(40 * time.Millisecond) })},
+		"the deadline of a lease with a label is too late": {"DeadlineFromSend ServerOutlivesD", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				if l.set.Label != "" {
+					l.believes(40 * time.Millisecond)
+				}
+			}
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
