@@ -1004,6 +1004,10 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"an owner's deadline outlives the removal of its record": {"DeadlineEnds", owned(func(l *leaseMutant) { l.outlivesRemoval() })},
+		"the deadline of what was waited for outlives the removal of its record": {"DeadlineEnds", waitedFor(func(l *leaseMutant) {
+			l.outlivesRemoval()
+		})},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},

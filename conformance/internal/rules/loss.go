@@ -306,7 +306,7 @@ func lossEndsUse(e *engine.Env) {
 }
 
 func deadlineEnds(e *engine.Env) {
-	a, b := e.Locker(), e.Locker()
+	a := e.Locker()
 	release := func(h *engine.Hold) { h.MustRelease() }
 	ends := []func(h *engine.Hold){release}
 	if e.Claimed.LossSignal && e.Remove != nil {
@@ -317,16 +317,18 @@ func deadlineEnds(e *engine.Env) {
 			}
 		})
 	}
-	ends = append(ends, func(h *engine.Hold) { _ = b.Close() })
-	e.Each(len(ends), func(i int) {
-		c, key := a, e.Key("%d", i)
-		if i == len(ends)-1 {
-			c = b
+	ends = append(ends, func(h *engine.Hold) { _ = h.Client.Close() })
+	all := kinds(e)
+	e.Each(len(ends)*len(all), func(i int) {
+		end, k, c := i/len(all), all[i%len(all)], a
+		if end == len(ends)-1 {
+			c = e.Locker()
 		}
-		h := c.MustTryFor(key, e.TTL)
-		ends[i](h)
-		deadlineIsOver(e, h)
-		_ = h.Release(e.Ctx)
+		if h, ok := k.take(c, e.Key("%d-%s", end, k.name), e.TTL); ok {
+			ends[end](h)
+			deadlineIsOver(e, h)
+			_ = h.Release(e.Ctx)
+		}
 	})
 	eachWay(e, ways, func(w way) {
 		options := map[string][]lock.Option{"": nil, "unrenewed": unrenewed(e)}
