@@ -459,10 +459,18 @@ func validityHonest(e *engine.Env) {
 		judgeValidity(e, key, op, v, before, after, ttl)
 	}
 	for i := range 10 {
-		key := e.Key("%d", i)
+		key, owner := e.Key("%d", i), ""
+		if i%2 == 1 && engine.ClaimServerHolds.Made(e.Settings) {
+			owner = e.Owner("A")
+		}
 		before := a.Clock.Now()
-		h := a.MustTry(e.Request(key, "", e.TTL))
+		h := a.MustTry(e.Request(key, owner, e.TTL))
 		check(key, "Try", h.Answer.Validity, before, a.Clock.Now(), e.TTL)
+		if owner != "" {
+			before = a.Clock.Now()
+			again := a.MustTry(e.Request(key, owner, e.TTL))
+			check(key, "Try by the owner of the key", again.Answer.Validity, before, a.Clock.Now(), e.TTL)
+		}
 		if h.Answer.For < e.TTL/2 {
 			e.Latef(key, "a grant with a TTL of %s is valid for %s; expected most of the TTL", e.TTL, h.Answer.For)
 		}

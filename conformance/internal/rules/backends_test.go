@@ -329,6 +329,24 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"the validity of a re-entry is its whole TTL": {"ValidityHonest", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if g.Holds > 1 {
+					g.For = req.TTL
+				}
+				return g, err
+			}
+		}},
+		"an owner's renewal is valid for its whole TTL": {"ValidityHonest", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				v, err := m.Backend.Renew(ctx, h)
+				if h.Owner != "" {
+					v.For = h.TTL
+				}
+				return v, err
+			}
+		}},
 		"one token for all": {"TokenIncreases TokenInGrantOrder TokenSurvivesRelease TokenInTakeoverOrder ReentrantSameToken", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)
