@@ -88,7 +88,7 @@ func (e *Env) WakeBound() time.Duration {
 // a busy machine it may end before the lock has even asked, so that the error
 // cannot tell of a holder; then the wait is repeated with more time. In the end the
 // error must tell, unless a request took a good part of that time.
-func (c *Client) GivesUp(key string, cancelled bool, late *Lateness) (ctxErr, err error) {
+func (c *Client) GivesUp(key string, cancelled bool, late *Lateness, more ...lock.Option) (ctxErr, err error) {
 	e := c.Env
 	var given time.Duration
 	for _, d := range []time.Duration{60 * time.Millisecond, 400 * time.Millisecond, 2 * time.Second} {
@@ -99,7 +99,7 @@ func (c *Client) GivesUp(key string, cancelled bool, late *Lateness) (ctxErr, er
 		}
 		begun := time.Now()
 		var got *Hold
-		got, err = c.Acquire(ctx, key)
+		got, err = c.Acquire(ctx, key, more...)
 		took := time.Since(begun)
 		cancel()
 		ctxErr = ctx.Err()

@@ -1008,6 +1008,12 @@ func TestMutantLockers(t *testing.T) {
 		"the deadline of what was waited for outlives the removal of its record": {"DeadlineEnds", waitedFor(func(l *leaseMutant) {
 			l.outlivesRemoval()
 		})},
+		"an owner who gives up is not told that somebody holds the key": {"WaiterGivesUp", func(m *lockerMutant) {
+			m.givesUpInSilence(func(s lock.Settings) bool { return s.Owner != "" })
+		}},
+		"who has a label and gives up is not told that somebody holds the key": {"WaiterGivesUp", func(m *lockerMutant) {
+			m.givesUpInSilence(func(s lock.Settings) bool { return s.Label != "" })
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},

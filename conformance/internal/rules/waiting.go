@@ -193,7 +193,7 @@ func wakes(e *engine.Env, holder, waiter *engine.Client, name string, more ...lo
 }
 
 func waiterGivesUp(e *engine.Env) {
-	e.Together(func() { eachGivesUp(e) }, func() { manyGiveUp(e) })
+	e.Together(func() { eachGivesUp(e) }, func() { eachKindGivesUp(e) }, func() { manyGiveUp(e) })
 }
 
 // manyGiveUp has so many callers of one Locker give up that what each of them took along would
@@ -250,6 +250,26 @@ func eachGivesUp(e *engine.Env) {
 		late.Judge(e, "", e.Prompt(), "Acquire whose context %s returned", name)
 	}
 	givesUpAsTold(e, a, b)
+}
+
+// eachKindGivesUp waits for leases of each kind, in vain.
+func eachKindGivesUp(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	all := kinds(e)[1:]
+	e.Each(2*len(all), func(i int) {
+		k, cancelled := all[i/2], i%2 == 0
+		key := e.Key("%s-%t", k.name, cancelled)
+		before, ok := k.take(b, key, e.Long)
+		if !ok {
+			return
+		}
+		before.MustRelease()
+		h := a.MustTry(key)
+		ctxErr, err := b.GivesUp(key, cancelled, new(engine.Lateness), k.opts...)
+		e.Is(key, err, "Acquire of a lease with "+k.name+", whose context ended,", ctxErr, lock.ErrHeld)
+		h.MustLive("somebody who waited for it gave up")
+		h.MustRelease()
+	})
 }
 
 func waiterDeathHarmless(e *engine.Env) {
