@@ -16,7 +16,11 @@ import (
 
 func ttlRange(e *engine.Env) {
 	refuse := func(what string, ttl time.Duration, or ...error) {
-		refuseOption(e, fmt.Sprintf("a TTL of %s (%s)", ttl, what), lock.WithTTL(ttl), append([]error{lock.ErrInvalid}, or...)...)
+		or = append(or, lock.ErrInvalid)
+		refuseOption(e, fmt.Sprintf("a TTL of %s (%s)", ttl, what), lock.WithTTL(ttl), or...)
+		if more := oneOwner(e); more != nil {
+			refuseOption(e, fmt.Sprintf("an owner's TTL of %s (%s)", ttl, what), func(s *lock.Settings) { more[0](s); lock.WithTTL(ttl)(s) }, or...)
+		}
 	}
 	refuse("zero", 0)
 	refuse("negative", -time.Second)
@@ -90,21 +94,29 @@ func ttlGrain(e *engine.Env) {
 		sent = func(key string) int { return engine.Requests(f, key, sending...) }
 	}
 	var granted atomic.Int64
-	shares := make([]float64, 2*len(ttls)) // of the TTL until the deadline, for what was granted
-	calls := []struct {
+	type call struct {
 		name string
 		get  engine.Getter
-	}{{"TryAcquire", a.Locker.TryAcquire}, {"Acquire", a.Locker.Acquire}}
+		more []lock.Option
+	}
+	calls := []call{{"TryAcquire", a.Locker.TryAcquire, nil}, {"Acquire", a.Locker.Acquire, nil}}
+	if more := oneOwner(e); more != nil {
+		calls = append(calls, call{"TryAcquire by an owner", a.Locker.TryAcquire, more})
+	}
+	shares := make([][]float64, len(calls)) // of the TTL until the deadline, for what was granted
+	for i := range shares {
+		shares[i] = make([]float64, len(ttls))
+	}
 	e.Each(len(calls)*len(ttls), func(i int) {
 		call, ttl := calls[i%len(calls)], ttls[i/len(calls)]
 		key := e.Key("%s-%s", call.name, ttl)
 		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
 		defer cancel()
-		h, err := a.Get(call.name, call.get, ctx, key, append(unrenewed(e), lock.WithTTL(ttl)))
+		h, err := a.Get(call.name, call.get, ctx, key, append(append(unrenewed(e), call.more...), lock.WithTTL(ttl)))
 		switch {
 		case err == nil:
 			granted.Add(1)
-			shares[i] = judgeTTL(e, h, b)
+			shares[i%len(calls)][i/len(calls)] = judgeTTL(e, h, b)
 			return
 		case errors.Is(err, lock.ErrInvalid) || e.Fixed && errors.Is(err, lock.ErrUnsupported):
 			judgeRefusedTTL(e, key, ttl, err)
@@ -121,10 +133,10 @@ func ttlGrain(e *engine.Env) {
 	})
 	for i, ttl := range ttls {
 		for c, call := range calls {
-			judgeShares(e, call.name, ttl, c, i, ttls, shares)
+			judgeShares(e, call.name, ttl, ttls[:i], shares[c])
 		}
 	}
-	e.Notef("%d TTLs by TryAcquire and by Acquire, %d calls granted", len(ttls), granted.Load())
+	e.Notef("%d TTLs in %d ways, %d calls granted", len(ttls), len(calls), granted.Load())
 }
 
 // judgeRefusedTTL looks at a refusal.
@@ -145,17 +157,14 @@ func judgeRefusedTTL(e *engine.Env, key string, ttl time.Duration, err error) {
 // judgeShares compares a deadline with those of shorter TTLs. A cautious lock may state one
 // long before the server ends the hold, but what it takes off a shorter TTL is enough for the
 // same part of a longer one.
-func judgeShares(e *engine.Env, call string, ttl time.Duration, c, i int, ttls []time.Duration, shares []float64) {
-	const (
-		calls   = 2
-		century = 100 * 365 * 24 * time.Hour // a clock may end before a longer one does
-	)
+func judgeShares(e *engine.Env, call string, ttl time.Duration, shorter []time.Duration, shares []float64) {
+	const century = 100 * 365 * 24 * time.Hour // a clock may end before a longer one does
 	if ttl > century {
 		return
 	}
-	got := shares[i*calls+c]
-	for j, shorter := range ttls[:i] {
-		if most := shares[j*calls+c]; got > 0 && got < most*0.9-float64(10*time.Millisecond)/float64(ttl) {
+	got := shares[len(shorter)]
+	for j, shorter := range shorter {
+		if most := shares[j]; got > 0 && got < most*0.9-float64(10*time.Millisecond)/float64(ttl) {
 			e.Fail(engine.TimelyFor(ttl), e.Key("%s-%s", call, ttl), "a lease with a TTL of %s has its deadline %.0f %% of that after the start of the call, and one with a TTL of %s %.0f %%; expected a longer TTL to leave the same part of it, at least",
 				ttl, 100*got, shorter, 100*most)
 			return
@@ -177,6 +186,9 @@ func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) (share float64) {
 	left := deadline.Sub(e.Log.Base.Add(h.Invoked))
 	if left <= 0 || left < ttl/3-10*time.Millisecond {
 		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected a third of the TTL at least, and never nothing", ttl, left)
+	}
+	if d, known := h.Lease.Deadline(); known && time.Until(d) > ttl {
+		e.Failf(key, "a lease with a TTL of %s is certain for another %s; expected its TTL at most", ttl, engine.Short(time.Until(d)))
 	}
 	share = min(float64(left)/float64(ttl), 1) // an Acquire may have asked more than once
 	if !e.Claimed.WithoutRenewal || time.Until(deadline) > 3*time.Second {

@@ -1014,6 +1014,15 @@ func TestMutantLockers(t *testing.T) {
 		"who has a label and gives up is not told that somebody holds the key": {"WaiterGivesUp", func(m *lockerMutant) {
 			m.givesUpInSilence(func(s lock.Settings) bool { return s.Label != "" })
 		}},
+		"an owner's TTL is cut to whole seconds": {"TTLGrain", func(m *lockerMutant) {
+			m.ownersTTL(func(ttl time.Duration) time.Duration { return max(ttl.Truncate(time.Second), min(ttl, time.Second)) })
+		}},
+		"an owner's TTL is raised to whole seconds": {"TTLGrain", func(m *lockerMutant) {
+			m.ownersTTL(func(ttl time.Duration) time.Duration { return (ttl + time.Second - 1).Truncate(time.Second) })
+		}},
+		"an owner's TTL is raised to the smallest": {"TTLRange TTLGrain", func(m *lockerMutant) {
+			m.ownersTTL(func(ttl time.Duration) time.Duration { return max(ttl, m.Client.Guarantees().MinTTL) })
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},
