@@ -347,6 +347,21 @@ func TestMutantBackends(t *testing.T) {
 				return v, err
 			}
 		}},
+		"an owner whose hold ran out gets its token again": {"ReentrantAfterLoss", func(m *mutant) {
+			var last sync.Map // the tokens of owners who have not released
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil && req.Owner != "" {
+					token, _ := last.LoadOrStore(req.Key+req.Owner, g.Token)
+					g.Token = token.(uint64)
+				}
+				return g, err
+			}
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				last.Delete(h.Key + h.Owner)
+				return m.Backend.Release(ctx, h)
+			}
+		}},
 		"one token for all": {"TokenIncreases TokenInGrantOrder TokenSurvivesRelease TokenInTakeoverOrder ReentrantSameToken", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)

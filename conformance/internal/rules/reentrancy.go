@@ -250,7 +250,22 @@ func reentrantAfterLoss(e *engine.Env) {
 		e.Is(key, outer.Release(e.Ctx), "Release of a lost hold", lock.ErrNotHeld)
 		taken.MustRelease()
 		a.MustTry(key, owner).MustRelease()
-	})
+	}, func() { acquiresAnew(e) })
+}
+
+// acquiresAnew has nobody give the hold back that has run out.
+func acquiresAnew(e *engine.Env) {
+	if e.OpenBackend == nil || !engine.ClaimServerHolds.Made(e.Settings) || !engine.ClaimTokens.Made(e.Settings) || e.Claimed.EndsWithSession {
+		return
+	}
+	p, key, owner := e.Backend(), e.Key("nobody, nor its client"), e.Owner("A")
+	lost := p.MustTry(e.Request(key, owner, e.TTL))
+	e.Expire(lost)
+	again := p.MustTry(e.Request(key, owner, e.Long))
+	if again.Token <= lost.Token {
+		e.Failf(key, "the token of an owner whose hold has run out, and who acquires anew, is %d; expected more than that of the lost hold, %d", again.Token, lost.Token)
+	}
+	e.MustGiveBack(again, key, "")
 }
 
 func reentrantOverWaiters(e *engine.Env) {
