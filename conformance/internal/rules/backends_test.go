@@ -362,6 +362,28 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Release(ctx, h)
 			}
 		}},
+		"an owner's expired holds count": {"ReentrantLimit", func(m *mutant) {
+			var mu sync.Mutex
+			counted := map[string]int{}
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if req.Owner != "" && counted[req.Key+req.Owner] == backend.MaxHolds {
+					return backend.Grant{}, backend.ErrTooManyHolds
+				}
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil {
+					counted[req.Key+req.Owner]++
+				}
+				return g, err
+			}
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				mu.Lock()
+				defer mu.Unlock()
+				counted[h.Key+h.Owner]--
+				return m.Backend.Release(ctx, h)
+			}
+		}},
 		"one token for all": {"TokenIncreases TokenInGrantOrder TokenSurvivesRelease TokenInTakeoverOrder ReentrantSameToken", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)

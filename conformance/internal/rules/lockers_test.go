@@ -1023,6 +1023,35 @@ func TestMutantLockers(t *testing.T) {
 		"an owner's TTL is raised to the smallest": {"TTLRange TTLGrain", func(m *lockerMutant) {
 			m.ownersTTL(func(ttl time.Duration) time.Duration { return max(ttl, m.Client.Guarantees().MinTTL) })
 		}},
+		"an owner's holds that have run out count": {"ReentrantLimit", func(m *lockerMutant) {
+			var mu sync.Mutex
+			counted := map[string]int{}
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					set, _ := lock.ResolveOptions(opts...)
+					mu.Lock()
+					defer mu.Unlock()
+					if set.Owner != "" && counted[key+set.Owner] == backend.MaxHolds {
+						return nil, lock.ErrTooManyHolds
+					}
+					l, err := get(ctx, key, opts...)
+					if err == nil {
+						counted[key+set.Owner]++
+					}
+					return l, err
+				}
+			})
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if mu.Lock(); err == nil {
+						counted[l.Key()+l.set.Owner]--
+					}
+					mu.Unlock()
+					return err
+				}
+			}
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},

@@ -346,6 +346,10 @@ func reentrantOwnLeases(e *engine.Env) {
 }
 
 func reentrantLimit(e *engine.Env) {
+	e.Together(func() { reachesLimit(e) }, func() { endedHoldsAreFree(e) }, func() { expiredHoldsAreFree(e) })
+}
+
+func reachesLimit(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
 	owner := lock.WithOwner(e.Owner("A"))
@@ -374,6 +378,53 @@ func reentrantLimit(e *engine.Env) {
 	b.MustRefuse(key, "its owner holds it")
 	e.EachFew(len(holds), func(i int) { holds[i].MustRelease() })
 	b.MustTry(key).MustRelease()
+}
+
+// endedHoldsAreFree has all holds but one of an owner run out.
+func endedHoldsAreFree(e *engine.Env) {
+	if !e.Claimed.WithoutRenewal {
+		return
+	}
+	a, key, owner := e.Locker(), e.Key("run out"), lock.WithOwner(e.Owner("A"))
+	kept := a.MustTry(key, owner)
+	short := make([]*engine.Hold, backend.MaxHolds-1)
+	e.EachFew(len(short), func(i int) {
+		short[i] = a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
+		short[i].Lapses()
+	})
+	e.Each(len(short), func(i int) {
+		awaitLapse(e, short[i])
+		e.Expire(short[i])
+	})
+	again, err := a.Try(key, owner)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "a try by an owner of whose %d holds all but one have run out returned %s; expected a lease", backend.MaxHolds, engine.Outcome(err))
+	}
+	again.MustRelease()
+	kept.MustRelease()
+}
+
+// expiredHoldsAreFree is endedHoldsAreFree where no client gives a hold back that has run out.
+func expiredHoldsAreFree(e *engine.Env) {
+	if e.OpenBackend == nil || !engine.ClaimServerHolds.Made(e.Settings) || e.Claimed.EndsWithSession || e.Long < 4*e.TTL {
+		return
+	}
+	p, key, owner := e.Backend(), e.Key("expired"), e.Owner("A")
+	kept := p.MustTry(e.Request(key, owner, e.Long))
+	short := make([]*engine.Grant, backend.MaxHolds-1)
+	e.EachFew(len(short), func(i int) {
+		short[i] = p.MustTry(e.Request(key, owner, e.TTL))
+		short[i].Lapses()
+	})
+	for _, h := range short {
+		e.Expire(h)
+	}
+	again, err := p.Try(e.Request(key, owner, e.Long))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "a request by an owner of whose %d holds all but one have expired returned %s; expected a grant", backend.MaxHolds, engine.Outcome(err))
+	}
+	e.MustGiveBack(again, key, "")
+	e.MustGiveBack(kept, key, "")
 }
 
 func reentrantModel(e *engine.Env) {
