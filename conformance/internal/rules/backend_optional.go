@@ -393,7 +393,7 @@ func forceReleaseByToken(e *engine.Env) {
 
 // forceEndsAll removes records that are more than one hold, and one that was revoked.
 func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceReleaser) {
-	end := func(key, what string, holds ...*engine.Grant) {
+	end := func(key, what, next string, holds ...*engine.Grant) {
 		for _, h := range holds {
 			h.Releasing(e.Log.Now())
 		}
@@ -401,7 +401,7 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 			e.Unexpected(key, err, "ForceRelease of %s returned %s; expected no error", what, engine.Outcome(err))
 			return
 		}
-		if next, err := b.Try(e.Request(key, "", e.Long)); err != nil {
+		if next, err := b.Try(e.Request(key, next, e.Long)); err != nil {
 			e.Unexpected(key, err, "%s was removed by force, and a try returned %s; expected a grant", what, engine.Outcome(err))
 		} else {
 			if next.Token <= holds[0].Token {
@@ -411,14 +411,17 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 		}
 	}
 	if engine.ClaimServerHolds.Made(e.Settings) {
-		key, owner := e.Key("owner"), e.Owner("A")
-		end(key, "a key that its owner holds twice", a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long)))
+		owner := e.Owner("A")
+		for name, next := range map[string]string{"nobody": "", "the owner": owner, "another owner": e.Owner("B")} {
+			key := e.Key("owner, and then %s", name)
+			end(key, "a key that its owner holds twice", next, a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long)))
+		}
 	}
 	if r, ok := backend.As[backend.Revoker](b.Backend); ok && e.Claimed.Expiry != backend.ClockConnection {
 		key := e.Key("revoked")
 		h := a.MustTry(e.Request(key, "", e.Long))
 		if err := r.Revoke(e.Ctx, key, h.Token); err == nil {
-			end(key, "a hold that was revoked", h)
+			end(key, "a hold that was revoked", "", h)
 		}
 	}
 }

@@ -384,6 +384,17 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Release(ctx, h)
 			}
 		}},
+		"a forced release has an owner begin with the token before": {"ForceReleaseByToken", func(m *mutant) {
+			f := &forgetful{ForceReleaser: m.ForceReleaser}
+			m.ForceReleaser = f
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if token, ok := f.ended.LoadAndDelete(req.Key); ok && err == nil && req.Owner != "" {
+					g.Token = token.(uint64)
+				}
+				return g, err
+			}
+		}},
 		"one token for all": {"TokenIncreases TokenInGrantOrder TokenSurvivesRelease TokenInTakeoverOrder ReentrantSameToken", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)
