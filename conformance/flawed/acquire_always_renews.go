@@ -13,7 +13,7 @@ var z81 = Lock{
 	Instead: "Start what renews in one place.",
 	File:    "acquire_always_renews.go", Over: Memory,
 	Rule: "WithoutRenewalEnds",
-	Also: []string{"AcquireKeepsTTL", "Linearizable", "LossEndsUse", "TTLGrain"},
+	Also: []string{"AcquireKeepsTTL", "Linearizable", "LossEndsUse", "TTLGrain", "LostByDeadline", "ServerOutlivesD"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return renewsWaiters{policy{l}} }),
 }
 

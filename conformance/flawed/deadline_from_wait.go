@@ -16,7 +16,7 @@ var z82 = Lock{
 	Instead: "Read the clock before each request.",
 	File:    "deadline_from_wait.go", Over: Memory,
 	Rule: "GrantIsUsable",
-	Also: []string{"AcquireKeepsTTL"},
+	Also: []string{"AcquireKeepsTTL", "LostByDeadline"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return datedFromWait{policy{l}} }),
 }
 

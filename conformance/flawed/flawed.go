@@ -236,7 +236,7 @@ var (
 	})
 	// keepsNobodyOut: a holder may lose the key to anybody at any time.
 	keepsNobodyOut = slices.Concat(takeovers, cleanUps, []string{
-		"DeadlineEnds", "TryIsImmediate", "IndependentKeys", "ConcurrentTries", "TryIdempotent", "CancelledSendsNothing", "RefusalLeavesNothing",
+		"HandsOut", "CauseIsStable", "DeadlineEnds", "TryIsImmediate", "IndependentKeys", "ConcurrentTries", "TryIdempotent", "CancelledSendsNothing", "RefusalLeavesNothing",
 		"BackendErrors", "CrashBetweenSteps", "HoldOutlivesAcquireCtx", "ReleaseTwice", "ReleaseByID", "RenewKeeps", "RenewByHand", "RenewByID",
 		"RenewAfterRelease", "RenewUnknown", "RenewTransient", "WaitIsCalm", "WaitOutlastsTTL", "WaiterOrderLocal",
 		"EndedContexts", "LongestNames", "ManyLeases",
