@@ -21,7 +21,7 @@ func deadlineFromSend(e *engine.Env) {
 	c := e.Locker()
 	for _, k := range kinds(e) {
 		switch {
-		case k.name == "plain":
+		case k.name == plain.name:
 			deadlinesOfCalls(e, c, k, 21, "TryAcquire", "Acquire", "Renew")
 		case !k.waited && e.OpenBackend == nil: // else late answers tell, or the call may have asked long before
 			deadlinesOfCalls(e, c, k, 11, "TryAcquire")
@@ -76,7 +76,7 @@ func deadlinesOfCalls(e *engine.Env, c *engine.Client, k kind, calls int, ops ..
 func deadlineOfLateAnswers(e *engine.Env) {
 	e.Together(
 		func() {
-			eachWay(e, ways[:2], func(w way) { deadlineOfLateAnswer(e, kind{name: "plain"}, w) })
+			eachWay(e, ways[:2], func(w way) { deadlineOfLateAnswer(e, plain, w) })
 		},
 		func() {
 			eachKind(e, kinds(e)[1:], func(k kind) { deadlineOfLateAnswer(e, k, k.way()) })

@@ -16,9 +16,11 @@ type kind struct {
 	waited bool // another client holds the key first
 }
 
+var plain = kind{name: "no option"}
+
 // kinds are those that the lock has, the plain one first. What is promised of a lease holds for each of them.
 func kinds(e *engine.Env) []kind {
-	all := []kind{{name: "plain"}, {name: "a wait before it", waited: true}}
+	all := []kind{plain, {name: "a wait before it", waited: true}}
 	add := func(name string, owned bool, opts ...lock.Option) {
 		all = append(all, kind{name: name, opts: opts, owned: owned})
 	}
