@@ -133,10 +133,10 @@ func (e *pairEndedError) Unwrap() error        { return e.cause }
 
 // Renew renews in both stores at the same time.
 func (l *pairLease) Renew(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	if err := l.ended(); err != nil {
 		return err
 	}
-	if err := l.ended(); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	errs := l.p.eachSide(func(i int) error { return l.sides[i].Renew(ctx) })

@@ -230,10 +230,10 @@ func (l *Lease) expire() {
 // Renew extends the hold now.
 func (l *Lease) Renew(ctx context.Context) error {
 	start := l.c.server.Clock.Now()
-	if err := ctx.Err(); err != nil {
+	if err := l.ended(); err != nil {
 		return err
 	}
-	if err := l.ended(); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if !l.c.server.Calls.Add() {
