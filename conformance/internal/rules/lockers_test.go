@@ -1052,6 +1052,27 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"who renews late and has no time is told of that only": {"EndedContexts", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(ctx context.Context) error {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					return l.Lease.Renew(ctx)
+				}
+			}
+		}},
+		"who releases a lost lease and has no time is told of that only": {"EndedContexts", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrLost) && ctx.Err() != nil {
+						return ctx.Err()
+					}
+					return err
+				}
+			}
+		}},
 		"leaks": {"NoLeak NothingKept", func(m *lockerMutant) {
 			m.lease = func(context.Context, *leaseMutant) { go time.Sleep(20 * time.Second) }
 		}},

@@ -24,6 +24,7 @@ func endedContexts(e *engine.Env) {
 			func() { acquireEnded(e, a, b, e.Key("%s-wait", name), ctx) },
 			func() { reenterEnded(e, a, b, e.Key("%s-enter", name), ctx) },
 			func() { releaseEnded(e, a, b, e.Key("%s-release", name), ctx) },
+			func() { tellEnd(e, a, e.Key("%s-end", name), ctx) },
 		)
 	}
 	e.Together(cases...)
@@ -110,6 +111,49 @@ func releaseEnded(e *engine.Env, a, b *engine.Client, key string, ended context.
 	b.MustRefuse(key, "a waiter has got it")
 	got.MustRelease()
 	b.MustTry(key).MustRelease()
+}
+
+// tellEnd renews and releases leases that have ended before, as their callers are told.
+func tellEnd(e *engine.Env, a *engine.Client, key string, ended context.Context) {
+	ends := map[string]func(key string) *engine.Hold{
+		"was released": func(key string) *engine.Hold {
+			h := a.MustTry(key)
+			h.MustRelease()
+			return h
+		},
+		"reached its maximum hold": func(key string) *engine.Hold {
+			h, err := a.Try(key, lock.WithMaxHold(e.TTL/4))
+			if err != nil || !e.Within(e.TTL/4+e.Slack(), h.Lease.Context().Done()) {
+				return nil // which is for other rules
+			}
+			return h
+		},
+	}
+	if e.Claimed.WithoutRenewal && e.Claimed.LossSignal {
+		ends["ran out"] = func(key string) *engine.Hold {
+			h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+			awaitLapse(e, h)
+			return h
+		}
+	}
+	var cases []func()
+	for how, end := range ends {
+		cases = append(cases, func() {
+			h := end(key + " " + how)
+			if h == nil {
+				return
+			}
+			what := "with a context that had ended, of a lease that " + how + ","
+			if e.Claimed.ManualRenewal {
+				e.Is(h.Key, h.Lease.Renew(ended), "Renew, "+what, lock.ErrNotHeld)
+			}
+			if how != "was released" {
+				e.Is(h.Key, h.Release(ended), "Release, "+what, lock.ErrLost, lock.ErrNotHeld)
+			}
+			e.Is(h.Key, h.Release(ended), "a second Release, "+what, lock.ErrNotHeld)
+		})
+	}
+	e.Together(cases...)
 }
 
 // givesUpAsTold ends waits by contexts that tell more than one thing: the error is that of
