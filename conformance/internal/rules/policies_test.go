@@ -223,6 +223,15 @@ func TestMutantPolicies(t *testing.T) {
 				}
 			})
 		}},
+		"who cancels is not told that the server is away": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if errors.Is(err, context.Canceled) && errors.Is(err, lock.ErrUnavailable) {
+					err = ctx.Err()
+				}
+				return l, err
+			}
+		}},
 		"a try that asks thrice where nobody answers": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for n := 1; ; n++ {
