@@ -147,6 +147,40 @@ func closeEndsMany(e *engine.Env) {
 }
 
 func closeEndsWaits(e *engine.Env) {
+	e.Together(func() { closeEndsNewWaits(e) }, func() { closeEndsOldWaits(e) })
+}
+
+// closeEndsOldWaits closes a Locker of which a caller has waited for longer than many a lock
+// asks in one go.
+func closeEndsOldWaits(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("old")
+	h := b.MustTry(key)
+	w := a.Acquiring(key)
+	wait := max(e.TTL*5/2, 2*time.Second)
+	if e.Unhurried() {
+		wait = 20 * time.Second
+	}
+	for end := time.Now().Add(wait); time.Now().Before(end) && !e.Within(e.TTL/4, w.Done); {
+		e.Log.Patient()
+	}
+	h.MustLive("nobody has released it")
+	_ = a.Close()
+	closeEndsWait(e, w, key)
+	h.MustRelease()
+}
+
+func closeEndsWait(e *engine.Env, w *engine.Acquiring, key string) {
+	if !e.Within(e.Slack(), w.Done) {
+		e.OverdueFatalf(key, "a waiter had not returned %s after the Close of its Locker", e.Slack())
+	}
+	if w.Err == nil {
+		e.Fatalf(key, "a waiter was granted a key that was held")
+	}
+	e.Is(key, w.Err, "Acquire, while its Locker was closed,", lock.ErrClosed)
+}
+
+func closeEndsNewWaits(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
 	h := b.MustTry(key)
@@ -161,13 +195,7 @@ func closeEndsWaits(e *engine.Env) {
 	h.MustLive("nobody has released it")
 	_ = a.Close()
 	for _, w := range waiters {
-		if !e.Within(e.Slack(), w.Done) {
-			e.OverdueFatalf(key, "a waiter had not returned %s after the Close of its Locker", e.Slack())
-		}
-		if w.Err == nil {
-			e.Fatalf(key, "a waiter was granted a key that was held")
-		}
-		e.Is(key, w.Err, "Acquire, while its Locker was closed,", lock.ErrClosed)
+		closeEndsWait(e, w, key)
 	}
 	_, err := a.Try(key)
 	e.Is(key, err, "TryAcquire on a closed Locker", lock.ErrClosed)

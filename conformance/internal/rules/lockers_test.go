@@ -321,6 +321,16 @@ func TestMutantLockers(t *testing.T) {
 				return l, err
 			}
 		}},
+		"a wait of more than a second that close cancels": {"CloseEndsWaits", func(m *lockerMutant) {
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				begun := time.Now()
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrClosed) && time.Since(begun) > time.Second {
+					err = context.Canceled
+				}
+				return l, err
+			}
+		}},
 		"a maximum hold that frees first": {"ContextEndsFirst", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				ctx, cancel := context.WithCancelCause(context.Background())
@@ -658,6 +668,19 @@ func TestMutantLockers(t *testing.T) {
 						d = d.Add(l.set.TTL)
 					}
 					return d, ok
+				}
+			}
+		}},
+		"after close a lease that was lost before is a closed one": {"LossEndsUse", func(m *lockerMutant) {
+			var closed atomic.Bool
+			m.close = func() error { closed.Store(true); return m.Client.Close() }
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					err := l.Lease.Release(ctx)
+					if errors.Is(err, lock.ErrLost) && closed.Load() {
+						return errors.Join(lock.ErrClosed, lock.ErrNotHeld)
+					}
+					return err
 				}
 			}
 		}},

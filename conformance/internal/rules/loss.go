@@ -280,6 +280,7 @@ func lossEndsUse(e *engine.Env) {
 	a := e.Locker()
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	unreleased := a.MustTryFor(e.Key("released after Close"), e.TTL, lock.WithoutRenewal())
 	awaitLapse(e, h)
 	first := h.Cause()
 	again := a.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the same Locker had run out")
@@ -299,10 +300,12 @@ func lossEndsUse(e *engine.Env) {
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
 	waitsForLost(e, a)
+	awaitLapse(e, unreleased)
 	_ = a.Close()
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
+	isLoss(e, unreleased.Key, unreleased.Release(e.Ctx), "Release after Close of a lease that was lost before")
 }
 
 func deadlineEnds(e *engine.Env) {
