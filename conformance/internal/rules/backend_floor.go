@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -58,10 +59,15 @@ func raisedFloorCounts(e *engine.Env) {
 	if token := useOnce(e, b, key); token <= last {
 		e.Failf(key, "the token %d was granted after %d, when the floor was raised to less than it was; expected a larger one", token, last)
 	}
-	if err := ask(tooLarge); !errors.Is(err, backend.ErrInvalid) {
-		e.Unexpected("", err, "RaiseFloor(2^53) returned %s; expected an error matching ErrInvalid", engine.Outcome(err))
+	// The others are less than nothing where a number has a sign.
+	for _, refused := range []uint64{tooLarge, tooLarge + 1, 1 << 63, math.MaxUint64} {
+		if err := ask(refused); !errors.Is(err, backend.ErrInvalid) {
+			e.Unexpected("", err, "RaiseFloor(%d) returned %s; expected an error matching ErrInvalid, as from 2^53 on", refused, engine.Outcome(err))
+		}
 	}
-	useOnce(e, b, key)
+	if token := useOnce(e, b, key); token >= tooLarge {
+		e.Failf(key, "the token %d was granted after a floor from 2^53 on was refused; expected the floor to stay", token)
+	}
 	above = floorOutlivesClient(e, b, key, above)
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		if rec, err := in.Inspect(e.Ctx, held); err != nil || rec.Token != h.Token {

@@ -37,7 +37,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	// Brackets, stars and the like have a meaning in some servers' patterns.
 	prefix := e.Key("[a-z]*?%%_\\")
 	var held []*engine.Grant
-	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9"} {
+	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9", filled(prefix+"-", backend.MaxKey)} {
 		req := e.Request(name, "", e.Long)
 		req.Holder = backend.Holder{Label: "a label"}
 		held = append(held, a.MustTry(req))

@@ -340,6 +340,22 @@ func TestMutantsOfOperating(t *testing.T) {
 				return v, err
 			}
 		}},
+		"what was removed by force is shown once more": {"ForceReleaseByToken", func(m *operateMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				rec, _ := m.operated.Inspect(ctx, key)
+				err := m.operated.ForceRelease(ctx, key, token)
+				if err == nil {
+					m.waited.Store("removed "+key, rec)
+				}
+				return err
+			}
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				if rec, ok := m.waited.LoadAndDelete("removed " + key); ok {
+					return rec.(backend.Record), nil
+				}
+				return m.operated.Inspect(ctx, key)
+			}
+		}},
 		"tokens begin anew when a revoked key was released by force": {"ForceReleaseByToken", func(m *operateMutant) {
 			m.force = func(ctx context.Context, key string, token uint64) error {
 				if rec, err := m.operated.Inspect(ctx, key); err == nil && rec.Revoked {
@@ -441,6 +457,29 @@ func TestMutantsOfOperating(t *testing.T) {
 				return rec, err
 			}
 		}},
+		"the label stays that of a holder who ran out": {"HolderIsShown", func(m *operateMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.operated.Try(ctx, req)
+				if err == nil {
+					m.waited.LoadOrStore("label of "+req.Key, req.Holder.Label)
+				}
+				return g, err
+			}
+			m.release = func(ctx context.Context, hold backend.Hold) error {
+				err := m.operated.Release(ctx, hold)
+				if err == nil {
+					m.waited.Delete("label of " + hold.Key)
+				}
+				return err
+			}
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				if label, ok := m.waited.Load("label of " + key); ok {
+					rec.Holder.Label = label.(string)
+				}
+				return rec, err
+			}
+		}},
 		"list does not say of a hold that it was revoked": {"RevokeByToken", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Revoked = false; return visit(r) })
@@ -460,6 +499,11 @@ func TestMutantsOfOperating(t *testing.T) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				n := 0
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { n++; return n <= 100 && visit(r) })
+			}
+		}},
+		"list leaves out long keys": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { return len(r.Key) > 256 || visit(r) })
 			}
 		}},
 		"list compares without regard to case": {"ListShowsHeldKeys", func(m *operateMutant) {
@@ -546,6 +590,22 @@ func TestMutantsOfOperating(t *testing.T) {
 		"a floor of any size is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
 			m.raise = func(ctx context.Context, above uint64) error {
 				if above >= 1<<53 {
+					return nil
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
+		"a floor of 2^53 is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above == 1<<53 {
+					return nil
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
+		"a floor with a sign is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if int64(above) < 0 {
 					return nil
 				}
 				return m.operated.RaiseFloor(ctx, above)

@@ -367,6 +367,12 @@ func forceReleaseByToken(e *engine.Env) {
 	if err := h.EndedBy(e, func() error { return force(h.Token) }); err != nil {
 		e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
 	}
+	if in, ok := backend.As[backend.Inspector](b.Backend); ok {
+		for range 2 {
+			_, err := in.Inspect(e.Ctx, key)
+			e.Is(key, err, "Inspect of a key whose hold was removed by force", backend.ErrNotHeld)
+		}
+	}
 	next := b.MustTry(e.Request(key, "", e.Long))
 	if next.Token <= h.Token {
 		e.Failf(key, "the token after a hold was removed by force is %d; expected more than %d", next.Token, h.Token)

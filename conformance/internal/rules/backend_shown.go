@@ -215,7 +215,7 @@ func holderIsShown(e *engine.Env) {
 	for _, next := range []struct {
 		label string
 		of    *engine.Client
-	}{{"second", b}, {"third", b}, {"", a}} { // from another Locker, from the same, and without a label
+	}{{"second", b}, {" \u00e9 third  ", b}, {"", a}} { // from another Locker, from the same, and without a label
 		var more []lock.Option
 		if next.label != "" {
 			more = append(more, lock.WithLabel(next.label))
@@ -239,4 +239,25 @@ func holderIsShown(e *engine.Env) {
 		before = now
 	}
 	h.MustRelease()
+	if e.Claimed.EndsWithSession { // which keeps what is not renewed
+		return
+	}
+	for _, next := range []string{"after one that ran out", ""} {
+		req := e.Request(key, "", e.TTL) // a Locker would give it back when it has run out
+		req.Holder.Label = "runs out"
+		look.MustTry(req).Lapses()
+		var more []lock.Option
+		if next != "" {
+			more = append(more, lock.WithLabel(next))
+		}
+		taken := e.Poll(key, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder did not renew it", func() (engine.Grip, error) {
+			got, err := b.Try(key, more...)
+			if err != nil {
+				return nil, err
+			}
+			return got, nil
+		})
+		shown("of the holder that followed one whose lease had run out", next, taken.(*engine.Hold))
+		_ = taken.Release(e.Ctx)
+	}
 }
