@@ -591,6 +591,18 @@ func TestMutantBackends(t *testing.T) {
 				return g, err
 			}
 		}},
+		"labels lose the spaces at their end": {"LongestNames HolderIsShown", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Holder.Label = strings.TrimRight(req.Holder.Label, " ")
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"labels lose the spaces at their beginning": {"LongestNames HolderIsShown", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Holder.Label = strings.TrimLeft(req.Holder.Label, " ")
+				return m.Backend.Try(ctx, req)
+			}
+		}},
 		"a refusal does not say since when": {"HolderIsShown", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)

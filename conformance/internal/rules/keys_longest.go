@@ -14,7 +14,7 @@ import (
 func longestNames(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := filled(e.Key(""), backend.MaxKey)
-	label := filled("\u00e4 ", backend.MaxOwner)
+	label := filled(" \u00e4 ", backend.MaxOwner-1) + " "
 	opts := []lock.Option{lock.WithLabel(label)}
 	entering := engine.ClaimReentrancy.Made(e.Settings)
 	stem := filled(e.Owner("A"), backend.MaxOwner-1)
@@ -27,8 +27,13 @@ func longestNames(e *engine.Env) {
 	}
 	_, err := b.Try(key)
 	e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
-	if held := (*lock.HeldError)(nil); e.Claimed.HolderDetails && errors.As(err, &held) && held.Holder.Label != label {
-		e.Failf(key, "the refusal names a label of %d bytes; expected the whole one, of %d", len(held.Holder.Label), len(label))
+	if held := (*lock.HeldError)(nil); errors.As(err, &held) {
+		if held.Key != key {
+			e.Failf(key, "the refusal names the key %s; expected the whole one, of %d bytes", engine.QuoteKey(held.Key), len(key))
+		}
+		if e.Claimed.HolderDetails && held.Holder.Label != label {
+			e.Failf(key, "the refusal names a label of %d bytes; expected the whole one, of %d, which begins and ends with a space", len(held.Holder.Label), len(label))
+		}
 	}
 	if entering {
 		for _, c := range []*engine.Client{a, b} {

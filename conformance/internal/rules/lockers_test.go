@@ -301,6 +301,19 @@ func TestMutantLockers(t *testing.T) {
 				return l, err
 			}
 		}},
+		"refusals cut the key": {"LongestNames", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(ctx, key, opts...)
+					if held := (*lock.HeldError)(nil); errors.As(err, &held) {
+						cut := *held
+						cut.Key = key[:min(len(key), 64)]
+						err = &cut
+					}
+					return l, err
+				}
+			})
+		}},
 		"owners at their limit are told": {"NoSecretsInErrors", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -955,6 +968,16 @@ func TestMutantLockers(t *testing.T) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.token = func() uint64 {
 					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+						return 0
+					}
+					return l.Lease.Token()
+				}
+			}
+		}},
+		"a maximum hold takes the token": {"MaxHoldEnds", func(m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.token = func() uint64 {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrMaxHold) {
 						return 0
 					}
 					return l.Lease.Token()

@@ -73,6 +73,9 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
 	not(e, key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrReleased, lock.ErrClosed, lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost)
 	deadlineIsOver(e, h.Hold)
+	if h.Lease.Token() != h.Token {
+		e.Failf(key, "the token of a lease that reached its maximum hold is %d, and was %d before; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
+	}
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
