@@ -21,14 +21,22 @@ func optional[T any](s *engine.BackendClient, name string) T {
 func watchBeforeReturn(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	w := optional[backend.Watcher](b, "Watcher")
-	n := e.Rounds(e.Work(100*time.Millisecond), 10, 200)
+	n := e.Rounds(e.Work(100*time.Millisecond), 12, 200)
 	missed := 0
+	renew := func(h *engine.Grant, round int) {
+		if round%4 >= 2 && e.Claimed.ManualRenewal {
+			if err := h.Renew(); err != nil {
+				e.UnexpectedFatal(h.Key, err, "Renew of a hold returned %s; expected no error", engine.Outcome(err))
+			}
+		}
+	}
 	for round := range n {
 		key, owner := e.Key("%d", round), ""
 		if round%2 == 1 && engine.ClaimServerHolds.Made(e.Settings) {
 			owner = e.Owner("A")
 		}
 		h := a.MustTry(e.Request(key, owner, e.Long))
+		renew(h, round)
 		ctx, cancel := context.WithCancel(e.Ctx)
 		ev := e.Log.Begin(b.Who, "Watch", key)
 		hints, err := w.Watch(ctx, key)
@@ -37,6 +45,7 @@ func watchBeforeReturn(e *engine.Env) {
 			cancel()
 			e.UnexpectedFatal(key, err, "Watch returned %s (channel: %t); expected a channel", engine.Outcome(err), hints != nil)
 		}
+		renew(h, round)
 		_ = h.Release(e.Ctx)
 		// Signals may be spurious: the key must be free after one of them.
 		control := time.NewTimer(e.Slack())

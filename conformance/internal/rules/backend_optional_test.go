@@ -77,6 +77,31 @@ func TestMutantOptions(t *testing.T) {
 				return m.Watcher.Watch(ctx, key)
 			}
 		}},
+		"the release of what was renewed is not signalled": {"WatchBeforeReturn", func(m *optionalMutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				m.shared.mu.Lock()
+				m.shared.last["renewed "+h.Key] = h
+				m.shared.mu.Unlock()
+				return m.Backend.Renew(ctx, h)
+			}
+			m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+				hints := make(chan backend.Hint, 1)
+				signals, err := m.Watcher.Watch(ctx, key)
+				go func() {
+					for {
+						select {
+						case hint := <-signals:
+							if m.shared.lastOf("renewed "+key).Key == "" {
+								hints <- hint
+							}
+						case <-ctx.Done():
+							return
+						}
+					}
+				}()
+				return hints, err
+			}
+		}},
 		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
 		}},
