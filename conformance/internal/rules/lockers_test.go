@@ -96,6 +96,35 @@ func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
 	m.try, m.acquire = f(m.Client.TryAcquire), f(m.Client.Acquire)
 }
 
+// renewsUnless has leases renewed unless it is paused. It is told since when callers wait, by
+// key.
+func (m *lockerMutant) renewsUnless(paused func(waits *sync.Map, key string) bool) {
+	var waits sync.Map
+	m.both(func(get engine.Getter) engine.Getter {
+		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
+		}
+	})
+	acquire := m.acquire
+	m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		waits.Store(key, time.Now())
+		defer waits.Delete(key)
+		return acquire(ctx, key, opts...)
+	}
+	m.lease = func(_ context.Context, l *leaseMutant) {
+		if l.set.NoRenewal {
+			return
+		}
+		go func() {
+			for time.Sleep(l.set.TTL / 3); l.Lease.Context().Err() == nil; time.Sleep(l.set.TTL / 3) {
+				if !paused(&waits, l.Key()) {
+					_ = l.Lease.Renew(context.Background())
+				}
+			}
+		}()
+	}
+}
+
 // rewritten gives options that amount to the settings.
 func rewritten(opts []lock.Option, change func(*lock.Settings)) []lock.Option {
 	return append(append([]lock.Option(nil), opts...), change)
@@ -382,6 +411,18 @@ func TestMutantLockers(t *testing.T) {
 					return get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
 				}
 			})
+		}},
+		"does not renew while a caller waits for another key": {"RenewKeeps", func(m *lockerMutant) {
+			m.renewsUnless(func(waits *sync.Map, key string) (paused bool) {
+				waits.Range(func(of, since any) bool {
+					paused = of != key && time.Since(since.(time.Time)) > 320*time.Millisecond
+					return !paused
+				})
+				return paused
+			})
+		}},
+		"does not renew while a caller waits for the same key": {"RenewKeeps", func(m *lockerMutant) {
+			m.renewsUnless(func(waits *sync.Map, key string) bool { _, waiting := waits.Load(key); return waiting })
 		}},
 		"renews what is short": {"RenewKeeps", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {

@@ -87,7 +87,9 @@ var renewalRules = []*engine.Rule{
 func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
 	a, b := e.Watched(), e.Locker()
-	wait := e.Start(func() { renewKeepsLong(e, a, b) })
+	wait := e.Start(func() { renewKeepsLong(e, a, b) },
+		func() { renewKeepsBeside(e, b, n, "the same key") },
+		func() { renewKeepsBeside(e, b, n, "another key") })
 	behind := way{"Acquire behind the same Locker", byHandOver}
 	eachWay(e, append(slices.Clone(ways), behind), func(w way) {
 		key := e.Key("%s", w.name)
@@ -120,6 +122,29 @@ func renewKeeps(e *engine.Env) {
 	})
 	wait()
 	e.Notef("held for %d TTLs", n)
+}
+
+// renewKeepsBeside keeps a lease while another caller of its Locker waits.
+func renewKeepsBeside(e *engine.Env, b *engine.Client, n int, waitsFor string) {
+	a, key, awaited := e.Watched(), e.Key("beside a wait for "+waitsFor), e.Key("awaited")
+	h := a.MustTryFor(key, e.TTL)
+	other := h
+	if waitsFor == "the same key" {
+		awaited = key
+	} else {
+		other = b.MustTry(awaited)
+	}
+	w := a.Acquiring(awaited)
+	why := "it is renewed automatically, while a caller of its Locker waits for " + waitsFor
+	for end := time.Now().Add(time.Duration(n) * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 8) {
+		b.MustRefuse(key, why)
+		h.MustLive(why)
+	}
+	other.MustRelease()
+	w.MustGet(e, awaited, e.WaitBound(), "it was released").MustRelease()
+	if other != h {
+		h.MustRelease()
+	}
 }
 
 // renewKeepsLong keeps leases whose TTL is many times that of the run until they would have
