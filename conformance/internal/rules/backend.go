@@ -219,11 +219,39 @@ var backendRules = []*engine.Rule{
 func guaranteesAreStable(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	g := a.Backend.Guarantees()
-	for range 3 {
-		if !reflect.DeepEqual(g, a.Backend.Guarantees()) || !reflect.DeepEqual(g, b.Backend.Guarantees()) {
-			e.Failf("", "Guarantees returned two different values: %+v and %+v", g, b.Backend.Guarantees())
+	l := e.Locker()
+	teller, _ := l.Locker.(interface{ Guarantees() backend.Guarantees })
+	var told backend.Guarantees
+	if teller != nil {
+		told = teller.Guarantees()
+	}
+	same := func(when string) {
+		for _, s := range []*engine.BackendClient{a, b, a} {
+			if again := s.Backend.Guarantees(); !reflect.DeepEqual(g, again) {
+				e.Fatalf("", "Guarantees returned two different values, the second one %s: %+v and %+v", when, g, again)
+			}
+		}
+		if teller == nil {
 			return
 		}
+		if again := teller.Guarantees(); !reflect.DeepEqual(told, again) {
+			e.Fatalf("", "Guarantees of a Locker returned two different values, the second one %s: %+v and %+v", when, told, again)
+		}
+	}
+	same("at once")
+	key := e.Key("a")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	b.MustRefuse(key, "another client holds it")
+	l.MustRefuse(key, "another client holds it")
+	same("after a refusal")
+	e.MustGiveBack(h, key, "")
+	l.MustTry(key).MustRelease()
+	same("after a release")
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		lost := a.MustTry(e.Request(key, "", e.TTL))
+		e.Expire(lost)
+		_ = lost.Release(e.Ctx)
+		same("after a loss")
 	}
 	if g.Name == "" || g.Reach == "" || g.Expiry == "" || g.Token == "" || g.Reentrancy == "" || g.Waiting == "" || len(g.Assumptions) == 0 {
 		e.Failf("", "the guarantees are incomplete: %+v; expected Name, Reach, Assumptions, Expiry, Token, Reentrancy and Waiting", g)

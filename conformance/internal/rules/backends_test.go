@@ -621,6 +621,35 @@ func TestMutantBackends(t *testing.T) {
 				return g
 			}
 		}},
+		"guarantees change with a refusal": {"GuaranteesAreStable", func(m *mutant) {
+			var refused atomic.Bool
+			try := m.try
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					refused.Store(true)
+				}
+				return g, err
+			}
+			m.g = func(g backend.Guarantees) backend.Guarantees {
+				g.Fair = g.Fair != refused.Load()
+				return g
+			}
+		}},
+		"guarantees change with a loss": {"GuaranteesAreStable", func(m *mutant) {
+			var lost atomic.Bool
+			m.release = func(ctx context.Context, h backend.Hold) error {
+				err := m.Backend.Release(ctx, h)
+				if errors.Is(err, backend.ErrNotHeld) {
+					lost.Store(true)
+				}
+				return err
+			}
+			m.g = func(g backend.Guarantees) backend.Guarantees {
+				g.LossSignal = g.LossSignal && !lost.Load()
+				return g
+			}
+		}},
 		"guarantees change": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
 				g.Name += fmt.Sprint(m.shared.next())

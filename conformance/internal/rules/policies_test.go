@@ -232,6 +232,20 @@ func TestMutantPolicies(t *testing.T) {
 				return l, err
 			}
 		}},
+		"what a Locker promises changes with a refusal": {"GuaranteesAreStable", func(m *lockerMutant, _ backend.Backend) {
+			var refused atomic.Bool
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrHeld) {
+					refused.Store(true)
+				}
+				return l, err
+			}
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				g.Fair = g.Fair != refused.Load()
+				return g
+			}
+		}},
 		"a try that asks thrice where nobody answers": {"UnavailableIsTold", func(m *lockerMutant, _ backend.Backend) {
 			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				for n := 1; ; n++ {
