@@ -77,7 +77,9 @@ type Guarantees struct {
 	// Deadline: Lease.Deadline is known.
 	Deadline bool `json:"deadline"`
 
-	// HolderDetails: a refusal names the holder and its remaining time.
+	// HolderDetails: a refusal names the holder and its remaining time. An [Inspector]
+	// and a [Lister] show what its request told of it. Without HolderDetails any of that
+	// may be unknown.
 	HolderDetails bool `json:"holder_details"`
 
 	// GuardedWrite: the backend offers a write into the same store that takes

@@ -36,10 +36,11 @@ func listShowsHeldKeys(e *engine.Env) {
 	const all = 1000
 	// Brackets, stars and the like have a meaning in some servers' patterns.
 	prefix := e.Key("[a-z]*?%%_\\")
+	told := backend.Holder{Label: "a label", Host: "a host", PID: 4711, Pair: "0123456789abcdef"}
 	var held []*engine.Grant
 	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9", filled(prefix+"-", backend.MaxKey)} {
 		req := e.Request(name, "", e.Long)
-		req.Holder = backend.Holder{Label: "a label"}
+		req.Holder = told
 		held = append(held, a.MustTry(req))
 	}
 	granted := time.Now()
@@ -80,8 +81,8 @@ func listShowsHeldKeys(e *engine.Env) {
 			e.Failf(h.Key, "List shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, e.Long, most)
 		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-e.Long/20:
 			e.Failf(h.Key, "List shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, time.Until(h.Until()))
-		case rec.Token != h.Token || rec.Holds != 1 || rec.Holder.Label != "a label":
-			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, a label", rec.Token, rec.Holds, rec.Holder, h.Token)
+		case rec.Token != h.Token || rec.Holds != 1 || !tellsOf(e, rec.Holder, told):
+			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, rec.Holder, h.Token, told)
 		}
 		delete(found, h.Key)
 	}

@@ -191,6 +191,32 @@ func (f *forgetful) ForceRelease(ctx context.Context, key string, token uint64) 
 	return err
 }
 
+// shows has holders shown after the change.
+func (m *mutant) shows(change func(h *backend.Holder)) {
+	m.Inspector = changedInspector{m.Inspector, change}
+	m.Lister = changedLister{m.Lister, change}
+}
+
+type changedInspector struct {
+	backend.Inspector
+	change func(h *backend.Holder)
+}
+
+func (c changedInspector) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	rec, err := c.Inspector.Inspect(ctx, key)
+	c.change(&rec.Holder)
+	return rec, err
+}
+
+type changedLister struct {
+	backend.Lister
+	change func(h *backend.Holder)
+}
+
+func (c changedLister) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return c.Lister.List(ctx, prefix, func(rec backend.Record) bool { c.change(&rec.Holder); return visit(rec) })
+}
+
 func TestMutantBackends(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -201,6 +227,17 @@ func TestMutantBackends(t *testing.T) {
 		"none": {"", func(*mutant) {}},
 		"healthy, and claims a lag of up to 30 s that it has not": {"", lagsBy(0)},
 		"healthy, and lags by 30 s":                               {"", lagsBy(30 * time.Second)},
+		"healthy, and tells nothing of holders": {"", func(m *mutant) {
+			m.g = func(g backend.Guarantees) backend.Guarantees { g.HolderDetails = false; return g }
+			m.shows(func(h *backend.Holder) { *h = backend.Holder{} })
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.Backend.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					err = &backend.HeldError{Key: req.Key}
+				}
+				return g, err
+			}
+		}},
 		"healthy, and relies on three fifths of each TTL": {"", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 				g, err := m.Backend.Try(ctx, req)
@@ -590,6 +627,9 @@ func TestMutantBackends(t *testing.T) {
 				}
 				return g, err
 			}
+		}},
+		"what is shown does not say where the holder is": {"InspectShows ListShowsHeldKeys HolderIsShown", func(m *mutant) {
+			m.shows(func(h *backend.Holder) { h.Host, h.PID = "", 0 })
 		}},
 		"labels lose the spaces at their end": {"LongestNames HolderIsShown", func(m *mutant) {
 			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
