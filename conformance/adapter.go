@@ -378,21 +378,28 @@ func (l *adaptedLease) Renew(ctx context.Context) error {
 	case l.a.dead.Load():
 		return lock.ErrClosed
 	}
-	return l.a.worded(l.h.Renew(ctx), lock.ErrNotHeld)
+	err := l.a.worded(l.h.Renew(ctx), lock.ErrNotHeld)
+	if err != nil && l.ctx.Err() != nil && !errors.Is(err, lock.ErrNotHeld) {
+		return errors.Join(lock.ErrNotHeld, err) // the lock may look at ctx first
+	}
+	return err
 }
 
 // Release ends the context first. That the lock has said by its context that the hold was
 // lost is said again.
 func (l *adaptedLease) Release(ctx context.Context) error {
-	lost := l.h.Held != nil && l.h.Held.Err() != nil
+	if l.h.Held != nil && l.h.Held.Err() != nil {
+		l.end(l.loss())
+	}
 	l.end(lock.ErrReleased)
 	if l.a.dead.Load() {
 		return lock.ErrClosed
 	}
-	if err := l.a.worded(l.release(ctx), lock.ErrNotHeld); err != nil || !lost {
-		return err
+	err := l.a.worded(l.release(ctx), lock.ErrNotHeld)
+	if cause := context.Cause(l.ctx); errors.Is(cause, lock.ErrLost) && !errors.Is(err, lock.ErrLost) {
+		return errors.Join(cause, err)
 	}
-	return lock.ErrLost
+	return err
 }
 
 func (l *adaptedLease) release(ctx context.Context) error {

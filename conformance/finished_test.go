@@ -96,3 +96,28 @@ func TestAdapterNeedsSomething(t *testing.T) {
 	}}.Locker()
 	require.ErrorContains(t, err, "Adapter.TTL")
 }
+
+// What an adapted lease knows of its end is told, whatever the lock says to a call whose
+// context has ended.
+func TestAdapterTellsTheEnd(t *testing.T) {
+	t.Parallel()
+	first := func(ctx context.Context) error { return ctx.Err() } // looks at nothing else
+	held, lose := context.WithCancel(t.Context())
+	l, err := conformance.Adapter{
+		TTL: time.Second,
+		Try: func(context.Context, string, time.Duration) (conformance.Handle, error) {
+			return conformance.Handle{Held: held, Renew: first, Release: first}, nil
+		},
+	}.Locker()
+	require.NoError(t, err)
+	lease, err := l.TryAcquire(t.Context(), "key")
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NotErrorIs(t, lease.Renew(ended), lock.ErrNotHeld)
+	lose()
+	<-lease.Context().Done()
+	require.ErrorIs(t, lease.Renew(ended), lock.ErrNotHeld)
+	require.ErrorIs(t, lease.Release(ended), lock.ErrTakenOver)
+	require.ErrorIs(t, lease.Release(t.Context()), lock.ErrLost)
+}

@@ -196,6 +196,9 @@ func (l *lease) Renew(ctx context.Context) error {
 	if l.hold.Extend == nil {
 		return fmt.Errorf("%w: the library renews by itself", lock.ErrUnsupported)
 	}
+	if l.ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, context.Cause(l.ctx))
+	}
 	reply := make(chan error, 1)
 	select {
 	case l.renewals <- reply:
