@@ -28,7 +28,7 @@ func longestNames(e *engine.Env) {
 	_, err := b.Try(key)
 	e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
 	if held := (*lock.HeldError)(nil); errors.As(err, &held) {
-		if held.Key != key {
+		if held.Key != key && (held.Key != "" || e.Claimed.HolderDetails) {
 			e.Failf(key, "the refusal names the key %s; expected the whole one, of %d bytes", engine.QuoteKey(held.Key), len(key))
 		}
 		if e.Claimed.HolderDetails && held.Holder.Label != label {
