@@ -2,6 +2,7 @@ package flawed
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -48,10 +49,21 @@ func (l limitedFromWait) Acquire(ctx context.Context, key string, opts ...lock.O
 // limitable is a lease that end ends because of its maximum hold.
 func limitable(lease lock.Lease) (limited lock.Lease, end func()) {
 	ctx, cancel := context.WithCancelCause(lease.Context())
-	return withContext{lease, ctx}, func() {
+	return limitedLease{withContext{lease, ctx}}, func() {
 		if ctx.Err() == nil {
 			cancel(lock.ErrMaxHold)
 			_ = lease.Release(context.Background())
 		}
 	}
+}
+
+type limitedLease struct{ withContext }
+
+// Release implements lock.Lease. What its maximum hold has ended was not released before.
+func (l limitedLease) Release(ctx context.Context) error {
+	err := l.withContext.Release(ctx)
+	if cause := context.Cause(l.Context()); errors.Is(cause, lock.ErrMaxHold) {
+		return cause
+	}
+	return err
 }
