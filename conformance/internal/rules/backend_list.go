@@ -36,7 +36,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	const all = 1000
 	// Brackets, stars and the like have a meaning in some servers' patterns.
 	prefix := e.Key("[a-z]*?%%_\\")
-	told := backend.Holder{Label: "a label", Host: "a host", PID: 4711, Pair: "0123456789abcdef"}
+	told := backend.Holder{Label: "a label", Host: "a host", PID: 4711, PairID: "0123456789abcdef"}
 	var held []*engine.Grant
 	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9", filled(prefix+"-", backend.MaxKey)} {
 		req := e.Request(name, "", e.Long)

@@ -126,7 +126,7 @@ func renewKeeps(e *engine.Env) {
 
 // renewKeepsBeside keeps a lease while another caller of its Locker waits.
 func renewKeepsBeside(e *engine.Env, b *engine.Client, n int, waitsFor string) {
-	a, key, awaited := e.Watched(), e.Key("beside a wait for "+waitsFor), e.Key("awaited")
+	a, key, awaited := e.Watched(), e.Key("beside a wait for %s", waitsFor), e.Key("awaited")
 	h := a.MustTryFor(key, e.TTL)
 	other := h
 	if waitsFor == "the same key" {
