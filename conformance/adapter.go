@@ -388,7 +388,8 @@ func (l *adaptedLease) Renew(ctx context.Context) error {
 // Release ends the context first. That the lock has said by its context that the hold was
 // lost is said again.
 func (l *adaptedLease) Release(ctx context.Context) error {
-	if l.h.Held != nil && l.h.Held.Err() != nil {
+	lost := l.h.Held != nil && l.h.Held.Err() != nil
+	if lost {
 		l.end(l.loss())
 	}
 	l.end(lock.ErrReleased)
@@ -396,8 +397,11 @@ func (l *adaptedLease) Release(ctx context.Context) error {
 		return lock.ErrClosed
 	}
 	err := l.a.worded(l.release(ctx), lock.ErrNotHeld)
-	if cause := context.Cause(l.ctx); errors.Is(cause, lock.ErrLost) && !errors.Is(err, lock.ErrLost) {
+	switch cause := context.Cause(l.ctx); {
+	case errors.Is(cause, lock.ErrLost) && !errors.Is(err, lock.ErrLost):
 		return errors.Join(cause, err)
+	case err == nil && lost:
+		return lock.ErrLost
 	}
 	return err
 }
