@@ -1221,10 +1221,10 @@ func owned(change func(l *leaseMutant)) func(*lockerMutant) {
 // keptByEnded has a release with a context that has ended do nothing.
 func (l *leaseMutant) keptByEnded() {
 	l.release = func(ctx context.Context) error {
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() == nil {
+			return l.Lease.Release(ctx)
 		}
-		return l.Lease.Release(ctx)
+		return nil
 	}
 }
 
