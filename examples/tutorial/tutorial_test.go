@@ -97,12 +97,14 @@ var (
 	more    = regexp.MustCompile(` \(and \d+ more like this\)$`)
 	number  = regexp.MustCompile(`\d+(\.\d+)?(µs|ms|s)?\b`)
 	request = regexp.MustCompile(`\b(TryAcquire|Acquire|Try)\b`)
+	lease   = regexp.MustCompile(`, and the lease had [^)]*`)
 )
 
-// kind is a piece of evidence without its numbers, and without the request that met it,
-// where several can.
+// kind is a piece of evidence without its numbers, and without the request and the kind of
+// lease that met it, where several can.
 func kind(evidence string) string {
-	return request.ReplaceAllString(number.ReplaceAllString(more.ReplaceAllString(evidence, ""), "N"), "Try")
+	evidence = lease.ReplaceAllString(more.ReplaceAllString(evidence, ""), "")
+	return request.ReplaceAllString(number.ReplaceAllString(evidence, "N"), "Try")
 }
 
 func begins(s step) string {

@@ -152,7 +152,10 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 		if res.Verdict != Inconclusive || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
-		next := r.s.nextTTL(ttl, heldUp)
+		next := ttl
+		if !rule.AtDefault || r.s.Open == nil {
+			next = r.s.nextTTL(ttl, heldUp)
+		}
 		why, _, _ := strings.Cut(res.Evidence, "\n")
 		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s when it is calmer: %s", rule.Name, ttl, next, why)
 		ttl = next

@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -89,9 +90,18 @@ func listShowsHeldKeys(e *engine.Env) {
 	for key := range found {
 		e.Failf(key, "List of the prefix %q shows the key, which was released, has run out, or has another prefix", prefix)
 	}
+	keep := func() {
+		for _, h := range held {
+			if e.Claimed.ManualRenewal {
+				_ = h.Renew() // where it came too late, the listing tells nothing
+			}
+		}
+	}
+	keep()
 	if n := len(list(prefix+"/", all)); n != 2 {
 		missing(prefix, "List shows %d keys with the prefix %q; expected 2", n, prefix+"/")
 	}
+	keep()
 	shown := false // there may be many keys of others
 	err := l.List(e.Ctx, "", func(rec backend.Record) bool { shown = shown || rec.Key == held[0].Key; return !shown })
 	switch {
@@ -100,7 +110,9 @@ func listShowsHeldKeys(e *engine.Env) {
 	case !shown:
 		missing(held[0].Key, "List without a prefix does not show a key that is held")
 	}
+	keep()
 	listShowsMany(e, a, list, missing)
+	keep()
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
 	}
@@ -117,7 +129,20 @@ func listShowsMany(e *engine.Env, a *engine.BackendClient, list func(prefix stri
 	for _, other := range []string{"manyXk/0", "MANY_K/0", "many_k"} {
 		a.MustTry(e.Request(e.Key("%s", other), "", e.Long))
 	}
-	e.Each(many, func(i int) { a.MustTry(e.Request(fmt.Sprintf("%s%d", prefix, i), "", e.Long)) })
+	var trying sync.WaitGroup
+	trying.Add(many)
+	tried := make(chan struct{})
+	go func() { trying.Wait(); close(tried) }()
+	e.Each(many, func(i int) {
+		var h *engine.Grant
+		func() {
+			defer trying.Done()
+			h = a.MustTry(e.Request(fmt.Sprintf("%s%d", prefix, i), "", e.Long))
+		}()
+		for e.Claimed.ManualRenewal && !e.Within(e.Long/8, tried) {
+			_ = h.Renew()
+		}
+	})
 	found := list(prefix, 10*many)
 	for i := range many {
 		key := fmt.Sprintf("%s%d", prefix, i)

@@ -44,6 +44,7 @@ var expiryRules = []*engine.Rule{
 	{
 		Name:      "Defaults",
 		Statement: "Without options a lease has the default TTL, renews itself, and names no owner.",
+		AtDefault: true,
 		Run:       defaults,
 	},
 	{
