@@ -49,6 +49,34 @@ func TestDistantServer(t *testing.T) {
 	}
 }
 
+// A healthy lock is not accused because its longest TTL is short beside its requests.
+func TestDistantServerOfShortTTLs(t *testing.T) {
+	t.Parallel()
+	for name, far := range map[string]time.Duration{"a tenth": 100 * time.Millisecond, "a fifth": 200 * time.Millisecond, "a quarter": 250 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memlock.NewStore(nil)
+			rep := check(t, conformance.Config{Budget: time.Minute, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+				if err != nil {
+					return nil, err
+				}
+				return shortTTLs{distant{b, far / 2}}, nil
+			}})
+			t.Logf("%s in %.0f s", rep.Counts(), rep.Seconds)
+		})
+	}
+}
+
+// shortTTLs is a backend that grants no TTL above a second.
+type shortTTLs struct{ distant }
+
+func (s shortTTLs) Guarantees() backend.Guarantees {
+	g := s.distant.Guarantees()
+	g.MaxTTL = time.Second
+	return g
+}
+
 // distant is a backend whose requests take a while on their way, and again on their way
 // back.
 type distant struct {

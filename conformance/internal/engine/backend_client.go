@@ -133,12 +133,17 @@ func (s *BackendClient) MustTry(req backend.Request) *Grant {
 
 // MustRefuse tries a key that must be held.
 func (s *BackendClient) MustRefuse(key, why string) {
-	h, err := s.Try(s.Env.Request(key, "", s.Env.Long))
+	s.MustRefuseRequest(s.Env.Request(key, "", s.Env.Long), why)
+}
+
+// MustRefuseRequest sends a request for a key that must be held.
+func (s *BackendClient) MustRefuseRequest(req backend.Request, why string) {
+	h, err := s.Try(req)
 	if err != nil {
-		s.Env.JudgeRefusal(key, "Try", why, nil, err)
+		s.Env.JudgeRefusal(req.Key, "Try", why, nil, err)
 		return
 	}
-	s.Env.JudgeRefusal(key, "Try", why, h.Record, nil)
+	s.Env.JudgeRefusal(req.Key, "Try", why, h.Record, nil)
 	_ = h.Release(context.Background())
 	panic(Abort{})
 }

@@ -171,11 +171,14 @@ func (c *Client) MustWait(ctx context.Context, key string, more ...lock.Option) 
 }
 
 // MustRefuse tries the key, which must be held.
-func (c *Client) MustRefuse(key, why string, more ...lock.Option) {
+func (c *Client) MustRefuse(key, why string, more ...lock.Option) { _ = c.Refusal(key, why, more...) }
+
+// Refusal is MustRefuse, and returns the error of the refusal.
+func (c *Client) Refusal(key, why string, more ...lock.Option) error {
 	h, err := c.Try(key, more...)
 	if err != nil {
 		c.Env.JudgeRefusal(key, "TryAcquire", why, nil, err)
-		return
+		return err
 	}
 	c.Env.JudgeRefusal(key, "TryAcquire", why, h.Record, nil)
 	_ = h.Release(context.Background())

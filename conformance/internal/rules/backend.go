@@ -382,10 +382,9 @@ func refusalLeavesNothing(e *engine.Env) {
 	h := a.MustTry(e.Request(key, "", e.Long))
 	for range 5 {
 		req := e.Request(key, "", e.Long)
-		_, err := b.Try(req)
-		e.JudgeRefusal(key, "Try", "another id holds it", nil, err)
+		b.MustRefuseRequest(req, "another id holds it")
 		if e.Claimed.ManualRenewal {
-			_, err = b.Renew(backend.HoldOf(req))
+			_, err := b.Renew(backend.HoldOf(req))
 			e.Is(key, err, "Renew with the id of a refused request", backend.ErrNotHeld)
 		}
 		e.Is(key, b.Release(e.Ctx, backend.HoldOf(req)), "Release with the id of a refused request", backend.ErrNotHeld)

@@ -177,8 +177,7 @@ func holderIsShown(e *engine.Env) {
 				e.Failf(key, "%s shows the key %s and the token %d; expected %s and %d", what, engine.QuoteKey(rec.Key), rec.Token, engine.QuoteKey(key), h.Token)
 			}
 		})
-		_, err := b.Try(key, lock.WithLabel("refused"))
-		e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
+		err := b.Refusal(key, "another client holds it", lock.WithLabel("refused"))
 		if held := (*lock.HeldError)(nil); errors.As(err, &held) {
 			judge("a refusal "+when, label, held.Holder)
 			since["a refusal"] = held.Holder.Since

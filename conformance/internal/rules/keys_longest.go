@@ -25,8 +25,7 @@ func longestNames(e *engine.Env) {
 	if h.Lease.Key() != key {
 		e.Failf(key, "Lease.Key is %s; expected %s", engine.QuoteKey(h.Lease.Key()), engine.QuoteKey(key))
 	}
-	_, err := b.Try(key)
-	e.JudgeRefusal(key, "TryAcquire", "another client holds it", nil, err)
+	err := b.Refusal(key, "another client holds it")
 	if held := (*lock.HeldError)(nil); errors.As(err, &held) {
 		if held.Key != key && (held.Key != "" || e.Claimed.HolderDetails) {
 			e.Failf(key, "the refusal names the key %s; expected the whole one, of %d bytes", engine.QuoteKey(held.Key), len(key))
