@@ -44,7 +44,13 @@ func listShowsHeldKeys(e *engine.Env) {
 		req.Holder = told
 		held = append(held, a.MustTry(req))
 	}
-	granted := time.Now()
+	keep := func() {
+		for _, h := range held {
+			if e.Claimed.ManualRenewal {
+				_ = h.Renew() // where it came too late, the listing tells nothing
+			}
+		}
+	}
 	a.MustTry(e.Request(e.Key("abcd"), "", e.Long)) // a pattern would match it
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		key, owner := e.Key("twice"), e.Owner("A")
@@ -70,6 +76,8 @@ func listShowsHeldKeys(e *engine.Env) {
 		}
 		e.Failf(key, format, args...)
 	}
+	keep()
+	granted := time.Now()
 	e.Pause(e.TTL / 10)
 	most := mostLeft(e, e.Long, time.Since(granted))
 	found := list(prefix, all)
@@ -89,13 +97,6 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	for key := range found {
 		e.Failf(key, "List of the prefix %q shows the key, which was released, has run out, or has another prefix", prefix)
-	}
-	keep := func() {
-		for _, h := range held {
-			if e.Claimed.ManualRenewal {
-				_ = h.Renew() // where it came too late, the listing tells nothing
-			}
-		}
 	}
 	keep()
 	if n := len(list(prefix+"/", all)); n != 2 {
