@@ -1006,34 +1006,13 @@ func TestMutantLockers(t *testing.T) {
 			}
 		}},
 		"close takes the token": {"CloseEndsHolds", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				l.token = func() uint64 {
-					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
-						return 0
-					}
-					return l.Lease.Token()
-				}
-			}
+			m.lease = func(_ context.Context, l *leaseMutant) { l.noTokenAfter(lock.ErrClosed) }
 		}},
 		"a maximum hold takes the token": {"MaxHoldEnds", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				l.token = func() uint64 {
-					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrMaxHold) {
-						return 0
-					}
-					return l.Lease.Token()
-				}
-			}
+			m.lease = func(_ context.Context, l *leaseMutant) { l.noTokenAfter(lock.ErrMaxHold) }
 		}},
 		"a release takes the token": {"TokenStable", func(m *lockerMutant) {
-			m.lease = func(_ context.Context, l *leaseMutant) {
-				l.token = func() uint64 {
-					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) {
-						return 0
-					}
-					return l.Lease.Token()
-				}
-			}
+			m.lease = func(_ context.Context, l *leaseMutant) { l.noTokenAfter(lock.ErrReleased) }
 		}},
 		"a lease that Close ended has a deadline": {"CloseEndsHolds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
@@ -1225,6 +1204,16 @@ func (l *leaseMutant) keptByEnded() {
 			return l.Lease.Release(ctx)
 		}
 		return nil
+	}
+}
+
+// noTokenAfter has the token go with the hold.
+func (l *leaseMutant) noTokenAfter(end error) {
+	l.token = func() uint64 {
+		if errors.Is(context.Cause(l.Lease.Context()), end) {
+			return 0
+		}
+		return l.Lease.Token()
 	}
 }
 
