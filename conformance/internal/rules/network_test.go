@@ -442,7 +442,7 @@ func TestMutantsBehindANetwork(t *testing.T) {
 			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
 				a, err := f.send(ctx, req)
 				if req.Op == "renew" && errors.Is(err, backend.ErrOutcomeUnknown) {
-					_, _ = f.send(ctx, farRequest{Op: "release", Key: req.Key, ID: req.ID})
+					_, _ = f.send(context.WithoutCancel(ctx), farRequest{Op: "release", Key: req.Key, ID: req.ID})
 				}
 				if req.Op == "renew" && errors.Is(err, backend.ErrNotHeld) {
 					return farAnswer{}, backend.ErrUnavailable
