@@ -52,7 +52,7 @@ func TestDistantServer(t *testing.T) {
 // A healthy lock is not accused because its longest TTL is short beside its requests.
 func TestDistantServerOfShortTTLs(t *testing.T) {
 	t.Parallel()
-	for name, far := range map[string]time.Duration{"a tenth": 100 * time.Millisecond, "a fifth": 200 * time.Millisecond, "a quarter": 250 * time.Millisecond} {
+	for name, far := range map[string]time.Duration{"a tenth": 100 * time.Millisecond, "a fifth": 200 * time.Millisecond, "a quarter": 250 * time.Millisecond, "a third": 333 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := memlock.NewStore(nil)

@@ -27,6 +27,7 @@ type machine struct {
 	deadline backend.Instant // until when the hold is certain
 	limit    backend.Instant // end of the maximum hold, or never
 	renewAt  backend.Instant // when to send the next renewal, or never
+	sentAt   backend.Instant // when the last renewal was sent
 	phase    phase
 	cause    error // of the loss
 }
@@ -67,7 +68,7 @@ func retryPeriod(ttl time.Duration, roll float64) time.Duration {
 
 // newMachine begins the life of a grant.
 func newMachine(ttl time.Duration, v backend.Validity, now backend.Instant, renew bool, maxHold time.Duration, roll float64) machine {
-	h := machine{ttl: ttl, deadline: v.Until(), limit: never, renewAt: never}
+	h := machine{ttl: ttl, deadline: v.Until(), limit: never, renewAt: never, sentAt: v.Sent}
 	if renew {
 		h.renewAt = v.Sent.Add(renewalPeriod(ttl, v.For, roll))
 	}
@@ -110,7 +111,7 @@ func (h *machine) tick(now backend.Instant, roll float64) action {
 	case now >= h.renewAt:
 		// A further renewal goes out if this one is not answered in time, on
 		// another connection perhaps. Renewals are idempotent.
-		h.renewAt = now.Add(retryPeriod(h.ttl, roll))
+		h.renewAt, h.sentAt = now.Add(retryPeriod(h.ttl, roll)), now
 		return actRenew
 	}
 	return 0
@@ -130,7 +131,13 @@ func (h *machine) renewed(now backend.Instant, v backend.Validity, roll float64)
 	}
 	h.deadline = max(h.deadline, v.Until())
 	if h.renewAt != never {
-		h.renewAt = max(v.Sent.Add(renewalPeriod(h.ttl, v.For, roll)), now)
+		next := max(v.Sent.Add(renewalPeriod(h.ttl, v.For, roll)), now)
+		if v.Sent < h.sentAt {
+			// A later one is under way, whose turn to be sent again will come. Were the
+			// next sent for this answer too, the renewals of a slow server would add up.
+			next = max(next, h.renewAt)
+		}
+		h.renewAt = next
 	}
 	return 0
 }

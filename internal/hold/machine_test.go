@@ -3,6 +3,7 @@ package hold
 import (
 	"errors"
 	"flag"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 		ended := 0
 		// at is when a request that is answered now may have been sent: not before
 		// the hold began.
-		began := now
+		began, sent := now, now.Add(-ttl)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			step := rapid.Int64Range(0, int64(ttl)/2).Draw(t, "pass")
 			if rapid.IntRange(0, 30).Draw(t, "pause") == 0 {
@@ -74,8 +75,8 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 					}
 				}
 			case 3:
-				sent := now.Add(-time.Duration(rapid.Int64Range(0, int64(now.Sub(began))).Draw(t, "age")))
-				v := backend.Validity{Sent: sent, For: backend.ValidFor(ttl)}
+				asked := now.Add(-time.Duration(rapid.Int64Range(0, int64(now.Sub(began))).Draw(t, "age")))
+				v := backend.Validity{Sent: asked, For: backend.ValidFor(ttl)}
 				act = h.renewed(now, v, roll())
 				if !m.over {
 					if now >= m.deadline {
@@ -136,10 +137,15 @@ func TestHoldKeepsItsPromisesInAnyOrderOfEvents(t *testing.T) {
 				t.Fatal("a lost hold is not cleaned up on the server")
 			case act&actRenew != 0 && (!renew || h.phase != phaseHeld):
 				t.Fatal("a renewal was sent that nobody may send")
+			case act&actRenew != 0 && now.Sub(sent) < ttl/16:
+				t.Fatalf("a renewal was sent %s after another, with a TTL of %s", now.Sub(sent), ttl)
 			case !m.over && h.wake() > m.deadline:
 				t.Fatalf("it sleeps until %d, beyond its deadline %d", h.wake(), m.deadline)
 			case m.over && h.wake() != never:
 				t.Fatal("a hold that is over wakes again")
+			}
+			if act&actRenew != 0 {
+				sent = now
 			}
 		}
 	})
@@ -172,6 +178,34 @@ func TestHoldSendsSeveralRenewalsBeforeItsDeadline(t *testing.T) {
 		require.Equal(t, phaseHeld, h.phase)
 		require.GreaterOrEqual(t, sent, 299)
 		require.LessOrEqual(t, sent, 340)
+	}
+}
+
+// A server whose answers take long gets no renewal for each answer besides those that are
+// sent anew without one: they would add up, and make it slower still.
+func TestRenewalsOfASlowServerDoNotAddUp(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	for _, takes := range []time.Duration{ttl / 100, ttl / 10, ttl / 6, ttl / 5, ttl / 4, ttl / 3, ttl * 2 / 5} {
+		h := newMachine(ttl, backend.Validity{For: backend.ValidFor(ttl)}, backend.Instant(takes), true, 0, rand.Float64())
+		var under []backend.Instant // when the renewals under way were sent
+		sent := 0
+		for now := backend.Instant(takes); now < backend.Instant(100*ttl); {
+			if h.tick(now, rand.Float64())&actRenew != 0 {
+				under = append(under, now)
+				sent++
+			}
+			next := h.wake()
+			if len(under) > 0 && under[0].Add(takes) <= next {
+				next = under[0].Add(takes)
+				h.renewed(next, backend.Validity{Sent: under[0], For: backend.ValidFor(ttl)}, rand.Float64())
+				under = under[1:]
+			}
+			now = next
+		}
+		require.Equal(t, phaseHeld, h.phase, "requests of %s", takes)
+		require.LessOrEqual(t, sent, 8*100, "requests of %s", takes)
+		require.GreaterOrEqual(t, sent, 290, "requests of %s", takes)
 	}
 }
 
