@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,16 +32,28 @@ func TestFlawed(t *testing.T) { t.Parallel(); collection.CheckFlawed(t, run(t)) 
 
 func TestHealthy(t *testing.T) { t.Parallel(); collection.CheckHealthy(t, run(t)) }
 
+// run reaches a real server for those that are over one, by one client.
 func run(t *testing.T) flawedtest.Run {
-	client := connect(t)
-	return flawedtest.Run{Server: func(*testing.T, Lock) any { return client }, Patience: 12 * time.Second}
+	var once sync.Once
+	var client *goredis.Client
+	return flawedtest.Run{
+		Server: func(each *testing.T, l Lock) any {
+			if l.Over != Redis {
+				return nil
+			}
+			url := servertest.SharedRedis(each).URL()
+			once.Do(func() { client = connect(t, url) })
+			return client
+		},
+		Patience: 12 * time.Second,
+	}
 }
 
 // connect returns a client of a real server. What the broken locks leave there is
 // removed at the end.
-func connect(t *testing.T) *goredis.Client {
+func connect(t *testing.T, url string) *goredis.Client {
 	t.Helper()
-	opts, err := goredis.ParseURL(servertest.SharedRedis(t).URL())
+	opts, err := goredis.ParseURL(url)
 	require.NoError(t, err)
 	opts.PoolSize = 200
 	client := goredis.NewClient(opts)
