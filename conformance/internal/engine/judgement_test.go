@@ -404,13 +404,15 @@ func hangingIsNotSlow(t *testing.T) {
 func TestLateWake(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		heldUp float64 // as a part of what it may take
-		over   time.Duration
-		want   Verdict
+		heldUp   float64 // as a part of what it may take
+		over     time.Duration
+		requests int
+		want     Verdict
 	}{
-		"a little late, and held up":              {0.4, 4 * ms, Pass},
-		"a little late, and nothing held it up":   {0.2, 4 * ms, Fail},
-		"much later than what it was held up for": {0.4, time.Second, Fail},
+		"a little late, and held up":              {0.4, 4 * ms, 3, Pass},
+		"a little late, and nothing held it up":   {0.2, 4 * ms, 3, Fail},
+		"of more requests":                        {0.2, 4 * ms, 6, Pass},
+		"much later than what it was held up for": {0.4, time.Second, 3, Fail},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runs := 0
@@ -419,7 +421,7 @@ func TestLateWake(t *testing.T) {
 					return
 				}
 				e.standStill(time.Duration(c.heldUp * float64(e.Prompt())))
-				e.Fail(e.LateWake(e.Prompt()+c.over, e.Prompt()), "", "too late")
+				e.Fail(e.LateWake(e.Prompt()+c.over, e.Prompt(), c.requests), "", "too late")
 			}})
 			assert.Equal(t, c.want, res.Verdict, res.Evidence)
 		})

@@ -52,10 +52,10 @@ func (e *Env) Late(took, most time.Duration, by HoldUp) Excuse {
 	return Excuse{max(min(most, e.Prompt())/2, (took-most)/3), by}
 }
 
-// LateWake is Late for one who was woken by a release: that takes up to three requests, of
-// which each may be held up.
-func (e *Env) LateWake(took, most time.Duration) Excuse {
-	return Excuse{max(min(most, e.Prompt()), took-most) / 3, AnyRequest}
+// LateWake is Late for one who was woken by so many requests, one after the other, of which
+// each may be held up.
+func (e *Env) LateWake(took, most time.Duration, requests int) Excuse {
+	return Excuse{max(min(most, e.Prompt()), took-most) / time.Duration(requests), AnyRequest}
 }
 
 // Judge reports a lock that was later than most each time.

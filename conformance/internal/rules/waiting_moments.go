@@ -48,8 +48,16 @@ func (m *moments) moment() time.Duration {
 	return time.Duration(float64(m.span) * math.Pow(0.001, float64(m.e.Random(fine))/fine))
 }
 
-// each makes many waits of one way, several at a time, until too many have been late.
-func (m *moments) each(way string, f func(key string) time.Duration) {
+// A wake-up takes a release, its signal and a try. Where a waiter gives up, its place is taken
+// away besides: that may take a connection, an order on it and what the server does then.
+const (
+	wakeRequests   = 3
+	gaveUpRequests = 6
+)
+
+// each makes many waits of one way, several at a time, until too many have been late. The
+// last wake-up takes so many requests.
+func (m *moments) each(way string, requests int, f func(key string) time.Duration) {
 	if m.e.Failed() {
 		return
 	}
@@ -77,7 +85,7 @@ func (m *moments) each(way string, f func(key string) time.Duration) {
 		return
 	}
 	least := slices.MinFunc(late, func(a, b wait) int { return int(a.took - b.took) })
-	m.e.Fail(m.e.LateWake(least.took, most), least.key, "%s: %d of at most %d waiters were granted the key %s or more after its last release; expected at most %s, whatever the moment of the release",
+	m.e.Fail(m.e.LateWake(least.took, most, requests), least.key, "%s: %d of at most %d waiters were granted the key %s or more after its last release; expected at most %s, whatever the moment of the release",
 		way, len(late), momentWaits, engine.Short(least.took), engine.Short(most))
 }
 
@@ -95,7 +103,7 @@ func wakesAtAnyMoment(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	m := newMoments(e)
 	for name, c := range map[string]*engine.Client{"same Locker": a, "another Locker": b} {
-		m.each("released as a wait through "+name+" begins", func(key string) time.Duration {
+		m.each("released as a wait through "+name+" begins", wakeRequests, func(key string) time.Duration {
 			h := a.MustTry(key)
 			w := c.Acquiring(key)
 			<-w.Begun
@@ -103,7 +111,7 @@ func wakesAtAnyMoment(e *engine.Env) {
 			h.MustRelease()
 			return m.await(w, key)
 		})
-		m.each("taken again as a waiter through "+name+" is woken", func(key string) time.Duration {
+		m.each("taken again as a waiter through "+name+" is woken", wakeRequests, func(key string) time.Duration {
 			h := a.MustTry(key)
 			w := c.Acquiring(key)
 			<-w.Begun
@@ -131,7 +139,7 @@ func gaveUpWakesNext(e *engine.Env) {
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	m := newMoments(e)
 	for name, first := range map[string]*engine.Client{"same Locker": b, "another Locker": c} {
-		m.each("a waiter through "+name+" gives up as the key becomes free", func(key string) time.Duration {
+		m.each("a waiter through "+name+" gives up as the key becomes free", gaveUpRequests, func(key string) time.Duration {
 			h := a.MustTry(key)
 			goes := first.Acquiring(key)
 			<-goes.Begun
