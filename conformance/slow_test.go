@@ -2,6 +2,8 @@ package conformance_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance"
 	memlock "github.com/mortiselock/lock/memory"
 )
@@ -52,7 +55,11 @@ func TestDistantServer(t *testing.T) {
 // A healthy lock is not accused because its longest TTL is short beside its requests.
 func TestDistantServerOfShortTTLs(t *testing.T) {
 	t.Parallel()
-	for name, far := range map[string]time.Duration{"a tenth": 100 * time.Millisecond, "a fifth": 200 * time.Millisecond, "a quarter": 250 * time.Millisecond, "a third": 333 * time.Millisecond} {
+	for name, c := range map[string]struct{ longest, far time.Duration }{
+		"a tenth": {time.Second, 100 * time.Millisecond}, "a fifth": {time.Second, 200 * time.Millisecond},
+		"a quarter": {time.Second, 250 * time.Millisecond}, "a third": {time.Second, 333 * time.Millisecond},
+		"near": {200 * time.Millisecond, 0}, "a tenth of 200 ms": {200 * time.Millisecond, 20 * time.Millisecond},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := memlock.NewStore(nil)
@@ -61,19 +68,56 @@ func TestDistantServerOfShortTTLs(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return shortTTLs{distant{b, far / 2}}, nil
+				return shortTTLs{distant{b, c.far / 2}, c.longest}, nil
 			}})
+			if c.far == 0 {
+				assert.Empty(t, verdicts(rep, conformance.Inconclusive))
+			}
 			t.Logf("%s in %.0f s", rep.Counts(), rep.Seconds)
 		})
 	}
 }
 
-// shortTTLs is a backend that grants no TTL above a second.
-type shortTTLs struct{ distant }
+// A healthy lock is not accused because its server fails now and then, at once and without a
+// word of what it has done.
+func TestServerThatFailsNowAndThen(t *testing.T) {
+	t.Parallel()
+	everyWay := []faultlock.Fault{faultlock.FailBefore(), faultlock.Drop(), faultlock.FailAfter()}
+	for name, often := range map[string]float64{"1 of 20": 0.05, "1 of 50": 0.02} {
+		for _, queue := range []bool{false, true} {
+			if os.Getenv("LOCK_TEST_LONG") == "" && (queue || often < 0.05) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, queue %t", name, queue), func(t *testing.T) {
+				t.Parallel()
+				cfg := memoryConfig(queue, time.Minute)
+				open := cfg.OpenBackend
+				cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+					b, err := open(ctx)
+					if err != nil {
+						return nil, err
+					}
+					random := &faultlock.Random{Active: 1, Chance: often / float64(len(everyWay)), Faults: everyWay}
+					return faultlock.New(b, &faultlock.Options{Random: random}).Backend(), nil
+				}
+				rep := check(t, cfg)
+				res, _ := rep.Result(verdicts(rep, conformance.Inconclusive)[0])
+				assert.Contains(t, res.Evidence, "the server fails now and then")
+				t.Logf("%s in %.0f s", rep.Counts(), rep.Seconds)
+			})
+		}
+	}
+}
+
+// shortTTLs is a backend that grants no longer TTL.
+type shortTTLs struct {
+	distant
+	longest time.Duration
+}
 
 func (s shortTTLs) Guarantees() backend.Guarantees {
 	g := s.distant.Guarantees()
-	g.MaxTTL = time.Second
+	g.MaxTTL = s.longest
 	return g
 }
 

@@ -53,7 +53,10 @@ func All() []Lock {
 // Healthy lists the locks that the broken ones are made of. The suite must pass
 // on them, or else a failure on a broken one would prove nothing.
 func Healthy() []Lock {
-	return []Lock{healthySingle, healthyFenced, healthyTable, healthyFile, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking}
+	return []Lock{
+		healthySingle, healthyFenced, healthyTable, healthyFile, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking,
+		healthyWholeSeconds, healthySecondsUp, healthySlowRelease,
+	}
 }
 
 // How a client of a lock is made out of a healthy client. Those over Redis need a
@@ -66,6 +69,7 @@ type (
 	onTable   func(session) backend.Backend
 	onFiles   func(*directory) backend.Backend
 	onMemory  func(primitives) backend.Backend
+	onAll     func(backend.Backend) backend.Backend
 	onQueue   func(queued) backend.Backend
 	// onPolicy makes a Locker around l, which is on b, which may be behind faults.
 	onPolicy func(l *lock.Client, b backend.Backend) lock.Locker
@@ -143,6 +147,11 @@ func (on onFiles) Make(context.Context, Lock, any) (conformance.Config, error) {
 // Make implements flaw.Maker.
 func (on onMemory) Make(context.Context, Lock, any) (conformance.Config, error) {
 	return inMemory(false, func(b backend.Backend) backend.Backend { return on(primitives{b}) }), nil
+}
+
+// Make implements flaw.Maker.
+func (on onAll) Make(context.Context, Lock, any) (conformance.Config, error) {
+	return inMemory(false, on), nil
 }
 
 // Make implements flaw.Maker.

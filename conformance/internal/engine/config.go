@@ -124,4 +124,7 @@ type Result struct {
 	Evidence  string
 	Seconds   float64
 	overlap   bool // two leases of a key were valid at the same time
+	proven    bool // whatever a server does that fails now and then
+
+	unreliable bool // no TTL is long enough for such a server
 }

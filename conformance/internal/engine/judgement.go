@@ -217,7 +217,7 @@ func (r *Record) ranOut(e *Env) (when time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// A release that failed may have come too late.
-	if r.released >= 0 && r.answer != releaseLate || r.lapsing || r.maxHold > 0 {
+	if r.released >= 0 && r.answer != releaseLate || r.lapsing {
 		return 0, false
 	}
 	ttl := r.ttl
@@ -231,6 +231,9 @@ func (r *Record) ranOut(e *Env) (when time.Duration, ok bool) {
 		end = r.seen
 	case r.renews:
 		return 0, false // nothing tells when it was renewed last
+	}
+	if r.maxHold > 0 && end >= r.Invoked+backend.ValidFor(r.maxHold) {
+		return 0, false // that has ended it, as it was to do
 	}
 	return end, end <= now && now-from >= ttl/3
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ const repeatsAtOnce = 2
 // NewRunner makes a runner of the settings.
 func NewRunner(s *Settings) *Runner {
 	s.stalls = newStallMeter()
+	s.lone.turn = make(chan struct{}, 1)
 	if s.Child != "" {
 		s.bystander = s.newBystander()
 	}
@@ -153,7 +155,7 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 			break
 		}
 		next := ttl
-		if !rule.AtDefault || r.s.Open == nil {
+		if (!rule.AtDefault || r.s.Open == nil) && !res.unreliable {
 			next = r.s.nextTTL(ttl, heldUp)
 		}
 		why, _, _ := strings.Cut(res.Evidence, "\n")
@@ -300,7 +302,13 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 	e.cancel(errCaseOver)
 	e.closeAll()
 	heldUp := e.heldUp(AnyRequest) // with what was under way when the case ended
-	return e.judge(end, over, heldUp), heldUp
+	res := e.judge(end, over, heldUp)
+	if res.Verdict == Fail && !res.proven && !probe && !over {
+		if why := r.s.unreliable(ctx); why != "" {
+			return Result{Verdict: Inconclusive, Evidence: why + "\n" + res.Evidence, unreliable: true}, heldUp
+		}
+	}
+	return res, heldUp
 }
 
 // stuckWhenRed and five TTLs are for how long nothing but refusals may come back in a case,
@@ -360,7 +368,8 @@ func (e *Env) judge(end any, cut bool, heldUp time.Duration) Result {
 		if heldUp >= stallNoted {
 			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))
 		}
-		return Result{Verdict: Fail, Evidence: evidence, overlap: e.overlaps}
+		proven := slices.ContainsFunc(e.failures, func(f failure) bool { return f.proof })
+		return Result{Verdict: Fail, Evidence: evidence, overlap: e.overlaps, proven: proven}
 	}
 	if cut {
 		return interrupted(e.caller, notToEnd)

@@ -50,6 +50,7 @@ type Settings struct {
 	PoolBefore string // what Pool said at the beginning
 	used       *usedKeys
 	red        atomic.Bool // a rule has failed for sure
+	lone       reliability
 }
 
 // Prepare checks the Config and opens one client to see that it can be opened.

@@ -38,9 +38,10 @@ func listShowsHeldKeys(e *engine.Env) {
 	// Brackets, stars and the like have a meaning in some servers' patterns.
 	prefix := e.Key("[a-z]*?%%_\\")
 	told := backend.Holder{Label: "a label", Host: "a host", PID: 4711, PairID: "0123456789abcdef"}
+	ttl := unwhole(e, e.Long)
 	var held []*engine.Grant
 	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9", filled(prefix+"-", backend.MaxKey)} {
-		req := e.Request(name, "", e.Long)
+		req := e.Request(name, "", ttl)
 		req.Holder = told
 		held = append(held, a.MustTry(req))
 	}
@@ -63,7 +64,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	gone := a.MustTry(e.Request(prefix+"gone", "", e.Long))
 	_ = gone.Release(e.Ctx)
-	if !e.Claimed.EndsWithSession { // whose session keeps it
+	if !e.Claimed.EndsWithSession && e.Long >= 2*e.TTL { // else its session keeps it, or the others end with it
 		expired := a.MustTry(e.Request(prefix+"expired", "", e.TTL))
 		e.Expire(expired)
 	}
@@ -79,16 +80,16 @@ func listShowsHeldKeys(e *engine.Env) {
 	keep()
 	granted := time.Now()
 	e.Pause(e.TTL / 10)
-	most := mostLeft(e, e.Long, time.Since(granted))
+	most := mostLeft(e, ttl, time.Since(granted))
 	found := list(prefix, all)
 	for _, h := range held {
 		rec, ok := found[h.Key]
 		switch {
 		case !ok:
 			missing(h.Key, "List does not show a key that is held")
-		case rec.Remaining <= 0 || rec.Remaining > most:
-			e.Failf(h.Key, "List shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, e.Long, most)
-		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-e.Long/20:
+		case rec.Remaining <= 0 || rec.Remaining > most+rounding(rec.Remaining):
+			e.Failf(h.Key, "List shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, ttl, most)
+		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-ttl/20-rounding(rec.Remaining):
 			e.Failf(h.Key, "List shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, time.Until(h.Until()))
 		case rec.Token != h.Token || rec.Holds != 1 || !tellsOf(e, rec.Holder, told):
 			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, rec.Holder, h.Token, told)

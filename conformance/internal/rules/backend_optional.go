@@ -233,13 +233,14 @@ func inspectShows(e *engine.Env) {
 	}
 	_, err := inspect()
 	e.Is(key, err, "Inspect of a free key", backend.ErrNotHeld)
-	req := e.Request(key, "", e.Long)
+	ttl := unwhole(e, e.Long)
+	req := e.Request(key, "", ttl)
 	req.Holder = backend.Holder{Label: "a label", Host: "a host", PID: 4711, PairID: "0123456789abcdef"}
 	h := a.MustTry(req)
 	granted := time.Now()
 	var since time.Time // as it was shown first
 	for range 3 {
-		most := mostLeft(e, e.Long, time.Since(granted))
+		most := mostLeft(e, ttl, time.Since(granted))
 		rec, err := inspect()
 		left := time.Until(h.Until())
 		switch {
@@ -249,9 +250,9 @@ func inspectShows(e *engine.Env) {
 			e.Failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.Token)
 		case !tellsOf(e, rec.Holder, req.Holder):
 			e.Failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
-		case rec.Remaining <= 0 || rec.Remaining > most:
-			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, e.Long, most)
-		case rec.Remaining < left-grain:
+		case rec.Remaining <= 0 || rec.Remaining > most+rounding(rec.Remaining):
+			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, ttl, most)
+		case rec.Remaining < left-grain-rounding(rec.Remaining):
 			e.Failf(key, "Inspect shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, left)
 		case (e.Claimed.HolderDetails || !rec.Holder.Since.IsZero()) && rec.Holder.Since.Sub(granted).Abs() > clocksApart:
 			e.Failf(key, "Inspect shows that the key is held since %s; expected the time of the grant, which was %s on this machine's clock, give or take %s",
@@ -298,14 +299,14 @@ func inspectShowsLongest(e *engine.Env, a *engine.BackendClient, in backend.Insp
 		switch {
 		case err != nil:
 			e.UnexpectedFatal(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
-		case rec.Remaining < left-grain-time.Since(long.Until().Add(-left)):
+		case rec.Remaining < left-grain-rounding(rec.Remaining)-time.Since(long.Until().Add(-left)):
 			e.Failf(key, "Inspect shows %s remaining %s; expected the %s of its owner's longest hold, at least", rec.Remaining, when, left)
 		case rec.Holds != holds:
 			e.Failf(key, "Inspect shows %d holds %s; expected %d", rec.Holds, when, holds)
 		}
 		_, err = a.Try(e.Request(key, "", e.TTL))
 		var held *backend.HeldError
-		if errors.As(err, &held) && held.Remaining > 0 && held.Remaining < left-grain-time.Since(long.Until().Add(-left)) {
+		if errors.As(err, &held) && held.Remaining > 0 && held.Remaining < left-grain-rounding(held.Remaining)-time.Since(long.Until().Add(-left)) {
 			e.Failf(key, "a refusal shows %s remaining %s; expected the %s of its owner's longest hold, at least", held.Remaining, when, left)
 		}
 	}
@@ -321,27 +322,27 @@ func inspectKeepsNothing(e *engine.Env, a *engine.BackendClient, in backend.Insp
 	if e.Claimed.EndsWithSession {
 		return // its session keeps the hold
 	}
-	key := e.Key("looked at")
-	h := a.MustTry(e.Request(key, "", e.TTL))
+	key, ttl := e.Key("looked at"), unwhole(e, e.TTL)
+	h := a.MustTry(e.Request(key, "", ttl))
 	granted := time.Now()
 	h.Lapses()
 	// Its deadline may be earlier, as that of a cautious lock.
-	last := granted.Add(e.TTL + e.Claimed.TakeoverLag + e.TTL/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
+	last := granted.Add(ttl + e.Claimed.TakeoverLag + ttl/50 + max(e.Claimed.TTLGrain, 2*time.Millisecond) + e.TTL/4)
 	for {
 		begun := time.Now()
 		rec, err := in.Inspect(e.Ctx, key)
 		if errors.Is(err, backend.ErrNotHeld) {
 			return
 		}
-		if most := mostLeft(e, e.TTL, begun.Sub(granted)); err == nil && rec.Remaining > most {
-			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected at most %s by now, since nobody has renewed the hold", rec.Remaining, e.TTL, most)
+		if most := mostLeft(e, ttl, begun.Sub(granted)); err == nil && rec.Remaining > most+rounding(rec.Remaining) {
+			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected at most %s by now, since nobody has renewed the hold", rec.Remaining, ttl, most)
 			return
 		}
 		if err != nil {
 			e.UnexpectedFatal(key, err, "Inspect of a hold that is not renewed returned %s; expected its record or ErrNotHeld", engine.Outcome(err))
 		}
 		if begun.After(last) {
-			e.LateFatalf(key, "Inspect shows a hold %s after the end of its TTL of %s, and nobody has renewed it", time.Since(granted.Add(e.TTL)).Round(time.Millisecond), e.TTL)
+			e.LateFatalf(key, "Inspect shows a hold %s after the end of its TTL of %s, and nobody has renewed it", time.Since(granted.Add(ttl)).Round(time.Millisecond), ttl)
 		}
 		e.Pause(e.TTL / 20)
 	}

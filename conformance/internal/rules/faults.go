@@ -302,7 +302,7 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 		wait()
 	}
 	short := func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(e.Ctx, 100*time.Millisecond)
+		return context.WithTimeout(e.Ctx, min(100*time.Millisecond, e.Long/10)) // three of them are to end before the hold
 	}
 	for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
 		bounded(op, 100*time.Millisecond, func() {

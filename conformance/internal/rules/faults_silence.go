@@ -18,7 +18,8 @@ func silenceIsNotHeld(e *engine.Env, via engine.FaultSite) {
 		a, c := e.FaultyAt(via, nil)
 		c.All(faultlock.HangBefore(), silent...)
 		told := func(who, key string, get engine.Getter) {
-			ctx, cancel := context.WithTimeout(e.Ctx, 150*time.Millisecond)
+			// Before the call itself has waited for long enough.
+			ctx, cancel := context.WithTimeout(e.Ctx, min(150*time.Millisecond, e.Long/3))
 			defer cancel()
 			_, err := a.Get(who, get, ctx, key, e.Opts(e.Long))
 			who += " of a key that nobody holds, with the server silent " + what + ","

@@ -127,11 +127,13 @@ func halfHeld(e *engine.Env, holders []*engine.Client, b *engine.Client, keys []
 			}
 		}
 	}
-	for _, h := range holds {
-		if h != nil {
-			h.MustRelease()
+	e.Each(len(holders), func(n int) {
+		for _, h := range holds[n*keysPerClient : min((n+1)*keysPerClient, len(keys))] {
+			if h != nil {
+				h.MustRelease()
+			}
 		}
-	}
+	})
 }
 
 func keysAccepted(e *engine.Env) {

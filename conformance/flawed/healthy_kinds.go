@@ -1,0 +1,77 @@
+package flawed
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// Locks of kinds that are seldom met, on which no rule may fail.
+var (
+	healthyWholeSeconds = Lock{
+		ID: "healthy", Title: "tells the remaining time in whole seconds, rounded down",
+		File: "healthy_kinds.go", Over: Memory,
+		On: onAll(func(b backend.Backend) backend.Backend {
+			return wholeSeconds{b, func(d time.Duration) time.Duration { return d.Truncate(time.Second) }}
+		}),
+	}
+	healthySecondsUp = Lock{
+		ID: "healthy", Title: "tells the remaining time in whole seconds, rounded up",
+		File: "healthy_kinds.go", Over: Memory,
+		On: onAll(func(b backend.Backend) backend.Backend {
+			return wholeSeconds{b, func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }}
+		}),
+	}
+	healthySlowRelease = Lock{
+		ID: "healthy", Title: "half a second for each release",
+		File: "healthy_kinds.go", Over: Memory,
+		On: onMemory(func(m primitives) backend.Backend { return slowRelease{m} }),
+	}
+)
+
+// wholeSeconds is a backend that keeps no more of the time than seconds.
+type wholeSeconds struct {
+	backend.Backend
+	round func(time.Duration) time.Duration
+}
+
+// Unwrap implements backend.Wrapper.
+func (w wholeSeconds) Unwrap() backend.Backend { return w.Backend }
+
+func (w wholeSeconds) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := w.Backend.Try(ctx, req)
+	var held *backend.HeldError
+	if errors.As(err, &held) {
+		rounded := *held
+		rounded.Remaining = w.round(held.Remaining)
+		err = &rounded
+	}
+	return g, err
+}
+
+// Inspect implements backend.Inspector.
+func (w wholeSeconds) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	r, err := w.Backend.(backend.Inspector).Inspect(ctx, key)
+	r.Remaining = w.round(r.Remaining)
+	return r, err
+}
+
+// List implements backend.Lister.
+func (w wholeSeconds) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return w.Backend.(backend.Lister).List(ctx, prefix, func(r backend.Record) bool {
+		r.Remaining = w.round(r.Remaining)
+		return visit(r)
+	})
+}
+
+// slowRelease is a backend whose server takes its time to end a hold.
+type slowRelease struct{ primitives }
+
+func (s slowRelease) Release(ctx context.Context, hold backend.Hold) error {
+	if !rest(ctx, 500*time.Millisecond) {
+		return ctx.Err()
+	}
+	return s.Backend.Release(ctx, hold)
+}

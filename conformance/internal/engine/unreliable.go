@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+)
+
+// A server that fails now and then makes a healthy lock fail: a request of a case has an error,
+// or one that a Locker makes by itself, which shows as something that came late. So before a
+// lock is accused, a client that nothing disturbs takes and releases a key that nobody else
+// uses. Where that fails as well, with an error that says that the server failed, the case
+// tells nothing of the lock, unless it has a proof.
+//
+// A lock that fails as often as not is not kept from its work by its server: it does not work.
+
+// reliability is what is known of the requests of a lone client, over the run.
+type reliability struct {
+	turn   chan struct{} // a mutex would stop virtual time
+	looks  int
+	tried  int
+	failed int
+	last   error // that was no answer
+}
+
+const (
+	manyLone  = 400             // requests tell whether one of fifty fails
+	loneLimit = 2 * time.Second // or what can be done in that time,
+	mostLooks = 3               // so many times
+)
+
+// unreliable says why the server cannot be relied on, or nothing.
+func (s *Settings) unreliable(ctx context.Context) string {
+	r := &s.lone
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.failed == 0 && r.tried < manyLone && r.looks < mostLooks {
+		r.looks++
+		s.lookAlone(ctx, r)
+	}
+	if r.failed == 0 || 2*r.failed > r.tried {
+		return ""
+	}
+	return fmt.Sprintf("the server fails now and then: %d of %d requests of a client that nothing disturbed, for keys that nobody else used, the last with %s", r.failed, r.tried, Outcome(r.last))
+}
+
+func (s *Settings) lookAlone(ctx context.Context, r *reliability) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loneLimit)
+	defer cancel()
+	answers := make(chan error)
+	key := fmt.Sprintf("%slone/%d/", s.KeySpace, r.looks)
+	go func() {
+		defer close(answers)
+		defer func() { _ = recover() }() // the rules tell of it
+		s.lonely(ctx, key, func(err error) {
+			if ctx.Err() == nil { // else it may be the end of the context that broke it off
+				select {
+				case answers <- err:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}()
+	for {
+		select {
+		case err, more := <-answers:
+			if !more {
+				return
+			}
+			if r.tried++; noAnswer(untyped(err)) {
+				r.failed++
+				r.last = err
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lonely makes the requests, and tells how each was answered.
+func (s *Settings) lonely(ctx context.Context, stem string, tell func(error)) {
+	key := func(n int) string { return fmt.Sprintf("%s%d", stem, n) }
+	if s.OpenBackend == nil {
+		l, err := s.OpenLocker(ctx)
+		if err != nil {
+			return
+		}
+		defer func() { go func() { _ = l.Close() }() }()
+		for n := 0; n < manyLone && ctx.Err() == nil; n += 2 {
+			lease, err := l.TryAcquire(ctx, key(n))
+			if tell(err); err == nil && lease != nil {
+				tell(lease.Release(ctx))
+			}
+		}
+		return
+	}
+	b, err := s.openBackend(ctx)
+	if err != nil {
+		return
+	}
+	defer func() { go func() { _ = b.Close() }() }()
+	for n := 0; n < manyLone && ctx.Err() == nil; n += 2 {
+		req := backend.Request{Key: key(n), ID: backend.NewID(), TTL: s.TTL}
+		_, err := b.Try(ctx, req)
+		tell(err)
+		tell(b.Release(ctx, backend.HoldOf(req)))
+	}
+}
