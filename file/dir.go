@@ -203,7 +203,7 @@ const (
 	holdDir  = "holds"  // holds/ab/<hash of the key>.json: the record, while there are holds
 	tempDir  = "tmp"    // tmp/ab: what is about to be renamed to a record
 
-	waitersFile = "waiters" // empty: who watches a key has a byte of it locked
+	waitersFile = "waiters" // empty: who watches a key has two bytes of it locked
 )
 
 var subDirs = []string{guardDir, tokenDir, holdDir, tempDir}

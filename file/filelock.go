@@ -101,7 +101,7 @@ func newFiles(ctx context.Context, dir string, logger *slog.Logger) (*files, err
 		return nil, err
 	}
 	b := &files{dir: dir, private: private, log: logger, clock: backend.SystemClock(), boot: boot, guardWait: maxGuardWait}
-	b.waiters.path = filepath.Join(dir, waitersFile)
+	b.waiters.path, b.waiters.seat = filepath.Join(dir, waitersFile), nextSeat.Add(1)%waiterSeats
 	for i := range b.seats {
 		b.seats[i] = make(chan struct{}, 1)
 	}

@@ -159,8 +159,8 @@ func (b *files) Release(ctx context.Context, h backend.Hold) error {
 	return err
 }
 
-// ReleaseTelling implements backend.ReleaseTeller. It tells of one other client where there
-// are more, and can't say on systems other than Linux.
+// ReleaseTelling implements backend.ReleaseTeller. Of many other clients it may tell of
+// fewer, and it can't say on systems other than Linux.
 func (b *files) ReleaseTelling(ctx context.Context, h backend.Hold) (others int, _ error) {
 	p := b.placeOf(h.Key)
 	err := b.guarded(ctx, p, func(g *guard) error {

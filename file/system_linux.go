@@ -244,15 +244,26 @@ func freeByte(f *os.File, at int64) error {
 	return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, lockOf(unix.F_UNLCK, at))
 }
 
-func sharedByOthers(f *os.File, at int64) int {
+// sharedByOthers is how many of n bytes others have locked, or -1 when that can't be known.
+func sharedByOthers(f *os.File, at, n int64) int {
+	if n <= 0 {
+		return 0
+	}
 	l := lockOf(unix.F_WRLCK, at)
+	l.Len = n
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, l); err != nil {
 		return -1
 	}
 	if l.Type == unix.F_UNLCK {
 		return 0
 	}
-	return 1
+	// It is any of them, and may reach beyond.
+	from, to := max(l.Start, at), min(l.Start+l.Len, at+n)
+	before, behind := sharedByOthers(f, at, from-at), sharedByOthers(f, to, at+n-to)
+	if before < 0 || behind < 0 {
+		return -1
+	}
+	return before + int(to-from) + behind
 }
 
 // isLinked reports whether the file still has a name.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -257,10 +259,13 @@ func (h *hub) close() error {
 }
 
 // waiters lets a release know whether other clients watch the key. Each client has one
-// open file description of the file of waiters, and on it a shared lock of one byte for
-// each key that it watches: the byte that the hash of the key names. The kernel ends the
-// locks with the process. A release looks whether any other description has the byte.
-// Two keys of one byte would cost nothing but a short pause.
+// open file description of the file of waiters, and on it a shared lock of two bytes for
+// each key that it watches: the byte that the hash of the key names, and one of the seats
+// behind it, which is the client's for all keys. The kernel ends the locks with the process.
+// A release looks whether any other description has the byte, and counts the seats that
+// others have: with a turn for one of them alone, two clients could pass the key to each
+// other for ever. Two keys of one byte would cost nothing but a short pause, and two clients
+// of one seat a turn that comes later.
 //
 // The file is empty, and is made with the directories. Who only watches makes nothing.
 type waiters struct {
@@ -269,7 +274,16 @@ type waiters struct {
 	file   *os.File
 	bytes  map[int64]int // how many watches there are of each
 	closed bool
+	seat   int64
 }
+
+// waiterSeats is how many clients can be told apart that watch a key.
+const waiterSeats = 64
+
+// nextSeat is that of the next client of this process. Another process begins elsewhere.
+var nextSeat atomic.Int64
+
+func init() { nextSeat.Store(rand.Int64N(waiterSeats)) }
 
 // open returns the file, anew where somebody has removed it. create: it is made where
 // it is missing. The mutex is held.
@@ -294,7 +308,7 @@ func (w *waiters) open(create bool) *os.File {
 	}
 	w.file = f
 	for at := range w.bytes {
-		_ = shareByte(f, at)
+		w.share(at)
 	}
 	return f
 }
@@ -315,8 +329,15 @@ func (w *waiters) begin(at int64) {
 	}
 	w.bytes[at]++
 	if f := w.open(false); f != nil && w.bytes[at] == 1 {
-		_ = shareByte(f, at)
+		w.share(at)
 	}
+}
+
+// share locks the bytes of a key. The seat comes first: who is seen has one. The mutex is
+// held.
+func (w *waiters) share(at int64) {
+	_ = shareByte(w.file, at+1+w.seat)
+	_ = shareByte(w.file, at)
 }
 
 // end forgets a watch.
@@ -329,10 +350,11 @@ func (w *waiters) end(at int64) {
 	delete(w.bytes, at)
 	if w.file != nil {
 		_ = freeByte(w.file, at)
+		_ = freeByte(w.file, at+1+w.seat)
 	}
 }
 
-// others is 1 when other clients watch, 0 when none does, and -1 when that can't be known.
+// others is how many other clients watch, at least, and -1 when that can't be known.
 func (w *waiters) others(at int64) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -340,7 +362,10 @@ func (w *waiters) others(at int64) int {
 	if f == nil {
 		return -1
 	}
-	return sharedByOthers(f, at)
+	if n := sharedByOthers(f, at, 1); n <= 0 {
+		return n
+	}
+	return max(1, sharedByOthers(f, at+1, waiterSeats))
 }
 
 func (w *waiters) close() {

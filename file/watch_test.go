@@ -248,6 +248,12 @@ func TestReleaseKnowsOfWaiters(t *testing.T) {
 		return b2.waiters.bytes[b2.placeOf("key").waiter] == 1
 	}, patience, time.Millisecond)
 	require.Equal(t, 1, told(), "one watch is left")
+	b3 := newBackend(t, dir)
+	b3.waiters.seat = (b2.waiters.seat + 1) % waiterSeats
+	_, err = b3.Watch(t.Context(), "key")
+	require.NoError(t, err)
+	require.Equal(t, 2, told(), "one of each client")
+	require.NoError(t, b3.Close())
 
 	require.NoError(t, os.Remove(filepath.Join(dir, waitersFile)))
 	require.Equal(t, 0, told(), "a new file, which the other one does not know yet")

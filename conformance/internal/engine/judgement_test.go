@@ -368,6 +368,39 @@ func TestNoAnswerIsInconclusive(t *testing.T) {
 	}
 }
 
+// rarely is a backend that fails one of twenty requests for a key.
+type rarely struct {
+	backend.Backend
+	n *atomic.Int64
+}
+
+func (r rarely) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if r.n.Add(1)%20 == 0 {
+		return backend.Grant{}, fmt.Errorf("%w: connection reset", backend.ErrUnavailable)
+	}
+	return r.Backend.Try(ctx, req)
+}
+
+func TestServerThatFailsNowAndThenIsInconclusive(t *testing.T) {
+	t.Parallel()
+	for want, run := range map[Verdict]func(*Env){
+		Inconclusive: func(e *Env) { e.Failf("", "wrong") },
+		Fail:         func(e *Env) { e.ProofAt(0, "", "wrong") },
+		Pass:         func(*Env) {},
+	} {
+		cfg := memory()
+		healthy := cfg.OpenBackend
+		cfg.Repeat = func(Result) bool { return false }
+		var n atomic.Int64
+		cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+			b, err := healthy(ctx)
+			return rarely{b, &n}, err
+		}
+		res := one(t, cfg, &Rule{Run: run})
+		assert.Equal(t, want, res.Verdict, res.Evidence)
+	}
+}
+
 func TestHangingIsNotSlow(t *testing.T) {
 	t.Parallel()
 	virtually(t, hangingIsNotSlow)

@@ -14,7 +14,8 @@ import (
 // uses. Where that fails as well, with an error that says that the server failed, the case
 // tells nothing of the lock, unless it has a proof.
 //
-// A lock that fails as often as not is not kept from its work by its server: it does not work.
+// A lock of which every fourth request fails is not kept from its work now and then: it does
+// not work.
 
 // reliability is what is known of the requests of a lone client, over the run.
 type reliability struct {
@@ -40,7 +41,7 @@ func (s *Settings) unreliable(ctx context.Context) string {
 		r.looks++
 		s.lookAlone(ctx, r)
 	}
-	if r.failed == 0 || 2*r.failed > r.tried {
+	if r.failed == 0 || 4*r.failed > r.tried {
 		return ""
 	}
 	return fmt.Sprintf("the server fails now and then: %d of %d requests of a client that nothing disturbed, for keys that nobody else used, the last with %s", r.failed, r.tried, Outcome(r.last))

@@ -492,7 +492,7 @@ func TestMutantsOfOperating(t *testing.T) {
 		}},
 		"list always shows the whole TTL": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
-				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Remaining = 30 * time.Second; return visit(r) })
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { r.Remaining = 30300 * time.Millisecond; return visit(r) })
 			}
 		}},
 		"list shows a page": {"ListShowsHeldKeys", func(m *operateMutant) {
