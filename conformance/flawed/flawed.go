@@ -56,7 +56,7 @@ func All() []Lock {
 func Healthy() []Lock {
 	return []Lock{
 		healthySingle, healthyFenced, healthyTable, healthyFile, healthyPrimitives, healthyQueue, healthyPolicy, healthyWatchdog, healthyAsking,
-		healthyWholeSeconds, healthySecondsUp, healthySlowRelease,
+		healthyWholeSeconds, healthySlowRelease, healthySlowPlace,
 	}
 }
 

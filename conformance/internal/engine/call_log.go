@@ -160,6 +160,13 @@ func (h *CallLog) renewalFailed() time.Duration {
 	return h.unrenewed
 }
 
+// overtaken tells how long a refusal took that was followed by a grant.
+func (h *CallLog) overtaken(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.longest = max(h.longest, d)
+}
+
 func (h *CallLog) served(d time.Duration) {
 	h.mu.Lock()
 	h.longest = max(h.longest, d)

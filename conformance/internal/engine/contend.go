@@ -139,11 +139,15 @@ func (e *Env) Poll(key string, limit, every time.Duration, why string, try func(
 	defer control.Stop()
 	begun := time.Now()
 	expired := false
+	var refused time.Duration // how long the last refusal took
 	for {
+		asked := time.Now()
 		g, err := try()
 		if err == nil {
+			e.Log.overtaken(refused) // the answer may be older than the end of the hold
 			return g
 		}
+		refused = time.Since(asked)
 		e.JudgeRefusal(key, "a try", "somebody else held it", nil, err)
 		if e.Failed() {
 			panic(Abort{})

@@ -19,8 +19,8 @@ var (
 	// Primitives: the optional interfaces are left out, so that every request is a
 	// try, a renewal or a release. The lock package does without them.
 	Primitives = FaultSite{"primitives", (*faultlock.Faults).Primitives}
-	// whole: queues, batches of renewals, watches and hand-overs are disturbed too.
-	whole = FaultSite{"all it has", (*faultlock.Faults).Backend}
+	// Whole: queues, batches of renewals, watches and hand-overs are disturbed too.
+	Whole = FaultSite{"all it has", (*faultlock.Faults).Backend}
 )
 
 // What the lock package asks a backend for, through whatever interface.
@@ -56,7 +56,7 @@ func AtFaultSites(run func(e *Env, via FaultSite)) func(*Env) {
 func (e *Env) EachFaultSite(f func(via FaultSite)) {
 	kinds := []FaultSite{Primitives}
 	if e.able {
-		kinds = append(kinds, whole)
+		kinds = append(kinds, Whole)
 	}
 	e.Each(len(kinds), func(i int) { f(kinds[i]) })
 }
@@ -67,7 +67,7 @@ func (e *Env) Faulty() (*Client, *faultlock.Faults) { return e.FaultyAt(Primitiv
 
 // FaultyWhole is Faulty with the optional interfaces of the backend, whose requests can be
 // disturbed too.
-func (e *Env) FaultyWhole() (*Client, *faultlock.Faults) { return e.FaultyAt(whole, nil) }
+func (e *Env) FaultyWhole() (*Client, *faultlock.Faults) { return e.FaultyAt(Whole, nil) }
 
 // FaultyAt is Faulty with the given place for faults and options.
 func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultlock.Faults) {

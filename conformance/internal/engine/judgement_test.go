@@ -231,7 +231,7 @@ func TestSlowRenewalsExcuseALoss(t *testing.T) {
 		"requests that hang":            {0, faultlock.HangBefore(), Fail},
 		"answers that are late":         {0, faultlock.DelayAfter(time.Second), Fail},
 	} {
-		for _, via := range []FaultSite{Primitives, whole} {
+		for _, via := range []FaultSite{Primitives, Whole} {
 			t.Run(name+", "+via.Name, func(t *testing.T) {
 				t.Parallel()
 				virtually(t, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (e *Env) LockerWithWatches() (*Client, *Watches) {
 		}
 		able = Implements[backend.Watcher](b)
 		// A Config.Wrap knows what is disturbed, and need not look for what a wrapper lacks.
-		return e.MakeLocker(whole.of(faultlock.New(watched{b, w}, nil)), e.TTL)
+		return e.MakeLocker(Whole.of(faultlock.New(watched{b, w}, nil)), e.TTL)
 	})
 	if !able {
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
@@ -19,17 +20,30 @@ func deadlineFromSend(e *engine.Env) {
 		deadlineOfLateAnswers(e)
 	}
 	c := e.Locker()
+	// In a queue the request that grants is not the first one.
+	var sent atomic.Int64
+	queues := c
+	if e.Claimed.Waiting == backend.WaitQueue && e.OpenBackend != nil {
+		var f *faultlock.Faults
+		queues, f = e.FaultyAt(engine.Whole, &faultlock.Options{Observe: func(faultlock.Injection) { sent.Store(int64(e.Log.Now())) }})
+		f.All(faultlock.DelayBefore(1), faultlock.OpWait)
+	}
 	for _, k := range kinds(e) {
 		switch {
 		case k.name == plain.name:
-			deadlinesOfCalls(e, c, k, 21, "TryAcquire", "Acquire", "Renew")
+			deadlinesOfCalls(e, c, &sent, k, 21, "TryAcquire", "Renew")
+			if queues != c || e.Claimed.Waiting != backend.WaitQueue {
+				deadlinesOfCalls(e, queues, &sent, k, 21, "Acquire")
+			}
 		case !k.waited && e.OpenBackend == nil: // else late answers tell, or the call may have asked long before
-			deadlinesOfCalls(e, c, k, 11, "TryAcquire")
+			deadlinesOfCalls(e, c, &sent, k, 11, "TryAcquire")
 		}
 	}
 }
 
-func deadlinesOfCalls(e *engine.Env, c *engine.Client, k kind, calls int, ops ...string) {
+// deadlinesOfCalls: sent is when the request began that a call made last, since the case
+// began, where that is known and not the start of the call.
+func deadlinesOfCalls(e *engine.Env, c *engine.Client, sent *atomic.Int64, k kind, calls int, ops ...string) {
 	for _, op := range ops {
 		if op == "Renew" && !(e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal) {
 			continue
@@ -59,6 +73,9 @@ func deadlinesOfCalls(e *engine.Env, c *engine.Client, k kind, calls int, ops ..
 			d, ok := h.Lease.Deadline()
 			if !ok {
 				e.Fatalf(key, "Lease.Deadline is unknown, although the guarantees claim it")
+			}
+			if last := e.Log.Base.Add(time.Duration(sent.Load())); last.After(before) {
+				before = last
 			}
 			took := after.Sub(before)
 			if over := d.Sub(before.Add(h.EffectiveTTL())); over > max(took/2, grain) {

@@ -51,6 +51,9 @@ var nastyKeys = []string{
 // backends each of them takes a connection.
 const keysPerClient = 16
 
+// triedAtOnce is how many keys another client tries at a time.
+const triedAtOnce = 4
+
 func independentKeys(e *engine.Env) {
 	b := e.Locker()
 	keys := make([]string, 0, len(nastyKeys)+2)
@@ -74,12 +77,12 @@ func independentKeys(e *engine.Env) {
 		}
 		holds[i] = h
 	}
-	for _, key := range keys {
-		b.MustRefuse(key, "another client holds it")
-	}
-	for _, h := range holds {
-		h.MustRelease()
-	}
+	e.Each(triedAtOnce, func(n int) {
+		for i := n; i < len(keys); i += triedAtOnce {
+			b.MustRefuse(keys[i], "another client holds it")
+			holds[i].MustRelease()
+		}
+	})
 	// For any two keys there is a round in which one is held while the other is tried.
 	for bit := range bits.Len(uint(len(keys) - 1)) {
 		for held := range 2 {
@@ -108,9 +111,8 @@ func halfHeld(e *engine.Env, holders []*engine.Client, b *engine.Client, keys []
 			}
 		}
 	})
-	const atOnce = 4
-	e.Each(atOnce, func(n int) {
-		for j := n; j < len(tried); j += atOnce {
+	e.Each(triedAtOnce, func(n int) {
+		for j := n; j < len(tried); j += triedAtOnce {
 			key := keys[tried[j]]
 			h, err := b.Try(key)
 			if err != nil {
