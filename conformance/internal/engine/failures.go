@@ -117,6 +117,14 @@ func untyped(err error) error {
 	return untypedError{err}
 }
 
+// Undisturbed takes note of a call that took so long and failed, and that was made past the
+// clients of the suite, which note that of theirs.
+func (e *Env) Undisturbed(took time.Duration, err error) {
+	if noAnswer(err) {
+		e.Log.unanswered(took)
+	}
+}
+
 // noAnswer reports whether the error says that the server did not answer in time.
 func noAnswer(err error) bool {
 	if errors.As(err, new(untypedError)) {

@@ -159,6 +159,13 @@ func (p *pace) usual() time.Duration { return p.of(0.9) }
 // fewest is how many requests tell how long they take.
 const fewest = 6
 
+// known reports whether it is known how long requests take.
+func (p *pace) known() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.n >= fewest
+}
+
 // of is what the given part of the last requests has not exceeded, and zero while few are
 // known.
 func (p *pace) of(part float64) time.Duration {

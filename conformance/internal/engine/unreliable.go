@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -17,7 +18,7 @@ import (
 // A lock of which every fourth request fails is not kept from its work now and then: it does
 // not work.
 
-// reliability is what is known of the requests of a lone client, over the run.
+// reliability is what is known of the requests of clients on their own, over the run.
 type reliability struct {
 	turn   chan struct{} // a mutex would stop virtual time
 	looks  int
@@ -27,9 +28,12 @@ type reliability struct {
 }
 
 const (
-	manyLone  = 400             // requests tell whether one of fifty fails
+	manyLone  = 2000            // requests tell whether one of some hundred fails
+	fewFailed = 3               // of them tell that some do,
+	fewLone   = 40              // and so many requests that not each of them does
 	loneLimit = 2 * time.Second // or what can be done in that time,
-	mostLooks = 3               // so many times
+	mostLooks = 3               // so many times,
+	mostLone  = 8               // by so many clients at a time where the server is slow, or nobody knows
 )
 
 // unreliable says why the server cannot be relied on, or nothing.
@@ -51,19 +55,26 @@ func (s *Settings) lookAlone(ctx context.Context, r *reliability) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loneLimit)
 	defer cancel()
 	answers := make(chan error)
-	key := fmt.Sprintf("%slone/%d/", s.KeySpace, r.looks)
-	go func() {
-		defer close(answers)
-		defer func() { _ = recover() }() // the rules tell of it
-		s.lonely(ctx, key, func(err error) {
-			if ctx.Err() == nil { // else it may be the end of the context that broke it off
-				select {
-				case answers <- err:
-				case <-ctx.Done():
+	var clients sync.WaitGroup
+	many := min(max(s.pace.of(0.5)/swift, 1), mostLone)
+	if !s.pace.known() {
+		many = mostLone
+	}
+	for n := range many {
+		key := fmt.Sprintf("%slone/%d/%d/", s.KeySpace, r.looks, n)
+		clients.Go(func() {
+			defer func() { _ = recover() }() // the rules tell of it
+			s.lonely(ctx, key, func(err error) {
+				if ctx.Err() == nil { // else it may be the end of the context that broke it off
+					select {
+					case answers <- err:
+					case <-ctx.Done():
+					}
 				}
-			}
+			})
 		})
-	}()
+	}
+	go func() { clients.Wait(); close(answers) }()
 	for {
 		select {
 		case err, more := <-answers:
@@ -73,6 +84,9 @@ func (s *Settings) lookAlone(ctx context.Context, r *reliability) {
 			if r.tried++; noAnswer(untyped(err)) {
 				r.failed++
 				r.last = err
+			}
+			if r.failed >= fewFailed && r.tried >= fewLone {
+				return
 			}
 		case <-ctx.Done():
 			return

@@ -195,7 +195,9 @@ func keysForgotten(e *engine.Env, patience time.Duration) {
 			if n%2 == 0 {
 				get = c.Locker.Acquire
 			}
+			begun := time.Now()
 			if err := takenAndReleased(get(e.Ctx, key, e.Opts(e.Long)...)); err != nil {
+				e.Undisturbed(time.Since(begun), err)
 				e.UnexpectedFatal(key, err, "a key that is used once: the call ended with %s", engine.Outcome(err))
 			}
 		}
