@@ -15,6 +15,7 @@ var z149 = Lock{
 	Instead: "A takeover is what the server says. What ends without its answer has expired.",
 	File:    "no_answer_is_takeover.go", Over: Memory,
 	Rule: "LostWhenCutOff",
+	Also: []string{"MaxHoldEnds", "CloseEndsHolds"}, // on a machine that stands still
 	On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, set lock.Settings) lock.Lease {
 			if set.NoRenewal {
