@@ -15,7 +15,6 @@ var z180 = Lock{
 	Instead: "Make the condition that of the hold: its id, and its own expiry.",
 	File:    "renew_of_the_entered.go", Over: Memory,
 	Rule: "RenewByID",
-	Also: []string{"ExpiryIsPerHold", "ReentrantExtends"},
 	On:   onMemory(func(m primitives) backend.Backend { return &renewOfTheEntered{primitives: m} }),
 }
 

@@ -81,6 +81,9 @@ func (s *BackendClient) granted(ev *Event, req backend.Request, g backend.Grant)
 	e := s.Env
 	h := &Grant{Client: s, Hold: backend.HoldOf(req), Answer: g, valid: new(atomic.Int64)}
 	h.Hold.Token = g.Token
+	if req.Owner == "" && g.Holds != 1 {
+		e.Failf(req.Key, "a grant without an owner says %d holds; expected 1", g.Holds)
+	}
 	until := s.until(g.Validity)
 	e.Log.End(ev, granted(g.Token, g.Holds)+fmt.Sprintf(", valid until %.4f, TTL %s", until.Seconds(), req.TTL))
 	e.mu.Lock()

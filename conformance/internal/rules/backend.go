@@ -567,6 +567,9 @@ func holdCount(e *engine.Env) {
 		if h.Answer.Holds != i+1 {
 			e.Failf(key, "grant %d of one owner says %d holds; expected %d", i+1, h.Answer.Holds, i+1)
 		}
+		if i > 0 && h.Token != holds[0].Token {
+			e.Failf(key, "grant %d of one owner has the token %d; expected that of the first, %d", i+1, h.Token, holds[0].Token)
+		}
 		if again, err := s.Try(req); err == nil && again.Answer.Holds != i+1 {
 			e.Failf(key, "a repeat of the request says %d holds; expected %d", again.Answer.Holds, i+1)
 		}
@@ -582,6 +585,17 @@ func holdCount(e *engine.Env) {
 	} else if again.Answer.Holds != backend.MaxHolds {
 		e.Failf(key, "a repeat of the request for the last of %d holds says %d holds", backend.MaxHolds, again.Answer.Holds)
 	}
+	tooMany := e.Request(key, owner, e.Long)
+	if h, err := b.Try(tooMany); err == nil {
+		_ = h.Release(e.Ctx)
+		e.Failf(key, "an owner with %d holds was granted another; expected ErrTooManyHolds", backend.MaxHolds)
+	} else {
+		only(e, key, "Try by an owner with the most holds", err, backend.ErrTooManyHolds)
+		found := secrets{}
+		found.of("the caller", tooMany)
+		found.check(e, key, "the error of a Try by an owner with the most holds", err)
+	}
+	b.MustRefuseRequest(e.Request(key, e.Owner("other"), e.Long), "another owner has the most holds on it")
 	for i, h := range holds {
 		a.MustRefuse(key, "holds of its owner are left")
 		if err := h.Release(e.Ctx); err != nil {
@@ -589,6 +603,7 @@ func holdCount(e *engine.Env) {
 		}
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+	holdsAtOnce(e, a, b)
 	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
 		holdCountOfPlace(e, a, b)
 	}
@@ -604,9 +619,47 @@ func holdCount(e *engine.Env) {
 	if h.Answer.Holds != 2 {
 		e.Failf(key, "after one of two holds has run out, the next grant says %d holds; expected 2", h.Answer.Holds)
 	}
+	if h.Token != long.Token {
+		e.Failf(key, "after the outermost of two holds has run out, the next grant has the token %d; expected that of the record, %d", h.Token, long.Token)
+	}
 	_ = h.Release(e.Ctx)
 	_ = long.Release(e.Ctx)
 	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// holdsAtOnce has an owner enter several times at once, then renew and release at once, each
+// release twice.
+func holdsAtOnce(e *engine.Env, a, b *engine.BackendClient) {
+	key, owner := e.Key("at-once"), e.Owner("C")
+	outer := a.MustTry(e.Request(key, owner, e.Long))
+	holds := make([]*engine.Grant, 6)
+	e.Each(len(holds), func(i int) {
+		holds[i] = []*engine.BackendClient{a, b}[i%2].MustTry(e.Request(key, owner, e.Long))
+	})
+	ended, kept := holds[:4], holds[4:]
+	e.Each(2*len(ended)+len(kept), func(i int) {
+		if i >= 2*len(ended) {
+			if !e.Claimed.ManualRenewal {
+				return
+			}
+			if err := kept[i-2*len(ended)].Renew(); err != nil {
+				e.Unexpected(key, err, "Renew beside releases of other holds of the owner returned %s; expected no error", engine.Outcome(err))
+			}
+			return
+		}
+		if err := ended[i/2].Release(e.Ctx); err != nil {
+			e.Is(key, err, "one of two releases of a hold at once", backend.ErrNotHeld)
+		}
+	})
+	again := a.MustTry(e.Request(key, owner, e.Long))
+	if expected := len(kept) + 2; again.Answer.Holds != expected {
+		e.Failf(key, "a grant says %d holds, after %d of %d were released twice at once; expected %d", again.Answer.Holds, len(ended), len(holds)+1, expected)
+	}
+	for _, h := range append(kept, outer, again) {
+		a.MustRefuse(key, "holds of its owner are left")
+		e.MustGiveBack(h, key, ", since only other holds of its owner were released")
+	}
+	freed(e, key, nil, b)
 }
 
 // holdCountOfPlace has an owner wait in the queue, and enter again what it gets there.
@@ -688,16 +741,37 @@ func validityHonest(e *engine.Env) {
 // error was sent and confirmed all the same, which is harmless.
 func cancelledSendsNothing(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
-	ended, cancel := context.WithCancel(e.Ctx)
+	cancelled, cancel := context.WithCancel(e.Ctx)
 	cancel()
-	key := e.Key("free")
-	if _, err := a.TryCtx(ended, e.Request(key, "", e.Long)); err == nil {
-		e.Failf(key, "Try with a cancelled context was granted")
+	over, cancel := context.WithDeadline(e.Ctx, time.Now().Add(-time.Second))
+	defer cancel()
+	contexts := map[string]context.Context{"cancelled": cancelled, "over": over}
+	owners := []string{""}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		owners = append(owners, e.Owner("A"))
+	}
+	e.Each(2*len(owners), func(i int) {
+		how := []string{"cancelled", "over"}[i%2]
+		endedSendsNothing(e, a, b, contexts[how], how, owners[i/2])
+	})
+}
+
+func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.Context, how, owner string) {
+	of := how
+	if owner != "" {
+		of += "-owned"
+	}
+	key := e.Key("free-%s", of)
+	switch _, err := a.TryCtx(ended, e.Request(key, owner, e.Long)); {
+	case err == nil:
+		e.Failf(key, "Try with a context that had ended was granted")
+	case errors.Is(err, backend.ErrHeld):
+		e.Failf(key, "Try of a free key with a context that had ended returned %s; expected no word about a holder that there is not", engine.Outcome(err))
 	}
 	b.MustTry(e.Request(key, "", e.Long))
 	if q, ok := backend.As[backend.Queuer](a.Backend); ok {
-		key := e.Key("queue")
-		if t, err := q.Enqueue(ended, e.Request(key, "", e.Long)); err == nil {
+		key := e.Key("queue-%s", of)
+		if t, err := q.Enqueue(ended, e.Request(key, owner, e.Long)); err == nil {
 			_ = t.Withdraw(e.Ctx)
 		}
 		b.MustTry(e.Request(key, "", e.Long))
@@ -728,23 +802,29 @@ func cancelledSendsNothing(e *engine.Env) {
 		calls["Forget"] = func(h *engine.Grant) error { _ = f.Forget(ended, h.Key); return nil }
 	}
 	for name, call := range calls {
-		key := e.Key("%s", name)
-		h := b.MustTry(e.Request(key, "", e.Long))
+		key := e.Key("%s-%s", name, of)
+		h := b.MustTry(e.Request(key, owner, e.Long))
 		ev := e.Log.Begin(a.Who, name, key)
 		err := call(h)
 		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
 		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" {
 			h.Releasing(e.Log.Now())
+			if name == "Release" || name == "ReleaseTelling" {
+				freed(e, key, nil, b) // it says so
+			}
 			continue
 		}
-		a.MustRefuse(key, "only "+name+" with a cancelled context was called")
+		if errors.Is(err, backend.ErrNotHeld) {
+			e.Failf(key, "%s of a hold that is held, with a context that had ended, returned %s; expected no word of a loss", name, engine.Outcome(err))
+		}
+		a.MustRefuse(key, "only "+name+" with a context that had ended was called")
 		if e.Claimed.ManualRenewal {
 			if err := h.Renew(); err != nil {
-				e.Unexpected(key, err, "Renew of a hold returned %s after %s with a cancelled context, which had returned an error; expected no error", engine.Outcome(err), name)
+				e.Unexpected(key, err, "Renew of a hold returned %s after %s with a context that had ended, which had returned an error; expected no error", engine.Outcome(err), name)
 			}
 		}
 		if err := h.Release(e.Ctx); err != nil {
-			e.Unexpected(key, err, "Release of a hold returned %s after %s with a cancelled context; expected no error", engine.Outcome(err), name)
+			e.Unexpected(key, err, "Release of a hold returned %s after %s with a context that had ended; expected no error", engine.Outcome(err), name)
 		}
 	}
 }
@@ -761,6 +841,13 @@ func backendErrors(e *engine.Env) {
 	other := e.Request(key, "", e.Long)
 	_, held := b.Try(other)
 	only(e, key, "Try of a held key", held, lock.ErrHeld)
+	if owner != "" {
+		_, err := b.Try(e.Request(key, e.Owner("B"), e.Long))
+		only(e, key, "Try of a held key by another owner", err, lock.ErrHeld)
+		if details := (*backend.HeldError)(nil); e.Claimed.HolderDetails && !errors.As(err, &details) {
+			e.Unexpected(key, err, "Try of a held key by another owner returned %s; expected a *backend.HeldError", engine.Outcome(err))
+		}
+	}
 	notHeld := b.Release(e.Ctx, engine.Stranger(h.Hold))
 	if notHeld == nil || !errors.Is(notHeld, backend.ErrNotHeld) || errors.Is(notHeld, backend.ErrHeld) {
 		e.Unexpected(key, notHeld, "Release with an unknown id returned %s; expected ErrNotHeld", engine.Outcome(notHeld))

@@ -2,9 +2,11 @@ package rules
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -38,13 +40,28 @@ func (s secrets) check(e *engine.Env, key, what string, shown any) {
 		text += string(out)
 	}
 	for of, secret := range s {
-		for _, form := range []string{secret, strings.ToUpper(secret), fmt.Sprintf("%x", secret)} {
+		for _, form := range formsOf(secret) {
 			if strings.Contains(text, form) {
 				e.Failf(key, "%s shows %s, which is a secret: whoever knows it can enter or release", what, of)
 				break
 			}
 		}
 	}
+}
+
+// formsOf are the texts by which a secret can be known: as it is, encoded, and for an
+// acquisition id its bytes in the ways in which they are written.
+func formsOf(secret string) []string {
+	forms := []string{secret, strings.ToUpper(secret), url.QueryEscape(secret), url.PathEscape(secret)}
+	written := [][]byte{[]byte(secret)}
+	if id, err := backend.ParseID(secret); err == nil {
+		written = append(written, id[:])
+		forms = append(forms, strings.Join([]string{secret[:8], secret[8:12], secret[12:16], secret[16:20], secret[20:]}, "-"), string(id[:]))
+	}
+	for _, b := range written {
+		forms = append(forms, fmt.Sprintf("%x", b), fmt.Sprint(b), base64.RawStdEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b))
+	}
+	return forms
 }
 
 // noSecretsShown makes each call that a backend has so that it fails, and looks at what is
@@ -210,6 +227,13 @@ func holderIsShown(e *engine.Env) {
 		again := a.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
 		same("while its owner holds it twice")
 		again.MustRelease()
+		if engine.ClaimServerHolds.Made(e.Settings) {
+			again := b.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
+			same("while its owner holds it by two Lockers")
+			again.MustRelease()
+		}
+		b.MustRefuse(key, "another owner holds it", lock.WithOwner(e.Owner("B")), lock.WithLabel("refused"))
+		same("after another owner was refused")
 	}
 	for _, next := range []struct {
 		label string

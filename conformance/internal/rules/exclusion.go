@@ -334,7 +334,52 @@ func heldDetails(e *engine.Env) {
 	e.Together(
 		func() { eachWay(e, ways, func(w way) { lookAtHolder(e, w, a, b) }) },
 		func() { lookAtEnd(e) },
+		func() { lookAtLabels(e, a, b) },
+		func() { lookAtOwner(e, a, b) },
 	)
+}
+
+// lookAtOwner has an owner hold a key twice. What is left is that of the longer hold.
+func lookAtOwner(e *engine.Env, a, b *engine.Client) {
+	longer := e.Fit(20 * e.TTL)
+	if !engine.ClaimServerHolds.Made(e.Settings) || longer < 3*e.TTL {
+		return
+	}
+	owner := oneOwner(e)
+	e.Each(2, func(i int) {
+		key, ttls := e.Key("owner-%d", i), []time.Duration{longer, e.TTL * 2}
+		opts := append(unrenewed(e), owner...)
+		first := a.MustTryFor(key, ttls[i], opts...)
+		second := a.MustTryFor(key, ttls[1-i], opts...)
+		long := []*engine.Hold{first, second}[i] // the first of the first case
+		err := b.Refusal(key, "another client holds it")
+		left := time.Until(long.Until()) - max(e.Claimed.TTLGrain, time.Millisecond) - longer/20
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Remaining > 0 && held.Remaining < left {
+			e.Failf(key, "the refusal says that the key is held for another %s; expected at least the %s that are left of the longer of its owner's two holds", held.Remaining, left)
+		}
+		_ = first.Release(e.Ctx)
+		_ = second.Release(e.Ctx)
+	})
+}
+
+// lookAtLabels has labels that some store would change.
+func lookAtLabels(e *engine.Env, a, b *engine.Client) {
+	key := e.Key("labels")
+	for _, label := range []string{
+		"null", "0", `a,b;c:d|e=f \\ \n 'g' ''h'' "i" <j>&amp;</j> 50%25 %s {"k":1} +` + " \U0001f512 \u200b\uff41a\u0308",
+	} {
+		h := a.MustTry(key, lock.WithLabel(label))
+		err := b.Refusal(key, "another client holds it")
+		held := (*lock.HeldError)(nil)
+		switch {
+		case !errors.As(err, &held): // told elsewhere
+		case held.Holder.Label == "":
+			e.Latef(key, "the refusal does not name the holder; expected its label %q", label)
+		case held.Holder.Label != label:
+			e.Failf(key, "the refusal names the holder %q; expected its label %q", held.Holder.Label, label)
+		}
+		h.MustRelease()
+	}
 }
 
 // lookAtEnd asks for a key until the lease on it has run out. What is left of it is never

@@ -42,9 +42,19 @@ func ttlRange(e *engine.Env) {
 		if ttl == 0 {
 			continue
 		}
-		for _, w := range ways[:2] {
+		calls := []struct {
+			way
+			more []lock.Option
+		}{{ways[0], nil}, {ways[1], nil}}
+		if more := oneOwner(e); more != nil {
+			calls = append(calls, struct {
+				way
+				more []lock.Option
+			}{way{"TryAcquire by an owner", ways[0].get}, more})
+		}
+		for _, w := range calls {
 			key := e.Key("accepted-%s-%s", ttl, w.name)
-			h := w.mustGet(c, key, ttl)
+			h := w.mustGet(c, key, ttl, w.more...)
 			if e.Claimed.HolderDetails && ttl > e.TTL {
 				// A number of milliseconds or seconds may be too large for where it is put.
 				_, err := other.Try(key)

@@ -113,6 +113,14 @@ func reentrantCount(e *engine.Env) {
 	b.MustTry(key).MustRelease()
 }
 
+// confusable are owners that some store would take for one, the holder's first: what it cuts,
+// trims, folds, counts, or reads as a pattern.
+var confusable = [][2]string{
+	{"a:b,c|d e'f\"g/h;i=j", "a:b,c|d e'f\"g/h;i=k"}, {"a:1", "a:2"}, {"a,1", "a,2"}, {"a|1", "a|2"}, {"a 1", "a 2"}, {"a'1", "a'2"}, {"a/1", "a/2"},
+	{"ax", "a%"}, {"ax", "a*"}, {"ax", "a_"}, {"ax", "a."}, {"a\\b", "ab"}, {" a", "a"}, {"07", "7"}, {"1e1", "10"},
+	{"a\u200b", "a"}, {"a\u00ad", "a"}, {"\uff41", "a"}, {"\u00df", "ss"}, {"\U0001f512", "\U0001f511"}, {"null", "NULL"},
+}
+
 func reentrantExplicit(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
@@ -141,6 +149,16 @@ func reentrantExplicit(e *engine.Env) {
 		a.MustRefuse(key, "its owner differs, if only in an accent", lock.WithOwner(name+other))
 	}
 	h.MustRelease()
+	for _, pair := range confusable {
+		h := a.MustTry(key, lock.WithOwner(pair[0]))
+		a.MustRefuse(key, fmt.Sprintf("its owner is %q, and the caller's %q", pair[0], pair[1]), lock.WithOwner(pair[1]))
+		h.MustRelease()
+	}
+	if e.Claimed.HolderDetails {
+		h := a.MustTry(key, lock.WithLabel(name))
+		a.MustRefuse(key, "it is held without an owner; the caller's is its label only", lock.WithOwner(name))
+		h.MustRelease()
+	}
 }
 
 func reentrantSameToken(e *engine.Env) {
@@ -171,12 +189,23 @@ func reentrantExtends(e *engine.Env) {
 	if longer < 3*e.TTL {
 		e.Skipf("needs two TTLs, and only %s can be had", e.TTL)
 	}
-	a, b := e.Locker(), e.Locker()
-	key := e.Key("a")
+	lockers := 1
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		lockers = 2
+	}
+	e.Each(lockers, func(i int) {
+		a := e.Locker()
+		entersAgain(e, e.Key("%d", i), longer, a, []*engine.Client{a, e.Locker()}[i], e.Locker())
+	})
+}
+
+// entersAgain has the owner of a hold with the longer TTL enter again, by the same Locker or
+// another.
+func entersAgain(e *engine.Env, key string, longer time.Duration, a, enters, b *engine.Client) {
 	owner := lock.WithOwner(e.Owner("A"))
 	outer := a.MustTryFor(key, longer, append(unrenewed(e), owner)...)
 	before := outer.Until()
-	inner := a.MustTryFor(key, e.TTL, append(unrenewed(e), owner)...)
+	inner := enters.MustTryFor(key, e.TTL, append(unrenewed(e), owner)...)
 	inner.Lapses()
 	if after := outer.Until(); after.Before(before.Add(-10 * time.Millisecond)) {
 		e.Latef(key, "the deadline of the outer hold moved back from %s to %s when its owner entered again with a TTL of %s",
