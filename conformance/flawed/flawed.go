@@ -228,7 +228,7 @@ var (
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
 		"ReleaseAtExpiry", "CrashFrees", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "AcquireKeepsTTL", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
 		"WithoutRenewalEnds", "Defaults", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
-		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant", "TryIdempotent",
+		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant", "TryIdempotent", "ReleaseByID", "RenewByID",
 	}
 	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
 	// sends a release for what may have been granted, perhaps twice.
