@@ -176,6 +176,14 @@ func (h *Grant) Renew() error {
 	return err
 }
 
+// Renewed takes note of a renewal that was made in another way, and asked for at from.
+func (h *Grant) Renewed(from time.Duration, v backend.Validity) {
+	if v.For > 0 {
+		h.confirmed(from)
+		h.confirm(v)
+	}
+}
+
 // confirm moves the end of the hold to that of a confirmed renewal.
 func (h *Grant) confirm(v backend.Validity) {
 	h.valid.Store(max(h.valid.Load(), int64(h.Client.until(v))))

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -55,11 +56,17 @@ func listShowsHeldKeys(e *engine.Env) {
 	a.MustTry(e.Request(e.Key("abcd"), "", e.Long)) // a pattern would match it
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		key, owner := e.Key("twice"), e.Owner("A")
-		for range 2 {
-			a.MustTry(e.Request(key, owner, e.Long))
-		}
-		if rec := list(key, all)[key]; rec.Holds != 2 {
+		longest := a.MustTry(e.Request(key, owner, e.Long))
+		a.MustTry(e.Request(key, owner, e.Fit(e.Long/2)))
+		rec, ok := list(key, all)[key]
+		left := time.Until(longest.Until())
+		switch {
+		case !ok && left <= 0:
+			e.TooSlowf(key, "the hold had run out before the list was complete")
+		case rec.Holds != 2:
 			e.Failf(key, "List shows %d holds of a key that its owner holds twice", rec.Holds)
+		case rec.Remaining < left-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-e.Long/20-rounding(rec.Remaining):
+			e.Failf(key, "List shows %s remaining after the owner entered for a shorter time; expected the %s of its longest hold, at least", rec.Remaining, left)
 		}
 	}
 	gone := a.MustTry(e.Request(prefix+"gone", "", e.Long))
@@ -91,6 +98,8 @@ func listShowsHeldKeys(e *engine.Env) {
 			e.Failf(h.Key, "List shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, ttl, most)
 		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-ttl/20-rounding(rec.Remaining):
 			e.Failf(h.Key, "List shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, time.Until(h.Until()))
+		case rec.Waiters > 0:
+			e.Failf(h.Key, "List shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
 		case rec.Token != h.Token || rec.Holds != 1 || !tellsOf(e, rec.Holder, told):
 			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, rec.Holder, h.Token, told)
 		}
@@ -113,10 +122,109 @@ func listShowsHeldKeys(e *engine.Env) {
 		missing(held[0].Key, "List without a prefix does not show a key that is held")
 	}
 	keep()
-	listShowsMany(e, a, list, missing)
+	if n := countListed(e, a, prefix); n != len(held) {
+		missing(prefix, "List by the client that holds the keys shows %d of them; expected %d", n, len(held))
+	}
+	listsOfMany(e, a, b, prefix, len(held), missing)
+	keep()
+	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) })
 	keep()
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
+	}
+}
+
+// countListed is how many keys a client lists.
+func countListed(e *engine.Env, s *engine.BackendClient, prefix string) (n int) {
+	err := optional[backend.Lister](s, "Lister").List(e.Ctx, prefix, func(backend.Record) bool { n++; return true })
+	if err != nil {
+		e.UnexpectedFatal(prefix, err, "List returned %s; expected no error", engine.Outcome(err))
+	}
+	return n
+}
+
+// listsOfMany has lists be made at the same time, by visitors who take their time while a key
+// is released and taken again, and by one whose context ends.
+func listsOfMany(e *engine.Env, a, b *engine.BackendClient, prefix string, held int, missing func(key, format string, args ...any)) {
+	l := optional[backend.Lister](b, "Lister")
+	moving := prefix + "/moving"
+	h := a.MustTry(e.Request(moving, "", e.Long))
+	visited, listed := make(chan struct{}), make(chan struct{})
+	e.Together(
+		func() {
+			select {
+			case <-visited:
+			case <-e.Ctx.Done():
+			}
+			for {
+				select {
+				case <-listed:
+					return
+				default:
+				}
+				e.MustGiveBack(h, moving, ", at which others looked")
+				h = a.MustTry(e.Request(moving, "", e.Long))
+				e.Pause(e.TTL / 100)
+			}
+		},
+		func() {
+			defer close(listed)
+			shown := map[string]bool{}
+			err := l.List(e.Ctx, prefix, func(rec backend.Record) bool {
+				if shown[rec.Key] {
+					e.Failf(rec.Key, "List shows the key twice, which was released and taken meanwhile")
+				}
+				switch {
+				case len(shown) == 0:
+					close(visited)
+					e.Pause(e.TTL / 10)
+				case rec.Key == moving:
+					e.Pause(e.TTL / 20)
+				}
+				shown[rec.Key] = true
+				return true
+			})
+			if len(shown) == 0 {
+				close(visited)
+			}
+			delete(shown, moving)
+			switch {
+			case err != nil:
+				e.Unexpected(prefix, err, "List returned %s; expected no error", engine.Outcome(err))
+			case len(shown) != held:
+				missing(prefix, "List showed %d of %d keys to one who took %s for the first of them", len(shown), held, e.TTL/10)
+			}
+		},
+		func() {
+			ctx, cancel := context.WithCancel(e.Ctx)
+			defer cancel()
+			shown := 0
+			err := l.List(ctx, prefix+"/", func(backend.Record) bool { cancel(); shown++; return true })
+			if err == nil && shown < 2 { // the moving one may be missing
+				missing(prefix, "List returned no error when its context ended, and showed %d of 2 keys; expected an error, or all", shown)
+			}
+		},
+	)
+	_ = h.Release(e.Ctx)
+}
+
+// listShowsTheLast lists a hold up to the last moment of it, and then asks whether it is there.
+func listShowsTheLast(e *engine.Env, a, b *engine.BackendClient) {
+	l := optional[backend.Lister](b, "Lister")
+	key := e.Key("listed to the last")
+	h := a.MustTry(e.Request(key, "", e.TTL))
+	h.Lapses()
+	e.Pause(time.Until(h.Until()) - 20*time.Millisecond)
+	for took := time.Duration(0); time.Until(h.Until()) > 5*time.Millisecond+2*took; e.Pause(3 * time.Millisecond) {
+		begun, shown := time.Now(), false
+		err := l.List(e.Ctx, key, func(rec backend.Record) bool { shown = true; return true })
+		if took = max(took, time.Since(begun)); err == nil && !shown && time.Now().Before(h.Until()) {
+			e.Failf(key, "List does not show a hold in its last moment")
+			return
+		}
+	}
+	if _, err := b.Try(e.Request(key, "", e.TTL)); err == nil && time.Now().Before(h.Until()) {
+		e.Failf(key, "another client was granted the key before the end of a hold that was only listed; expected a refusal")
 	}
 }
 
@@ -126,7 +234,7 @@ func listShowsMany(e *engine.Env, a *engine.BackendClient, list func(prefix stri
 	if e.Claimed.Expiry == backend.ClockConnection {
 		return // each would take a connection
 	}
-	const many = 110
+	const many = 130
 	prefix := e.Key("many_k") + "/"
 	for _, other := range []string{"manyXk/0", "MANY_K/0", "many_k"} {
 		a.MustTry(e.Request(e.Key("%s", other), "", e.Long))

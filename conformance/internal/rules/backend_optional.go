@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -126,8 +127,8 @@ func batchRenewMixed(e *engine.Env) {
 		good = append(good, a.MustTry(e.Request(e.Key("good-%d", i), "", e.Long)))
 	}
 	taken := b.MustTry(e.Request(e.Key("taken"), "", e.Long))
-	holds = append(holds, good[0].Hold, engine.Stranger(taken.Hold), good[1].Hold, expired.Hold, backend.HoldOf(e.Request(e.Key("never"), "", e.Long)), good[2].Hold)
-	wantGood := []bool{true, false, true, false, false, true}
+	holds = append(holds, good[0].Hold, engine.Stranger(taken.Hold), good[1].Hold, expired.Hold, backend.HoldOf(e.Request(e.Key("never"), "", e.Long)), good[2].Hold, good[0].Hold)
+	wantGood := []bool{true, false, true, false, false, true, true}
 	before := a.Clock.Now()
 	ev := e.Log.Begin(a.Who, "RenewBatch", "")
 	answers := batch.RenewBatch(e.Ctx, holds)
@@ -153,7 +154,51 @@ func batchRenewMixed(e *engine.Env) {
 	if n := len(batch.RenewBatch(e.Ctx, nil)); n != 0 {
 		e.Failf("", "RenewBatch of nothing returned %d answers", n)
 	}
-	batchRenewMany(e, a, b, batch)
+	e.Together(func() { batchRenewMany(e, a, b, batch) }, func() { batchExtends(e, a, b, batch) })
+}
+
+// batchExtends keeps holds by batches past their first TTL, beside one that was released.
+func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+	if e.Claimed.EndsWithSession {
+		return // its session keeps what is not renewed
+	}
+	const kept = 4
+	gone := a.MustTry(e.Request(e.Key("extended, gone"), "", e.TTL))
+	_ = gone.Release(e.Ctx)
+	grants := make([]*engine.Grant, kept)
+	for i := range grants {
+		owner := ""
+		if i == kept-1 && engine.ClaimServerHolds.Made(e.Settings) {
+			owner = e.Owner("A")
+		}
+		grants[i] = a.MustTry(e.Request(e.Key("extended %d", i), owner, e.TTL))
+	}
+	holds := []backend.Hold{grants[0].Hold, gone.Hold, grants[1].Hold, grants[2].Hold, grants[3].Hold}
+	of := []*engine.Grant{grants[0], nil, grants[1], grants[2], grants[3]}
+	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		from := e.Log.Now()
+		answers := batch.RenewBatch(e.Ctx, holds)
+		if len(answers) != len(holds) {
+			e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+		}
+		for i, h := range of {
+			switch x := answers[i]; {
+			case h == nil:
+				e.Is(gone.Key, x.Err, "the answer of RenewBatch for a hold that was released", backend.ErrNotHeld)
+			case x.Err != nil:
+				e.LateFatalf(h.Key, "a batch that was repeated every quarter of its TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+			default:
+				h.Renewed(from, x.Validity)
+			}
+		}
+	}
+	for _, h := range grants {
+		b.MustRefuse(h.Key, "it is renewed in time, by batches")
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(h.Key, "Release of a hold that batches renewed in time returned %s; expected no error", engine.Outcome(err))
+		}
+	}
 }
 
 // batchRenewMany renews more holds than fit in one request of many a client, of several
@@ -367,6 +412,12 @@ func inspectEndsNothing(e *engine.Env, a, b *engine.BackendClient, in backend.In
 	}
 }
 
+// otherTokens are tokens that nobody has who holds the key with the token: neighbours, and
+// such as are "any" where a number has a sign.
+func otherTokens(token uint64) []uint64 {
+	return []uint64{0, token - 1, token + 1, tooLarge, math.MaxUint64}
+}
+
 func forceReleaseByToken(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	f := optional[backend.ForceReleaser](b, "ForceReleaser")
@@ -382,7 +433,11 @@ func forceReleaseByToken(e *engine.Env) {
 	}
 	e.Is(key, force(1), "ForceRelease of a free key", backend.ErrNotHeld)
 	h := a.MustTry(e.Request(key, "", e.Long))
-	for _, other := range []uint64{0, h.Token - 1, h.Token + 1} {
+	beside := make([]*engine.Grant, 0, 3)
+	for _, name := range []string{key + "/b", key + "b", e.Key("A")} {
+		beside = append(beside, a.MustTry(e.Request(name, "", e.Long)))
+	}
+	for _, other := range otherTokens(h.Token) {
 		e.Is(key, force(other), "ForceRelease with another token", backend.ErrNotHeld)
 		b.MustRefuse(key, "it was released by force with another token only")
 	}
@@ -394,6 +449,9 @@ func forceReleaseByToken(e *engine.Env) {
 			_, err := in.Inspect(e.Ctx, key)
 			e.Is(key, err, "Inspect of a key whose hold was removed by force", backend.ErrNotHeld)
 		}
+	}
+	for _, other := range beside {
+		e.MustGiveBack(other, other.Key, ", although another key was removed by force")
 	}
 	next := b.MustTry(e.Request(key, "", e.Long))
 	if next.Token <= h.Token {

@@ -98,6 +98,16 @@ func (c *revocation) tell(h *engine.Grant) time.Time {
 		if _, err := c.a.Renew(h.Hold); !errors.Is(err, backend.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew of a revoked hold returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
+		if r, ok := backend.As[backend.BatchRenewer](c.a.Backend); ok {
+			for _, x := range r.RenewBatch(e.Ctx, []backend.Hold{h.Hold}) {
+				e.Is(key, x.Err, "the answer of RenewBatch for a revoked hold", backend.ErrNotHeld)
+			}
+		}
+	}
+	if t, ok := backend.As[backend.ReleaseTeller](c.a.Backend); ok && c.keeps {
+		if _, err := t.ReleaseTelling(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "ReleaseTelling of a revoked hold returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
+		}
 	}
 	for range 2 {
 		if err := c.a.Release(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
@@ -132,7 +142,7 @@ func (c *revocation) alive(renewed bool) {
 	key := e.Key("alive, renewed %t", renewed)
 	e.Is(key, c.revoke(key, 1), "Revoke of a free key", backend.ErrNotHeld)
 	h := a.MustTry(c.request(key, "", renewed))
-	for _, other := range []uint64{h.Token - 1, h.Token + 1} {
+	for _, other := range otherTokens(h.Token) {
 		e.Is(key, c.revoke(key, other), "Revoke with another token", backend.ErrNotHeld)
 	}
 	if e.Claimed.ManualRenewal {

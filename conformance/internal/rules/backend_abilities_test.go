@@ -1,0 +1,299 @@
+package rules_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
+)
+
+// able is what a backend with records in memory can do.
+type able interface {
+	operated
+	backend.Watcher
+	backend.ReleaseTeller
+	backend.BatchRenewer
+	backend.HandOverer
+}
+
+// ableMutant breaks what one client can do.
+type ableMutant struct {
+	able
+	seen *sync.Map // what all clients have seen
+
+	try     func(ctx context.Context, req backend.Request) (backend.Grant, error)
+	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)
+	tell    func(ctx context.Context, hold backend.Hold) (int, error)
+	batch   func(ctx context.Context, holds []backend.Hold) []backend.Renewal
+	list    func(ctx context.Context, prefix string, visit func(backend.Record) bool) error
+	force   func(ctx context.Context, key string, token uint64) error
+	revoke  func(ctx context.Context, key string, token uint64) error
+	hand    func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error)
+	raise   func(ctx context.Context, above uint64) error
+	last    func(ctx context.Context) (uint64, error)
+	says    func(g backend.Guarantees) backend.Guarantees
+	servers func(key string) string
+	ends    func() bool
+}
+
+func (m *ableMutant) Guarantees() backend.Guarantees                { return m.says(m.able.Guarantees()) }
+func (m *ableMutant) Partition(key string) string                   { return m.servers(key) }
+func (m *ableMutant) Interruptible() bool                           { return m.ends() }
+func (m *ableMutant) LastToken(ctx context.Context) (uint64, error) { return m.last(ctx) }
+
+func (m *ableMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	return m.try(ctx, req)
+}
+
+func (m *ableMutant) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	return m.watch(ctx, key)
+}
+
+func (m *ableMutant) ReleaseTelling(ctx context.Context, hold backend.Hold) (int, error) {
+	return m.tell(ctx, hold)
+}
+
+func (m *ableMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	return m.batch(ctx, holds)
+}
+
+func (m *ableMutant) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return m.list(ctx, prefix, visit)
+}
+
+func (m *ableMutant) ForceRelease(ctx context.Context, key string, token uint64) error {
+	return m.force(ctx, key, token)
+}
+
+func (m *ableMutant) Revoke(ctx context.Context, key string, token uint64) error {
+	return m.revoke(ctx, key, token)
+}
+
+func (m *ableMutant) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	return m.hand(ctx, from, to)
+}
+
+func (m *ableMutant) RaiseFloor(ctx context.Context, above uint64) error { return m.raise(ctx, above) }
+
+// ably is a lock in memory whose clients are changed.
+func ably(change func(m *ableMutant)) conformance.Config {
+	store, seen := memlock.NewStore(nil), new(sync.Map)
+	cfg := memory()
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		if err != nil {
+			return nil, err
+		}
+		a := b.(able)
+		m := &ableMutant{
+			able: a, seen: seen, try: a.Try, watch: a.Watch, tell: a.ReleaseTelling, batch: a.RenewBatch, list: a.List,
+			force: a.ForceRelease, revoke: a.Revoke, hand: a.HandOver, raise: a.RaiseFloor, last: a.LastToken,
+			says:    func(g backend.Guarantees) backend.Guarantees { return g },
+			servers: func(string) string { return "" }, ends: func() bool { return false },
+		}
+		change(m)
+		return m, nil
+	}
+	cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
+	return cfg
+}
+
+// anyToken has a negative number stand for every token.
+func (m *ableMutant) anyToken(ctx context.Context, key string, token uint64) uint64 {
+	if rec, err := m.Inspect(ctx, key); err == nil && token >= 1<<63 {
+		return rec.Token
+	}
+	return token
+}
+
+// revoking takes note of which request had the hold that is revoked.
+func (m *ableMutant) revoking() {
+	m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+		g, err := m.able.Try(ctx, req)
+		if err == nil {
+			m.seen.Store(req.Key, req.ID)
+		}
+		return g, err
+	}
+	m.revoke = func(ctx context.Context, key string, token uint64) error {
+		err := m.able.Revoke(ctx, key, token)
+		if id, ok := m.seen.Load(key); ok && err == nil {
+			m.seen.Store(id, token)
+		}
+		return err
+	}
+}
+
+// listing has a list hide what it finds, or stop there. It is asked once for each list.
+func (m *ableMutant) listing(asked func(ctx context.Context) func(rec backend.Record) (hide, stop bool)) {
+	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+		judge := asked(ctx)
+		return m.able.List(context.WithoutCancel(ctx), prefix, func(rec backend.Record) bool {
+			hide, stop := judge(rec)
+			return !stop && (hide || visit(rec))
+		})
+	}
+}
+
+func TestMutantsOfAbilities(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		rules  string
+		change func(m *ableMutant)
+	}{
+		"a negative token is any to those who release by force": {"ForceReleaseByToken", func(m *ableMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				return m.able.ForceRelease(ctx, key, m.anyToken(ctx, key, token))
+			}
+		}},
+		"a negative token is any to those who revoke": {"RevokeByToken", func(m *ableMutant) {
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				return m.able.Revoke(ctx, key, m.anyToken(ctx, key, token))
+			}
+		}},
+		"force takes the keys below along": {"ForceReleaseByToken", func(m *ableMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				err := m.able.ForceRelease(ctx, key, token)
+				if err != nil {
+					return err
+				}
+				return m.able.List(ctx, key+"/", func(rec backend.Record) bool {
+					return m.able.ForceRelease(ctx, rec.Key, rec.Token) == nil
+				})
+			}
+		}},
+		"a batch renews what was revoked": {"RevokeByToken", func(m *ableMutant) {
+			m.revoking()
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				answers := m.able.RenewBatch(ctx, holds)
+				for i, h := range holds {
+					if _, revoked := m.seen.Load(h.ID); revoked {
+						answers[i] = backend.Renewal{Validity: backend.Validity{Sent: m.Clock().Now(), For: backend.ValidFor(h.TTL)}}
+					}
+				}
+				return answers
+			}
+		}},
+		"a release that tells ends what was revoked": {"RevokeByToken", func(m *ableMutant) {
+			m.revoking()
+			m.tell = func(ctx context.Context, hold backend.Hold) (int, error) {
+				if token, revoked := m.seen.Load(hold.ID); revoked {
+					return 0, m.able.ForceRelease(ctx, hold.Key, token.(uint64))
+				}
+				return m.able.ReleaseTelling(ctx, hold)
+			}
+		}},
+		"a batch has each hold once": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				answers := m.able.RenewBatch(ctx, holds)
+				for i, h := range holds {
+					if slices.Contains(holds[:i], h) {
+						answers[i] = backend.Renewal{Err: backend.ErrNotHeld}
+					}
+				}
+				return answers
+			}
+		}},
+		"a batch extends nothing after one that is lost": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				answers, lost := make([]backend.Renewal, len(holds)), false
+				for i, h := range holds {
+					if h.TTL == 0 || !lost {
+						answers[i].Validity, answers[i].Err = m.Renew(ctx, h)
+						lost = lost || answers[i].Err != nil
+						continue
+					}
+					h.TTL = time.Nanosecond
+					_, answers[i].Err = m.Renew(ctx, h)
+					if answers[i].Err == nil {
+						answers[i].Validity = backend.Validity{Sent: m.Clock().Now(), For: backend.ValidFor(holds[i].TTL)}
+					}
+				}
+				return answers
+			}
+		}},
+		"a word that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.Expiry = "sundial"; return g }
+		}},
+		"an event that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.HoldsSurvive = []backend.Event{"flood"}; return g }
+		}},
+		"an empty assumption": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.Assumptions = []string{" "}; return g }
+		}},
+		"a partition for each key": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.servers = func(key string) string { return key }
+		}},
+		"interruptible now and then": {"GuaranteesAreStable", func(m *ableMutant) {
+			var asked atomic.Int64
+			m.ends = func() bool { return asked.Add(1)%2 == 0 }
+		}},
+		"a list loses what is at the bound of its page": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.listing(func(context.Context) func(rec backend.Record) (hide, stop bool) {
+				n := 0
+				return func(backend.Record) (bool, bool) { n++; return n%128 == 0, false }
+			})
+		}},
+		"a list ends with a visitor who takes his time": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.listing(func(context.Context) func(rec backend.Record) (hide, stop bool) {
+				last := time.Now()
+				return func(backend.Record) (bool, bool) {
+					late := time.Since(last) > 20*time.Millisecond
+					last = time.Now()
+					return false, late
+				}
+			})
+		}},
+		"a list that its context cuts short is content": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.listing(func(ctx context.Context) func(rec backend.Record) (hide, stop bool) {
+				return func(backend.Record) (bool, bool) { return false, ctx.Err() != nil }
+			})
+		}},
+		"a list hides what is about to end": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.listing(func(context.Context) func(rec backend.Record) (hide, stop bool) {
+				return func(rec backend.Record) (bool, bool) { return rec.Remaining < 50*time.Millisecond, false }
+			})
+		}},
+		"a list shows what was taken again meanwhile again": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				shown, stopped := map[string]uint64{}, false
+				look := func(rec backend.Record) bool {
+					if shown[rec.Key] != rec.Token {
+						shown[rec.Key], stopped = rec.Token, !visit(rec)
+					}
+					return !stopped
+				}
+				if err := m.able.List(ctx, prefix, look); err != nil || stopped {
+					return err
+				}
+				return m.able.List(ctx, prefix, look)
+			}
+		}},
+		"a list shows the shorter of two holds": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.able.List(ctx, prefix, func(rec backend.Record) bool {
+					if rec.Holds > 1 {
+						rec.Remaining /= 2
+					}
+					return visit(rec)
+				})
+			}
+		}},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) { mustFail(t, ably(c.change), c.rules) })
+	}
+	atOnce(t, &all, "nothing is wrong", func(t *testing.T) {
+		rep, err := conformance.Check(t.Context(), withOnly(ably(func(*ableMutant) {}), "backend"))
+		if err != nil || !rep.OK() {
+			t.Fatal(err, rep)
+		}
+	})
+	all.Wait()
+}

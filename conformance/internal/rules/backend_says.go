@@ -1,0 +1,110 @@
+package rules
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// lockerSaysTheSame is GuaranteesAreStable where only a Locker is given.
+func lockerSaysTheSame(e *engine.Env) {
+	type teller interface{ Guarantees() backend.Guarantees }
+	a, b := e.Locker(), e.Locker()
+	tells, ok := a.Locker.(teller)
+	other, both := b.Locker.(teller)
+	if !ok || !both {
+		e.Skipf("needs Config.OpenBackend, or a Locker with the method Guarantees")
+	}
+	first := tells.Guarantees()
+	same := func(when string) {
+		for _, again := range []backend.Guarantees{other.Guarantees(), tells.Guarantees()} {
+			if !reflect.DeepEqual(first, again) {
+				e.Fatalf("", "Guarantees of a Locker returned two different values, the second one %s: %+v and %+v", when, first, again)
+			}
+		}
+	}
+	same("at once")
+	key := e.Key("a")
+	h := a.MustTry(key)
+	b.MustRefuse(key, "another client holds it")
+	same("after a refusal")
+	h.MustRelease()
+	same("after a release")
+	knownWords(e, first)
+}
+
+// knownWords looks for words that nobody who reads the guarantees can know.
+func knownWords(e *engine.Env, g backend.Guarantees) {
+	wrong := func(field string, value any) {
+		e.Failf("", "%s is %q; expected one of the constants of its type in package backend", field, value)
+	}
+	if !slices.Contains([]backend.Reach{"", backend.ReachProcess, backend.ReachHost, backend.ReachNetwork}, g.Reach) {
+		wrong("Reach", g.Reach)
+	}
+	if !slices.Contains([]backend.Clockwork{"", backend.ClockProcess, backend.ClockHost, backend.ClockServerWall, backend.ClockServerSteps,
+		backend.ClockMajority, backend.ClockConnection, backend.ClockUnknown}, g.Expiry) {
+		wrong("Expiry", g.Expiry)
+	}
+	if !slices.Contains([]backend.TokenSource{"", backend.TokenNone, backend.TokenCounter, backend.TokenRevision, backend.TokenQuorum}, g.Token) {
+		wrong("Token", g.Token)
+	}
+	if !slices.Contains([]backend.Reentrancy{"", backend.ReentrancyNone, backend.ReentrancyClient, backend.ReentrancyServer}, g.Reentrancy) {
+		wrong("Reentrancy", g.Reentrancy)
+	}
+	if !slices.Contains([]backend.Waiting{"", backend.WaitPoll, backend.WaitPush, backend.WaitQueue}, g.Waiting) {
+		wrong("Waiting", g.Waiting)
+	}
+	for field, events := range map[string][]backend.Event{"TokenSurvives": g.TokenSurvives, "HoldsSurvive": g.HoldsSurvive} {
+		for i, event := range events {
+			if !slices.Contains([]backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart,
+				backend.EventFailover, backend.EventDataLoss}, event) || slices.Contains(events[:i], event) {
+				e.Failf("", "%s has %q; expected the constants of package backend, each once", field, event)
+			}
+		}
+	}
+	for _, sentence := range g.Assumptions {
+		if strings.TrimSpace(sentence) == "" {
+			e.Failf("", "Assumptions has an empty one: %q; expected sentences", g.Assumptions)
+		}
+	}
+}
+
+// fixedAnswers asks a backend what it says of all its requests.
+func fixedAnswers(b backend.Backend) func() [2]bool {
+	return func() (says [2]bool) {
+		if x, ok := b.(backend.Interruptible); ok {
+			says[0] = x.Interruptible()
+		}
+		if x, ok := b.(backend.Immediate); ok {
+			says[1] = x.Immediate()
+		}
+		return says
+	}
+}
+
+// fewPartitions asks for the servers of more keys than any store has servers, from many
+// goroutines.
+func fewPartitions(e *engine.Env, b backend.Backend) {
+	p, ok := backend.As[backend.Partitioner](b)
+	if !ok {
+		return
+	}
+	const askers, keys = 4, 1000
+	named := make([]map[string]bool, askers)
+	e.Each(askers, func(i int) {
+		named[i] = map[string]bool{}
+		for n := range keys {
+			named[i][p.Partition(fmt.Sprintf("%s%d/%d", e.Stem, i, n))] = true
+		}
+	})
+	for _, servers := range named {
+		if len(servers) == keys {
+			e.Failf("", "Partition names a server of its own for each of %d keys; expected few different answers, since each is a batch of its own", keys)
+			return
+		}
+	}
+}
