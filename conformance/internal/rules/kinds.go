@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -10,10 +11,12 @@ import (
 
 // kind is what a lease may be besides plain.
 type kind struct {
-	name   string
-	opts   []lock.Option
-	owned  bool
-	waited bool // another client holds the key first
+	name      string
+	opts      []lock.Option
+	owned     bool
+	unrenewed bool
+	waited    bool // another client holds the key first
+	second    bool // its owner held the key already, and that hold was released since
 }
 
 var plain = kind{name: "no option"}
@@ -31,9 +34,19 @@ func kinds(e *engine.Env) []kind {
 	}
 	if oneOwner(e) != nil {
 		add("an owner", true, oneOwner(e)...)
+		all = append(all, kind{name: "an owner who had held the key before it", opts: oneOwner(e), second: true})
 		if e.Claimed.HolderDetails {
 			add("an owner, a label and a maximum hold", true, append(oneOwner(e), distant, lock.WithLabel("kind"))...)
 		}
+	}
+	return all
+}
+
+// kindsAndUnrenewed are all but the plain one, and one that does not renew itself.
+func kindsAndUnrenewed(e *engine.Env) []kind {
+	all := kinds(e)[1:]
+	if e.Claimed.WithoutRenewal {
+		all = append(all, kind{name: "no renewal", opts: unrenewed(e), unrenewed: true})
 	}
 	return all
 }
@@ -51,13 +64,13 @@ func eachKind(e *engine.Env, kinds []kind, f func(k kind)) {
 	e.Each(len(kinds), func(i int) { f(kinds[i]) })
 }
 
-// eachLease takes a lease in each of the ways, and one of each kind, and runs the case for
-// all of them at the same time.
+// eachLease takes a lease in each of the ways, one of each kind, and one that does not renew
+// itself, and runs the case for all of them at the same time.
 func eachLease(e *engine.Env, c *engine.Client, of string, f func(h *engine.Hold)) {
 	e.Together(
 		func() { eachWay(e, ways, func(w way) { f(w.mustGet(c, e.Key("%s-%s", of, w.name), e.Long).Hold) }) },
 		func() {
-			eachKind(e, kinds(e)[1:], func(k kind) {
+			eachKind(e, kindsAndUnrenewed(e), func(k kind) {
 				if h, ok := k.take(c, e.Key("%s-with-%s", of, k.name), e.Long); ok {
 					f(h)
 				}
@@ -79,12 +92,21 @@ func (k kind) way() way {
 }
 
 func (k kind) takeBy(w way, c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
-	h, err := w.get(c, key, ttl, append(more, k.opts...)...)
+	opts := append(slices.Clone(more), k.opts...)
+	var outer *acquired
+	if k.second {
+		outer = w.mustGet(c, key, ttl, opts...)
+		w = w.within()
+	}
+	h, err := w.get(c, key, ttl, opts...)
 	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 {
 		return nil, false
 	}
 	if err != nil {
 		c.Env.UnexpectedFatal(key, err, "%s of a key that nobody else wants, for a lease with %s, returned %s; expected a lease", w.name, k.name, engine.Outcome(err))
+	}
+	if outer != nil {
+		outer.MustRelease()
 	}
 	return h.Hold, true
 }

@@ -193,6 +193,7 @@ func lostOnRemoval(e *engine.Env) {
 			}
 			isLoss(e, key, inner.Cause(), "context.Cause of an owner's second hold whose record was removed")
 			_ = inner.Release(e.Ctx)
+			keepsToken(e, inner)
 		}
 		if time.Now().Before(until) {
 			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed long before its deadline", lock.ErrExpired)
@@ -207,6 +208,7 @@ func lostOnRemoval(e *engine.Env) {
 		} else {
 			e.Is(key, err, "Release of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
 		}
+		keepsToken(e, h)
 		if replaced {
 			c.MustRefuse(key, "it was granted after the record of an earlier holder had been removed, and what that holder does must not end the new hold")
 			next.MustLive("only the record of an earlier holder was removed")
@@ -232,9 +234,17 @@ func removedBeforeRenew(e *engine.Env, a *engine.Client) {
 	}
 	key := e.Key("renewed at once")
 	h := a.MustTry(key, unrenewed(e)...)
+	until := h.Until()
 	e.RemoveByForce(key)
 	if err := h.Renew(); errors.Is(err, lock.ErrNotHeld) && e.Within(e.Slack(), h.Lease.Context().Done()) {
 		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, as a Renew has found")
+		if time.Now().Before(until) {
+			not(e, key, h.Cause(), "context.Cause of a lease whose record was removed, as a Renew has found long before its deadline,", lock.ErrExpired, lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
+		}
+		deadlineIsOver(e, h)
+		e.Is(key, h.Renew(), "another Renew of a lease whose record was removed", lock.ErrNotHeld)
+		e.Is(key, h.Release(e.Ctx), "Release of a lease whose record was removed, as a Renew has found,", lock.ErrLost, lock.ErrNotHeld)
+		keepsToken(e, h)
 	}
 	_ = h.Release(e.Ctx)
 }
@@ -244,6 +254,14 @@ func releaseIsNoLoss(e *engine.Env) {
 	const least, most = 20, 400
 	end := time.Now().Add(e.Budget / 10)
 	short := e.TTL
+	eachLease(e, a, "kind", func(h *engine.Hold) {
+		h.MustRelease()
+		if h.Lease.Context().Err() == nil {
+			e.Failf(h.Key, "the context of a lease was alive after its Release had returned")
+		} else if cause := h.Cause(); !errors.Is(cause, lock.ErrReleased) || errors.Is(cause, lock.ErrLost) {
+			e.Failf(h.Key, "context.Cause after Release is %s; expected ErrReleased and no loss", engine.Outcome(cause))
+		}
+	})
 	e.Each(5, func(i int) {
 		key := e.Key("%d", i)
 		if i == 4 { // nor does it become one when the lease would have run out
@@ -294,18 +312,57 @@ func lossEndsUse(e *engine.Env) {
 	if d, ok := h.Lease.Deadline(); ok && d.After(time.Now()) {
 		e.Failf(key, "the deadline of a lost lease is in the future")
 	}
-	if h.Lease.Token() != h.Token {
-		e.Failf(key, "the token of a lost lease is %d, and was %d while it was held; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
-	}
+	keepsToken(e, h)
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
-	waitsForLost(e, a)
+	e.Together(
+		func() { waitsForLost(e, a) },
+		func() { eachKind(e, kinds(e), func(k kind) { lossEndsKind(e, k, a) }) })
 	awaitLapse(e, unreleased)
 	_ = a.Close()
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
 	isLoss(e, unreleased.Key, unreleased.Release(e.Ctx), "Release after Close of a lease that was lost before")
+}
+
+// lossEndsKind has a lease of the kind run out, and makes each call of it. An owner has entered
+// the key once more.
+func lossEndsKind(e *engine.Env, k kind, a *engine.Client) {
+	key := e.Key("with-%s", k.name)
+	h, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
+	if !ok {
+		return
+	}
+	holds := []*engine.Hold{h}
+	if k.owned {
+		inner, _ := k.take(a, key, e.TTL, lock.WithoutRenewal())
+		holds = append(holds, inner)
+	}
+	for _, h := range holds {
+		awaitLapse(e, h)
+	}
+	for _, h := range holds {
+		which := "a lost lease, with " + k.name + ","
+		cause := h.Cause()
+		if e.Claimed.ManualRenewal {
+			e.Is(key, h.Renew(), "Renew of "+which, lock.ErrNotHeld)
+		}
+		isLoss(e, key, h.Release(e.Ctx), "Release of "+which)
+		e.Is(key, h.Release(e.Ctx), "a second Release of "+which, lock.ErrNotHeld)
+		if now := h.Cause(); now != cause {
+			e.Failf(key, "the cause of %s changed from %s to %s with its release", which, engine.Outcome(cause), engine.Outcome(now))
+		}
+		deadlineIsOver(e, h)
+		keepsToken(e, h)
+	}
+}
+
+// keepsToken looks at the token of a lease that was lost.
+func keepsToken(e *engine.Env, h *engine.Hold) {
+	if h.Lease.Token() != h.Token {
+		e.Failf(h.Key, "the token of a lost lease is %d, and was %d while it was held; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
+	}
 }
 
 func deadlineEnds(e *engine.Env) {
@@ -389,6 +446,21 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 		func() {
 			outlives(e, a, b, e.Key("try with a timeout"), false, func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, e.TTL)
+			})
+		},
+		func() {
+			eachKind(e, kindsAndUnrenewed(e), func(k kind) {
+				if k.waited {
+					return // as above
+				}
+				switch h, ok := k.takeBy(way{ways[0].name, byTryOfOne}, a, e.Key("with-%s", k.name), e.TTL); {
+				case ok && k.unrenewed:
+					e.Pause(e.TTL / 4)
+					h.MustLive("only the context that was given to the acquiring call has ended")
+					h.MustRelease()
+				case ok:
+					staysHeld(e, h, b, "only the context that was given to the acquiring call has ended; it has "+k.name)
+				}
 			})
 		},
 		func() { outlivesRenewal(e, a, b) },

@@ -1,7 +1,7 @@
 package rules
 
 import (
-	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +25,7 @@ type ending struct {
 	name string
 	end  func(h *engine.Hold)
 	opts func(e *engine.Env) []lock.Option
+	kind kind // of the lease, besides these
 	own  bool // who waits for it is a caller of the same Locker, which may hand over without the server
 }
 
@@ -47,12 +48,16 @@ func contextEndsFirst(e *engine.Env) {
 			return c
 		})
 	}
+	all := endings
+	for _, k := range kindsAndUnrenewed(e) {
+		all = append(slices.Clip(all), ending{name: "its release, with " + k.name, end: release, kind: k})
+	}
 	var grants atomic.Int64
-	e.Each(len(endings)*len(open), func(i int) {
-		way, open := endings[i%len(endings)], open[i/len(endings)]
+	e.Each(len(all)*len(open), func(i int) {
+		way, open := all[i%len(all)], open[i/len(all)]
 		least, example := time.Hour, ""
 		for round := range endsWatched {
-			key := e.Key("%s-%d-%d", way.name, i/len(endings), round)
+			key := e.Key("%s-%d-%d", way.name, i/len(all), round)
 			late, ok := endsFirst(e, way, open(), key, &grants)
 			if !ok || late <= promptly {
 				return
@@ -77,16 +82,16 @@ const (
 // endsFirst has a lease end, and says for how long its context was still alive when
 // somebody else was granted the key.
 func endsFirst(e *engine.Env, way ending, holder *engine.Client, key string, grants *atomic.Int64) (late time.Duration, ok bool) {
-	var opts []lock.Option
-	if way.opts != nil {
-		opts = way.opts(e)
+	k := way.kind
+	if k.name == "" {
+		k = plain
 	}
-	h, err := holder.TryFor(e.Ctx, key, e.Long, opts...)
-	switch {
-	case errors.Is(err, lock.ErrUnsupported):
+	if way.opts != nil {
+		k.opts = way.opts(e)
+	}
+	h, ok := k.take(holder, key, e.Long)
+	if !ok {
 		return 0, false
-	case err != nil:
-		e.UnexpectedFatal(key, err, "TryAcquire on a free key returned %s; expected a lease", engine.Outcome(err))
 	}
 	h.Lapses()
 	var mu sync.Mutex

@@ -87,6 +87,10 @@ func releaseFrees(e *engine.Env) {
 		}
 		h.MustRelease()
 	}
+	eachLease(e, clients[0], "kind", func(h *engine.Hold) {
+		h.MustRelease()
+		clients[1].MustTry(h.Key).MustRelease()
+	})
 	e.Notef("%d hand-overs", n)
 }
 
@@ -158,6 +162,8 @@ func releaseTwice(e *engine.Env) {
 	other.MustLive("a repeated release of an earlier lease must not end it")
 	other.MustRelease()
 
+	eachLease(e, a, "kind", func(h *engine.Hold) { releaseKindTwice(e, h, b) })
+
 	for round := range 20 {
 		key := e.Key("race-%d", round)
 		h := a.MustTry(key)
@@ -174,6 +180,22 @@ func releaseTwice(e *engine.Env) {
 			e.Failf(key, "none of several simultaneous releases succeeded; expected one to")
 		}
 		c.MustTry(key).MustRelease()
+	}
+}
+
+// releaseKindTwice releases a lease again that was held until its release.
+func releaseKindTwice(e *engine.Env, h *engine.Hold, b *engine.Client) {
+	h.MustRelease()
+	what := "the second Release"
+	for range 2 {
+		err := h.Release(e.Ctx)
+		e.Is(h.Key, err, what, lock.ErrNotHeld)
+		not(e, h.Key, err, what, lock.ErrLost, lock.ErrClosed)
+		next := b.MustTry(h.Key)
+		e.Is(h.Key, h.Release(e.Ctx), "another Release, while somebody else holds the key,", lock.ErrNotHeld)
+		next.MustLive("a repeated release of an earlier lease must not end it")
+		next.MustRelease()
+		what = "another Release, after somebody else had held the key,"
 	}
 }
 

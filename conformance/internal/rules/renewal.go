@@ -388,6 +388,14 @@ func renewQuickly(e *engine.Env) {
 }
 
 func renewAfterRelease(e *engine.Env) {
+	locker := e.Locker()
+	eachLease(e, locker, "kind", func(h *engine.Hold) {
+		h.MustRelease()
+		err := h.Renew()
+		e.Is(h.Key, err, "Renew after Release", lock.ErrNotHeld)
+		not(e, h.Key, err, "Renew after Release", lock.ErrLost, lock.ErrClosed)
+		locker.MustTry(h.Key).MustRelease()
+	})
 	e.EachKind(func(k engine.PartyKind) {
 		key := e.Key("%s", k.Name)
 		a, b := k.Open(), k.Open()

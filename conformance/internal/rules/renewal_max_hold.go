@@ -151,7 +151,16 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 	if !e.Within(e.TTL/part+e.Slack(), inner.Lease.Context().Done()) {
 		e.OverdueFatalf(key, "a hold that its owner had entered had not ended after %s; its maximum was %s", e.TTL/part+e.Slack(), e.TTL/part)
 	}
-	e.Is(key, inner.Cause(), "context.Cause of an inner hold that reached its maximum", lock.ErrMaxHold, lock.ErrLost)
+	const what = "an inner hold that reached its maximum"
+	e.Is(key, inner.Cause(), "context.Cause of "+what, lock.ErrMaxHold, lock.ErrLost)
+	not(e, key, inner.Cause(), "context.Cause of "+what, lock.ErrReleased, lock.ErrClosed, lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost)
+	deadlineIsOver(e, inner.Hold)
+	keepsToken(e, inner.Hold)
+	if e.Claimed.ManualRenewal {
+		e.Is(key, inner.Renew(), "Renew of "+what, lock.ErrNotHeld)
+	}
+	e.Is(key, inner.Release(e.Ctx), "Release of "+what, lock.ErrLost)
+	e.Is(key, inner.Release(e.Ctx), "a second Release of "+what, lock.ErrNotHeld)
 	e.Settle()
 	outer.MustLive("only another hold of its owner has reached its maximum")
 	b.MustRefuse(key, "its owner still holds it, without a maximum")

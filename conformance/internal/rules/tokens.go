@@ -172,10 +172,14 @@ func tokenStable(e *engine.Env) {
 			e.Failf(key, "the token changed from %d to %d while the lease was held", h.Token, t)
 		}
 	}
-	_ = h.Release(e.Ctx)
-	if t := h.Lease.Token(); t != h.Token { // what is written late is refused by it
-		e.Failf(key, "the token changed from %d to %d when the lease was released", h.Token, t)
+	released := func(h *engine.Hold) {
+		_ = h.Release(e.Ctx)
+		if t := h.Lease.Token(); t != h.Token { // what is written late is refused by it
+			e.Failf(h.Key, "the token changed from %d to %d when the lease was released", h.Token, t)
+		}
 	}
+	released(h)
+	eachLease(e, a, "kind", released)
 }
 
 func tokenInGrantOrder(e *engine.Env) {

@@ -21,6 +21,11 @@ func endedContexts(e *engine.Env) {
 	for name, ctx := range map[string]context.Context{"cancelled": cancelled, "past": past} {
 		cases = append(cases,
 			func() { renewEnded(e, a, b, e.Key("%s-renew", name), ctx) },
+			func() {
+				if e.Claimed.ManualRenewal {
+					eachLease(e, a, name, func(h *engine.Hold) { renewKindEnded(e, h, ctx) })
+				}
+			},
 			func() { acquireEnded(e, a, b, e.Key("%s-wait", name), ctx) },
 			func() { reenterEnded(e, a, b, e.Key("%s-enter", name), ctx) },
 			func() { releaseEnded(e, a, b, e.Key("%s-release", name), ctx) },
@@ -52,6 +57,20 @@ func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Co
 	if err := h.Renew(); err != nil {
 		e.Latef(key, "Renew returned %s after one whose context had ended; expected no error", engine.Outcome(err))
 	}
+	h.MustRelease()
+}
+
+// renewKindEnded renews a lease that has time left.
+func renewKindEnded(e *engine.Env, h *engine.Hold, ended context.Context) {
+	const what = "Renew of a lease that is held, with a context that has ended,"
+	before := h.Until()
+	e.Pause(e.TTL / 8)
+	if err := h.Lease.Renew(ended); err != nil {
+		not(e, h.Key, err, what, lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed, lock.ErrUnsupported)
+	} else if e.Claimed.Deadline && !h.Until().After(before) {
+		e.Failf(h.Key, "%s returned no error, and the deadline is as before; expected it to move, or the context's error", what)
+	}
+	h.MustLive("only the context of a Renew had ended")
 	h.MustRelease()
 }
 

@@ -30,6 +30,14 @@ func eachWay(e *engine.Env, ways []way, f func(w way)) {
 	e.Each(len(ways), func(i int) { f(ways[i]) })
 }
 
+// within is how an owner enters who has taken the key in this way: without a wait.
+func (w way) within() way {
+	if w.name == ways[0].name {
+		return w
+	}
+	return ways[1]
+}
+
 // mustGet takes a key that nobody else wants.
 func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) *acquired {
 	h, err := w.get(c, key, ttl, more...)
@@ -41,6 +49,17 @@ func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lo
 
 func byTry(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	h, err := c.TryFor(c.Env.Ctx, key, ttl, more...)
+	if err != nil {
+		return nil, err
+	}
+	return &acquired{h, h.Invoked}, nil
+}
+
+// byTryOfOne ends the context of the call when that has returned.
+func byTryOfOne(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
+	ctx, cancel := context.WithCancel(c.Env.Ctx)
+	defer cancel()
+	h, err := c.TryFor(ctx, key, ttl, more...)
 	if err != nil {
 		return nil, err
 	}
