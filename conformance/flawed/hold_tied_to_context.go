@@ -14,7 +14,8 @@ var z28 = Lock{
 	File:    "hold_tied_to_context.go", Over: Memory,
 	Rule: "HoldOutlivesAcquireCtx",
 	Also: []string{
-		"NothingKept", "TTLRange",
+		"NothingKept", "TTLRange", "EndedContexts",
+		"ReleaseTwice", "ReleaseFrees", "ReleaseIsNoLoss", "RenewAfterRelease", "TokenStable",
 		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "CancelHarmsNobody", "WaiterDeathHarmless",
 		"HeldDetails", "Progress", "AcquireKeepsTTL", "RenewKeeps", "WithoutRenewalEnds", "MaxHoldEnds", "GrantIsUsable", "GaveUpWakesNext",
 		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases",

@@ -17,7 +17,7 @@ var z46 = Lock{
 	File:    "reentrant_by_process.go", Over: Memory,
 	Rule: "ReentrantExplicit",
 	Also: slices.Concat(manyInOneClient, []string{
-		"LostByDeadline",
+		"LostByDeadline", "LossEndsUse", "ReleaseTwice",
 		"ExpiryIsPerHold", "TokenInGrantOrder", "ReentrantCount", "ReentrantOwnLeases", "ReentrantLimit", "ReentrantModel",
 		"ReentrantOverWaiters", "ReentrantAfterLoss", "CancelBeforeSend", "RenewKeeps", "DeadlineEnds",
 	}),

@@ -14,7 +14,7 @@ var z41Panic = Lock{
 	File:    "second_release_panics.go", Over: Memory,
 	Rule: "ReleaseTwice",
 	Also: []string{
-		"EndedContexts", "MaxHoldEnds",
+		"EndedContexts", "MaxHoldEnds", "LostOnRemoval",
 		"ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "LossEndsUse", "CauseIsStable", "ReentrantCount",
 		"ReentrantOwnLeases", "NoSecretsInErrors", "LeaseConcurrent", "ErrorsAreTyped", "CloseEndsHolds",
 		"DeadlineEnds",
