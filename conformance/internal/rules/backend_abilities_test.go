@@ -2,7 +2,9 @@ package rules_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,6 +132,16 @@ func (m *ableMutant) revoking() {
 	}
 }
 
+// deaf has watches of some keys signal nothing.
+func (m *ableMutant) deaf(to func(key string) bool) {
+	m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+		if to(key) {
+			return make(chan backend.Hint), nil
+		}
+		return m.able.Watch(ctx, key)
+	}
+}
+
 // listing has a list hide what it finds, or stop there. It is asked once for each list.
 func (m *ableMutant) listing(asked func(ctx context.Context) func(rec backend.Record) (hide, stop bool)) {
 	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
@@ -189,6 +201,80 @@ func TestMutantsOfAbilities(t *testing.T) {
 				}
 				return m.able.ReleaseTelling(ctx, hold)
 			}
+		}},
+		"the request of a revoked hold gets it back": {"RevokeByToken", func(m *ableMutant) {
+			m.revoking()
+			try := m.try
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if token, revoked := m.seen.Load(req.ID); revoked {
+					_ = m.able.ForceRelease(ctx, req.Key, token.(uint64))
+				}
+				return try(ctx, req)
+			}
+		}},
+		"force knows the token of who handed over": {"HandOverIsOneStep", func(m *ableMutant) {
+			m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+				g, err := m.able.HandOver(ctx, from, to)
+				if err == nil {
+					m.seen.Store(from.Token, g.Token)
+				}
+				return g, err
+			}
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				if next, ok := m.seen.Load(token); ok {
+					token = next.(uint64)
+				}
+				return m.able.ForceRelease(ctx, key, token)
+			}
+		}},
+		"what was handed over is not signalled": {"WatchBeforeReturn", func(m *ableMutant) {
+			m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+				m.seen.Store("handed over "+to.Key, true)
+				return m.able.HandOver(ctx, from, to)
+			}
+			m.deaf(func(key string) bool { _, ok := m.seen.Load("handed over " + key); return ok })
+		}},
+		"a key with a star is not signalled": {"WatchBeforeReturn", func(m *ableMutant) {
+			m.deaf(func(key string) bool { return strings.Contains(key, "*") })
+		}},
+		"a long key is not signalled": {"WatchBeforeReturn", func(m *ableMutant) {
+			m.deaf(func(key string) bool { return len(key) > backend.MaxKey/2 })
+		}},
+		"a release tells of one client at most": {"ReleaseTells", func(m *ableMutant) {
+			m.tell = func(ctx context.Context, hold backend.Hold) (int, error) {
+				others, err := m.able.ReleaseTelling(ctx, hold)
+				return min(others, 1), err
+			}
+		}},
+		"a release that tells is content with what has run out": {"ReleaseTells", func(m *ableMutant) {
+			m.tell = func(ctx context.Context, hold backend.Hold) (int, error) {
+				others, err := m.able.ReleaseTelling(ctx, hold)
+				_, released := m.seen.LoadOrStore(hold, true)
+				if errors.Is(err, backend.ErrNotHeld) && !released {
+					err = nil
+				}
+				return others, err
+			}
+		}},
+		"a floor of nothing is refused": {"RaisedFloorCounts", func(m *ableMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above == 0 {
+					return backend.ErrInvalid
+				}
+				return m.able.RaiseFloor(ctx, above)
+			}
+		}},
+		"the largest token is that of a try": {"LastTokenCoversAll", func(m *ableMutant) {
+			last, _ := m.seen.LoadOrStore("last", new(atomic.Uint64))
+			largest := last.(*atomic.Uint64)
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.able.Try(ctx, req)
+				for before := largest.Load(); err == nil && g.Token > before && !largest.CompareAndSwap(before, g.Token); {
+					before = largest.Load()
+				}
+				return g, err
+			}
+			m.last = func(context.Context) (uint64, error) { return largest.Load(), nil }
 		}},
 		"a batch has each hold once": {"BatchRenewMixed", func(m *ableMutant) {
 			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
@@ -295,5 +381,56 @@ func TestMutantsOfAbilities(t *testing.T) {
 			t.Fatal(err, rep)
 		}
 	})
+	all.Wait()
+}
+
+// forcing is a queue whose places go with a hold that is removed by force.
+type forcing struct {
+	placed
+	takes func(q placed, key string, token uint64, err error) bool
+}
+
+// placed is what a backend with a queue in memory can do.
+type placed interface {
+	operated
+	backend.Queuer
+	backend.LossNotifier
+}
+
+// ForceRelease removes what follows too, where that is the mistake.
+func (f forcing) ForceRelease(ctx context.Context, key string, token uint64) error {
+	err := f.placed.ForceRelease(ctx, key, token)
+	for f.takes(f.placed, key, token, err) {
+		rec, look := f.Inspect(ctx, key)
+		if look != nil {
+			return nil
+		}
+		err = f.placed.ForceRelease(ctx, key, rec.Token)
+	}
+	return err
+}
+
+func TestMutantsOfForceInAQueue(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, takes := range map[string]func(q placed, key string, token uint64, err error) bool{
+		"all places go with the hold": func(_ placed, _ string, _ uint64, err error) bool { return err == nil },
+		"a hold that ran out is the next place": func(q placed, key string, token uint64, err error) bool {
+			rec, look := q.Inspect(context.Background(), key)
+			return errors.Is(err, backend.ErrNotHeld) && look == nil && token > 1<<40 && rec.Token > token+1
+		},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			store, cfg := memlock.NewStore(nil), memory()
+			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+				if err != nil {
+					return nil, err
+				}
+				return forcing{b.(placed), takes}, nil
+			}
+			mustFail(t, cfg, "ForceReleaseByToken")
+		})
+	}
 	all.Wait()
 }

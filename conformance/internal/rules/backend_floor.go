@@ -55,6 +55,7 @@ func raisedFloorCounts(e *engine.Env) {
 	}
 	key := keys[0]
 	last := useOnce(e, b, key)
+	raise(0)
 	raise(above - 1)
 	if token := useOnce(e, b, key); token <= last {
 		e.Failf(key, "the token %d was granted after %d, when the floor was raised to less than it was; expected a larger one", token, last)
@@ -211,6 +212,38 @@ func lastTokenCoversAll(e *engine.Env) {
 		largest = max(largest, token)
 	}
 	e.MustGiveBack(h, held, ", although only the largest token was asked for")
+	coversOtherGrants(e, b, covers)
+}
+
+// coversOtherGrants has tokens be granted in other ways than by a try, and by one that is
+// removed by force.
+func coversOtherGrants(e *engine.Env, b *engine.BackendClient, covers func(key string, token uint64, when string)) {
+	if ho, ok := backend.As[backend.HandOverer](b.Backend); ok {
+		key := e.Key("handed over")
+		g, err := b.HandOver(ho, b.MustTry(e.Request(key, "", e.Long)), e.Request(key, "", e.Long))
+		if err != nil {
+			e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+		}
+		covers(key, g.Token, "after a key that was handed over")
+		e.MustGiveBack(g, key, ", which was handed over")
+	}
+	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
+		key := e.Key("waited for")
+		h := b.MustTry(e.Request(key, "", e.Long))
+		p := enqueue(e, b, key, e.Long).waiting(e)
+		e.MustGiveBack(h, key, "")
+		p.mustGet(e, "the hold before it was released")
+		covers(key, p.grant.Token, "after a key that was waited for")
+		p.withdraw(e)
+	}
+	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
+		key := e.Key("forced")
+		h := b.MustTry(e.Request(key, "", e.Long))
+		if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+			e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
+		}
+		covers(key, h.Token, "after a key whose hold was removed by force")
+	}
 }
 
 // askWhileRaised acquires a free key while the floor of the tokens moves all the time, as it

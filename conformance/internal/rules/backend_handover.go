@@ -53,6 +53,9 @@ func (c *handing) give(owner string, ttl time.Duration, to backend.Request) *eng
 	if engine.ClaimTokens.Made(e.Settings) && g.Token <= from.Token {
 		e.Failf(to.Key, "the token after HandOver is %d; expected more than %d", g.Token, from.Token)
 	}
+	if f, ok := backend.As[backend.ForceReleaser](c.b.Backend); ok && engine.ClaimTokens.Made(e.Settings) {
+		e.Is(to.Key, f.ForceRelease(e.Ctx, to.Key, from.Token), "ForceRelease with the token of a hold that was handed over", backend.ErrNotHeld)
+	}
 	if g.Answer.Holds != 1 {
 		e.Failf(to.Key, "the grant of HandOver says %d holds; expected 1", g.Answer.Holds)
 	}

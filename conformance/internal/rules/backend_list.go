@@ -196,6 +196,10 @@ func listsOfMany(e *engine.Env, a, b *engine.BackendClient, prefix string, held 
 			}
 		},
 		func() {
+			select {
+			case <-visited:
+			case <-e.Ctx.Done():
+			}
 			ctx, cancel := context.WithCancel(e.Ctx)
 			defer cancel()
 			shown := 0

@@ -23,6 +23,7 @@ func optional[T any](s *engine.BackendClient, name string) T {
 func watchBeforeReturn(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	w := optional[backend.Watcher](b, "Watcher")
+	ho, hands := backend.As[backend.HandOverer](a.Backend)
 	n := e.Rounds(e.Work(100*time.Millisecond), 12, 200)
 	missed := 0
 	renew := func(h *engine.Grant, round int) {
@@ -34,11 +35,24 @@ func watchBeforeReturn(e *engine.Env) {
 	}
 	for round := range n {
 		key, owner := e.Key("%d", round), ""
+		switch round % 3 {
+		case 1: // what has a meaning in some servers' patterns
+			key = e.Key("[a-z]*?%%_\\ %d", round)
+		case 2:
+			key = filled(key+"-", backend.MaxKey)
+		}
 		if round%2 == 1 && engine.ClaimServerHolds.Made(e.Settings) {
 			owner = e.Owner("A")
 		}
 		h := a.MustTry(e.Request(key, owner, e.Long))
 		renew(h, round)
+		if hands && round%3 == 0 {
+			next, err := a.HandOver(ho, h, e.Request(key, owner, e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			}
+			h = next
+		}
 		ctx, cancel := context.WithCancel(e.Ctx)
 		ev := e.Log.Begin(b.Who, "Watch", key)
 		hints, err := w.Watch(ctx, key)
@@ -503,11 +517,52 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 			end(key, "a key that its owner holds twice", next, a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long)))
 		}
 	}
+	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
+		forceLeavesPlaces(e, a, b, f)
+	}
 	if r, ok := backend.As[backend.Revoker](b.Backend); ok && e.Claimed.Expiry != backend.ClockConnection {
 		key := e.Key("revoked")
 		h := a.MustTry(e.Request(key, "", e.Long))
 		if err := r.Revoke(e.Ctx, key, h.Token); err == nil {
 			end(key, "a hold that was revoked", "", h)
 		}
+	}
+}
+
+// forceLeavesPlaces removes a hold that others wait behind, and one that has run out.
+func forceLeavesPlaces(e *engine.Env, a, b *engine.BackendClient, f backend.ForceReleaser) {
+	for _, runsOut := range []bool{false, true} {
+		if runsOut && e.Claimed.EndsWithSession {
+			continue // its session keeps it
+		}
+		key, ttl := e.Key("waited for, runs out %t", runsOut), e.Long
+		if runsOut {
+			ttl = e.TTL
+		}
+		h := a.MustTry(e.Request(key, "", ttl))
+		first := enqueue(e, b, key, e.Long).waiting(e)
+		var second *place
+		if e.Claimed.Fair { // else it may come first
+			second = enqueue(e, a, key, e.Long).waiting(e)
+		}
+		if runsOut {
+			e.Expire(h)
+			first.mustGet(e, "the hold before it has run out")
+			e.Is(key, f.ForceRelease(e.Ctx, key, h.Token), "ForceRelease of a hold that has run out", backend.ErrNotHeld)
+		} else {
+			if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+				e.UnexpectedFatal(key, err, "ForceRelease of a hold that others wait behind returned %s; expected no error", engine.Outcome(err))
+			}
+			first.mustGet(e, "the hold before it was removed by force")
+		}
+		if second == nil {
+			b.MustRefuse(key, "it was granted to a place in the queue")
+			first.withdraw(e)
+			continue
+		}
+		second.mustWait(e, "an earlier place holds the key")
+		first.withdraw(e)
+		second.mustGet(e, "the place before it was withdrawn, and only the hold before that was removed by force")
+		second.withdraw(e)
 	}
 }

@@ -141,7 +141,8 @@ func (c *revocation) alive(renewed bool) {
 	e, a, b := c.e, c.a, c.b
 	key := e.Key("alive, renewed %t", renewed)
 	e.Is(key, c.revoke(key, 1), "Revoke of a free key", backend.ErrNotHeld)
-	h := a.MustTry(c.request(key, "", renewed))
+	req := c.request(key, "", renewed)
+	h := a.MustTry(req)
 	for _, other := range otherTokens(h.Token) {
 		e.Is(key, c.revoke(key, other), "Revoke with another token", backend.ErrNotHeld)
 	}
@@ -157,6 +158,9 @@ func (c *revocation) alive(renewed bool) {
 			e.Unexpected(key, err, "a second Revoke with the same token returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
 		}
 		b.MustRefuse(key, "it was revoked twice, and has not expired")
+		if g, err := a.Backend.Try(e.Ctx, req); err == nil && (g.Token == h.Token || time.Now().Before(h.Until())) {
+			e.Fatalf(key, "the request of a revoked hold came once more, and was granted with the token %d, where the hold had %d; expected that it is not entered again", g.Token, h.Token)
+		}
 	}
 	until := c.tell(h)
 	next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/25, "its hold was revoked")

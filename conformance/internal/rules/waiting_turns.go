@@ -129,12 +129,20 @@ func waitersWatch(e *engine.Env) bool {
 }
 
 func releaseTells(e *engine.Env) {
-	a, b := e.Backend(), e.Backend()
+	a, b, third := e.Backend(), e.Backend(), e.Backend()
 	t := optional[backend.ReleaseTeller](a, "ReleaseTeller")
 	own, theirs := optional[backend.Watcher](a, "Watcher"), optional[backend.Watcher](b, "Watcher")
+	aside := e.Key("aside") // what is watched all the time, and does not count
+	for _, w := range []backend.Watcher{own, theirs} {
+		if _, err := w.Watch(e.Ctx, aside); err != nil {
+			e.UnexpectedFatal(aside, err, "Watch returned %s", engine.Outcome(err))
+		}
+	}
 	for _, c := range []struct {
 		name        string
 		own, theirs bool
+		third       bool // a third client watches
+		ceased      bool // its own client has just ceased to watch
 		owner       string
 		least, most int
 	}{
@@ -142,6 +150,8 @@ func releaseTells(e *engine.Env) {
 		{name: "its own client watches", own: true},
 		{name: "another client watches", theirs: true, least: 1, most: 1},
 		{name: "both watch", own: true, theirs: true, least: 1, most: 1},
+		{name: "two other clients watch", own: true, theirs: true, third: true, least: 2, most: 2},
+		{name: "its own client has just ceased to watch", ceased: true},
 		{name: "another client watches, and one hold is left", theirs: true, owner: "A"},
 	} {
 		key := e.Key("%s", c.name)
@@ -161,6 +171,9 @@ func releaseTells(e *engine.Env) {
 		if c.theirs {
 			watchers = append(watchers, theirs)
 		}
+		if c.third {
+			watchers = append(watchers, optional[backend.Watcher](third, "Watcher"))
+		}
 		for _, w := range watchers {
 			hints, err := w.Watch(ctx, key)
 			if err != nil {
@@ -169,6 +182,16 @@ func releaseTells(e *engine.Env) {
 			}
 			signals = append(signals, hints)
 		}
+		if c.ceased {
+			ctx, cease := context.WithCancel(e.Ctx)
+			if _, err := own.Watch(ctx, key); err != nil {
+				cease()
+				e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
+			}
+			cease()
+		}
+		_, err := t.ReleaseTelling(e.Ctx, engine.Stranger(h.Hold))
+		e.Is(key, err, "ReleaseTelling of another id", backend.ErrNotHeld)
 		others, err := t.ReleaseTelling(e.Ctx, h.Hold)
 		if c.owner == "" {
 			judgeSignals(e, key, signals)
@@ -186,6 +209,13 @@ func releaseTells(e *engine.Env) {
 		}
 	}
 	watchesAreFreed(e, a, t, theirs)
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		key := e.Key("expired")
+		h := a.MustTry(e.Request(key, "", e.TTL))
+		e.Expire(h)
+		_, err := t.ReleaseTelling(e.Ctx, h.Hold)
+		e.Is(key, err, "ReleaseTelling of a hold that has run out", backend.ErrNotHeld)
+	}
 }
 
 // judgeSignals looks at the signals of a release to clients of which each watches the key once.
