@@ -48,8 +48,9 @@ import (
 // both name the same owner ([WithOwner]).
 type Locker interface {
 	// Acquire waits until the key is held or ctx ends. Acquisitions through one
-	// Locker are served first come, first served. One with an owner ([WithOwner]) may
-	// come before those, since they may be waiting for this very owner.
+	// Locker are served first come, first served. Those of each owner ([WithOwner]) wait
+	// apart from all others, and may come before them, who may be waiting for this very
+	// owner.
 	//
 	// When ctx ends while somebody else holds the key, the error matches both the
 	// context's error and ErrHeld. While the server cannot be reached, Acquire

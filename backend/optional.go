@@ -27,8 +27,9 @@ type Hint struct {
 // then leaves them their turn.
 type ReleaseTeller interface {
 	// ReleaseTelling is Release, and returns how many other clients were told that the
-	// key is free: zero when it is still held, fewer when the server can't say. What
-	// this client itself watches, or has just ceased to watch, does not count.
+	// key is free: zero when it is still held, and a number below zero when the server
+	// can't say. What this client itself watches, or has just ceased to watch, does not
+	// count.
 	ReleaseTelling(ctx context.Context, hold Hold) (others int, err error)
 }
 
