@@ -15,6 +15,7 @@ var z125 = Lock{
 	Instead: "Renew, or say that you did not.",
 	File:    "renew_says_enough.go", Over: Memory,
 	Rule: "RenewByHand",
+	Also: []string{"EndedContexts"},
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, set lock.Settings) lock.Lease {
 			r := &seldom{Lease: lease, every: set.TTL / 6}

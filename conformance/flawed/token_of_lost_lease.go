@@ -14,7 +14,7 @@ var z120 = Lock{
 	Instead: "The token is a fact about the grant; leave it alone.",
 	File:    "token_of_lost_lease.go", Over: Memory,
 	Rule: "LossEndsUse",
-	Also: []string{"TokenInTakeoverOrder", "TokenSurvivesRelease", "TokenSurvivesIdling", "ReentrantAfterLoss", "MaxHoldEnds"},
+	Also: []string{"TokenInTakeoverOrder", "TokenSurvivesRelease", "TokenSurvivesIdling", "ReentrantAfterLoss", "MaxHoldEnds", "LostOnRemoval"},
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, _ lock.Settings) lock.Lease { return cleared{lease} }}
 	}),
