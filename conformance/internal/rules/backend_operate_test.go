@@ -136,6 +136,16 @@ func (m *operateMutant) split() *counters {
 		}
 		return rec, err
 	}
+	m.force = func(ctx context.Context, key string, token uint64) error {
+		rec, err := m.operated.Inspect(ctx, key)
+		if err != nil {
+			return err
+		}
+		if granted, ok := m.waited.Load("of " + key); !ok || granted.(uint64) != token {
+			return backend.ErrNotHeld
+		}
+		return m.operated.ForceRelease(ctx, key, rec.Token)
+	}
 	m.raise = func(_ context.Context, above uint64) error { return c.raise(above, len(c.last)) }
 	m.last = func(context.Context) (uint64, error) { return c.most(len(c.last)), nil }
 	return c

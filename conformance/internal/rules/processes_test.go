@@ -219,6 +219,14 @@ func takePlace(queue, key string) (string, error) {
 
 // Processes take real time, and a busy machine can hide a race once. So what a rule has
 // missed it tries again, when the first runs on all mutants are over.
+// sharedDir is a directory in which a process may still write when the test has ended.
+func sharedDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "mortise-processes-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func TestMutantsInProcesses(t *testing.T) {
 	t.Parallel()
 	var all, firsts sync.WaitGroup
@@ -228,7 +236,7 @@ func TestMutantsInProcesses(t *testing.T) {
 		}
 		firsts.Add(1)
 		atOnce(t, &all, name, func(t *testing.T) {
-			cfg := farConfig(name + " " + t.TempDir())
+			cfg := farConfig(name + " " + sharedDir(t))
 			cfg.Only = strings.Fields(c.rules)
 			rep, err := conformance.Check(t.Context(), cfg)
 			firsts.Done()
