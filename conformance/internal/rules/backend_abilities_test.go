@@ -403,7 +403,8 @@ func (f forcing) ForceRelease(ctx context.Context, key string, token uint64) err
 	for f.takes(f.placed, key, token, err) {
 		rec, look := f.Inspect(ctx, key)
 		if look != nil {
-			return nil
+			err = nil
+			break
 		}
 		err = f.placed.ForceRelease(ctx, key, rec.Token)
 	}
