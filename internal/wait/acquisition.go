@@ -159,8 +159,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 		ln.held.Store(true)
 		if !w.handedOver {
 			l.doubts = max(w.m.doubts, 0)
-			w.m.granted(c.server.Clock.Now(), a.took)
-			l.usual = w.m.usual
+			w.m.granted(a.took)
 		}
 	}
 	if l == nil && p != nil {
