@@ -16,7 +16,7 @@ import (
 // tells nothing of the lock, unless it has a proof.
 //
 // A lock of which every fourth request fails is not kept from its work now and then: it does
-// not work. A few that fail of very many are those that a machine was too slow for.
+// not work. Those that fail late, or very few of many, are what a machine was too slow for.
 
 // reliability is what is known of the requests of clients on their own, over the run.
 type reliability struct {
@@ -105,7 +105,11 @@ func (s *Settings) lonely(ctx context.Context, stem string, tell func(error)) {
 		}
 		defer func() { go func() { _ = l.Close() }() }()
 		for n := 0; n < manyLone && ctx.Err() == nil; n += 2 {
+			asked := time.Now()
 			lease, err := l.TryAcquire(ctx, key(n))
+			if err != nil && time.Since(asked) > s.TTL/4 {
+				continue
+			}
 			if tell(err); err == nil && lease != nil {
 				tell(lease.Release(ctx))
 			}
