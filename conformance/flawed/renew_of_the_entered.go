@@ -20,9 +20,9 @@ var z180 = Lock{
 
 // renewOfTheEntered lets an owner who holds the key renew whatever it names.
 //
-//	A enters twice, as "job", and the second hold runs out
-//	A renews the second hold -> ok, since the record is that of "job"
-//	A releases the first hold, and nobody gets the key
+//	A, as "job": two holds; the second runs out
+//	A: Renew(second) -> ok, since the record is that of "job"
+//	A: Release(first); B: Try -> refused
 //
 // Owners who enter once see nothing of it. Caught by RenewByID, which renews what has run out
 // or never was beside another hold of the same owner.

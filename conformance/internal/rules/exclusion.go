@@ -422,8 +422,8 @@ func rounding(shown time.Duration) time.Duration {
 	return 0
 }
 
-// unwhole is about the TTL, and no whole number of seconds where the lock has others, so that
-// who shows a TTL in place of what is left of it does not look as if it rounded.
+// unwhole is a TTL near the given one that is no whole number of seconds, if the lock has such.
+// A lock that rounds what is left shows whole seconds; one that shows the TTL itself does not.
 func unwhole(e *engine.Env, ttl time.Duration) time.Duration {
 	return e.Fit(ttl - ttl%time.Second + 300*time.Millisecond)
 }
