@@ -19,8 +19,10 @@ TESTRUN = $(GO) run ./scripts/testrun
 GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
 
 # Broken locks are there to be caught by a rule, not by the race detector. They wait more than
-# they compute, so they run beside the rest.
-BROKEN = ./conformance/flawed/... ./conformance/internal/rules
+# they compute, so they run beside the rest. So does conformance, which has whole suites in bubbles
+# of testing/synctest: the race detector of Go 1.26 breaks down (SIGSEGV, CHECK failed) when two
+# processors run timers of one bubble, and the suite's code is under it with every lock.
+BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
 FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites
 # at a time: with four, requests wait for each other, cases are inconclusive and are repeated with
@@ -29,7 +31,7 @@ WAYS = ./redis ./redis/redlock ./mysql ./etcd ./zookeeper ./internal/rolling .
 ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 2 -timeout 20m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
-UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules)
+UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
 
 # The packages that take longest begin first: some of them compute, others wait.
 LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest
@@ -85,8 +87,8 @@ test-all: test test-observe test-containers test-peers test-long ## All there is
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
-	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) ./conformance/internal/rules && \
-	LOCK_TEST_REQUIRE=$$required $(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 ./conformance/flawed/...
+	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) && \
+	LOCK_TEST_REQUIRE=$$required $(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 $(BROKEN)
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers

@@ -245,7 +245,7 @@ func (f *fleet) roll(copies int, roughly bool, steps ...step) {
 // rollUntilWrong repeats a plain change of the URL, there and back, until the journal shows
 // two holders and a token that falls: the control of what roll is to show.
 func (f *fleet) rollUntilWrong(copies int, roughly bool) {
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(5 * time.Minute); ; {
 		f.roll(copies, roughly, stepOld, stepNew)
 		overlaps, falls, _ := f.journal.judge()
 		if overlaps > 0 && falls > 0 {

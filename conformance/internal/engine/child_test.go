@@ -74,7 +74,7 @@ func (panicking) TryAcquire(context.Context, string, ...lock.Option) (lock.Lease
 func again(t *testing.T, test string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
 	return cmd
 }
 
@@ -94,7 +94,9 @@ func TestChildThatDoesNotPlay(t *testing.T) {
 		all.Wait()
 		return
 	}
-	res := one(t, farConfig("healthy "+t.TempDir()), &Rule{Run: AcrossProcesses(func(_ *Env, ps *Processes) { ps.Start(1) })})
+	dir, err := os.MkdirTemp("", "") // removed by the test that started this process: the client may still write there
+	require.NoError(t, err)
+	res := one(t, farConfig("healthy "+dir), &Rule{Run: AcrossProcesses(func(_ *Env, ps *Processes) { ps.Start(1) })})
 	assert.Equal(t, Fail, res.Verdict)
 	assert.Contains(t, res.Evidence, "call conformance.Child before everything else")
 	if forget == "child" {
