@@ -133,7 +133,7 @@ func (d *dispatcher) process(ctx context.Context, cmd wire.Command) (sent backen
 	}
 	q := messageOf(ctx, cmd)
 	d.queue = append(d.queue, q)
-	d.watch()
+	d.arm()
 	d.mu.Unlock()
 	return d.await(q)
 }
@@ -318,9 +318,9 @@ func contextOf(calls []*message) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, last)
 }
 
-// watch arms the timer for when the oldest flight is overdue. The caller holds the
+// arm sets the timer for when the oldest flight is overdue. The caller holds the
 // mutex, and there are flights.
-func (d *dispatcher) watch() {
+func (d *dispatcher) arm() {
 	if !d.armed {
 		d.armed = true
 		d.timer.Reset(d.patience - time.Since(d.flights[0].since))
@@ -339,7 +339,7 @@ func (d *dispatcher) overdue() {
 	d.flights = slices.DeleteFunc(d.flights, func(f *flight) bool { return !f.since.After(latest) })
 	d.launch()
 	if len(d.queue) > 0 {
-		d.watch()
+		d.arm()
 	}
 }
 

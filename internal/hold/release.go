@@ -16,16 +16,16 @@ var ErrReleased = errors.New("lock: released")
 // time.
 func (l *Lease) End(ctx context.Context, send func(context.Context) error) error {
 	for {
-		turn, settled, err := l.beginRelease()
+		released, settled, err := l.beginRelease()
 		if settled {
 			return err
 		}
-		if turn == nil {
+		if released == nil {
 			break
 		}
 		// Another Release is under way; its outcome decides about this one.
 		select {
-		case <-turn:
+		case <-released:
 		case <-ctx.Done():
 			return fmt.Errorf("lock: releasing %q: another Release is still waiting for the server: %w: %w", l.hold.Key, backend.ErrOutcomeUnknown, ctx.Err())
 		}
@@ -47,7 +47,7 @@ func (l *Lease) End(ctx context.Context, send func(context.Context) error) error
 // beginRelease ends the hold on this side. It returns the end of another release
 // to wait for, or settled and the final result when there is nothing to send, or
 // nothing when the caller is the one to send and owes a Calls.Done.
-func (l *Lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
+func (l *Lease) beginRelease() (released <-chan struct{}, settled bool, err error) {
 	s := l.c.server.Sched
 	s.Lock()
 	act := l.apply(func(h *machine, now backend.Instant) action { return h.release(now) })
@@ -63,7 +63,7 @@ func (l *Lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 			if l.released == nil {
 				l.released = make(chan struct{})
 			}
-			turn = l.released
+			released = l.released
 		case s.Stopped():
 			settled, err = true, fmt.Errorf("%w: releasing %q was not confirmed before; the lease ends within its TTL: %w", backend.ErrOutcomeUnknown, l.hold.Key, backend.ErrClosed)
 		default:
@@ -73,7 +73,7 @@ func (l *Lease) beginRelease() (turn <-chan struct{}, settled bool, err error) {
 	}
 	s.Unlock()
 	l.carryOut(act, cause)
-	return turn, settled, err
+	return released, settled, err
 }
 
 // ReleasedTwice says that a clean-up is going to end the hold too, so that a release

@@ -63,7 +63,8 @@ func examine(t *testing.T, l flaw.Lock, cfg conformance.Config, patience time.Du
 	f.look(t, cfg, patience)
 	calm.RUnlock()
 	prefix, budget := cfg.KeyPrefix, cfg.Budget
-	for n := 1; l.Rule != "" && !f.caught() && n <= moreLooks; n++ {
+	tried := l.Rule != "" && (f.only == nil || slices.Contains(f.only, l.Rule))
+	for n := 1; tried && !f.caught() && n <= moreLooks; n++ {
 		t.Logf("%s %s: %s has not caught it yet, look %d", l.ID, l.Title, l.Rule, n)
 		more := &finding{lock: l}
 		if prefix != "" {

@@ -3,6 +3,7 @@ package flawedtest
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,8 @@ type Run struct {
 	Server func(t *testing.T, l flaw.Lock) any
 	// Tune sets Budget, and Only; nil, Budget is 2 s. Where it sets no Only, a broken lock is
 	// tried with the rule that is named for it. A healthy one on a server is tried with those
-	// of the collection, and one in memory with all. LOCK_TEST_LONG has all rules tried.
+	// of the collection, and one in memory with all. LOCK_TEST_LONG has all rules tried instead,
+	// LOCK_TEST_RULE the one that it names.
 	Tune func(l flaw.Lock, cfg *conformance.Config)
 	// Patience is how long the suite may go on with a broken lock. Where nothing is ever
 	// granted, cases wait until they are cut off. Zero: as long as it takes.
@@ -37,8 +39,10 @@ func (c *Collection) CheckFlawed(t *testing.T, run Run) {
 	var table strings.Builder
 	caught := 0
 	found := c.examine(t, c.flawed, run, func(t *testing.T, f *finding) {
-		f.requireCaught(t)
-		if f.only == nil {
+		if f.only == nil || slices.Contains(f.only, f.lock.Rule) {
+			f.requireCaught(t)
+		}
+		if f.only == nil || chosen() != "" {
 			f.requireNothingElse(t)
 		}
 	})
@@ -106,7 +110,12 @@ func (c *Collection) one(t *testing.T, r Run, l flaw.Lock, keyPrefix string) *fi
 	if r.Tune != nil {
 		r.Tune(l, &cfg)
 	}
-	if cfg.Only == nil && os.Getenv("LOCK_TEST_LONG") == "" {
+	if rule := chosen(); rule != "" {
+		if cfg.Only != nil && !slices.Contains(cfg.Only, rule) {
+			t.Skipf("its collection tries it with %v only", cfg.Only)
+		}
+		cfg.Only = []string{rule}
+	} else if cfg.Only == nil && os.Getenv("LOCK_TEST_LONG") == "" {
 		switch {
 		case l.Rule != "":
 			cfg.Only = []string{l.Rule}
@@ -116,6 +125,9 @@ func (c *Collection) one(t *testing.T, r Run, l flaw.Lock, keyPrefix string) *fi
 	}
 	return examine(t, l, cfg, r.Patience)
 }
+
+// chosen is the one rule that all locks are to be tried with, if there is one.
+func chosen() string { return os.Getenv("LOCK_TEST_RULE") }
 
 // named lists the rules that are named for the mistakes of the collection.
 func (c *Collection) named() []string {
