@@ -72,9 +72,12 @@ type client struct {
 // An aim is for a figure of a contender of ours, as a ratio to that of another.
 type aim struct {
 	scenario string
+	size     int    // of a scenario with sizes
 	figure   figure // the rate, unless it is said
 	// against is a contender, or bestPeer; empty, the figure itself is meant.
 	against string
+	// than is another size of the same contender that it is compared with.
+	than int
 	// more: the difference is meant, and not the ratio.
 	more bool
 	goal goal
@@ -85,6 +88,11 @@ const bestPeer = "the best peer"
 
 func atLeast(scenario string, ratio float64, against string) aim {
 	return aim{scenario: scenario, against: against, goal: goal{atLeast: ratio}}
+}
+
+// asWith: the figure at one size is to be that at another.
+func asWith(scenario string, figure figure, size, than int, g goal) aim {
+	return aim{scenario: scenario, figure: figure, size: size, than: than, goal: g}
 }
 
 // stores are all that can be measured.

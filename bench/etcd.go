@@ -109,6 +109,8 @@ var etcdStore = &store{
 			aims: []aim{
 				atLeast(serial, 1.0, sharedSession),
 				atLeast(contended, 2, ownSession),
+				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
+				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
 			},
 		},
 	},

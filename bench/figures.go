@@ -45,11 +45,11 @@ var forms = [figures]struct {
 	p99:         {"p99", milliseconds},
 	longest:     {"longest wait", digits},
 	allocations: {"allocations", whole},
-	processor:   {"processor", digits},
+	processor:   {"processor µs", digits},
 	commands:    {"commands", digits},
 	goroutines:  {"goroutines", whole},
-	memory:      {"memory", digits},
-	keeping:     {"processor", digits},
+	memory:      {"KB per lease", digits},
+	keeping:     {"processor µs per lease", digits},
 }
 
 func (f figure) format(x float64) string {
@@ -184,8 +184,12 @@ func (g goal) reached(x float64) bool {
 
 // of is what was seen of an aim, round by round.
 func (r *results) of(st *store, c *contender, a aim) []float64 {
-	at := cell{store: st.name, scenario: a.scenario, contender: c.name}
+	at := cell{store: st.name, scenario: a.scenario, size: a.size, contender: c.name}
 	ours := r.each(at, a.figure)
+	if a.than != 0 {
+		at.size = a.than
+		return to(ours, r.each(at, a.figure), a.more)
+	}
 	switch a.against {
 	case "":
 		return ours

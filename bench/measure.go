@@ -238,12 +238,15 @@ func (b *bench) contest(st *store, s *servers, sc *scenario) error {
 				if !c.takesPart(sc, size) || b.failed[at] != "" {
 					continue
 				}
-				n, length := clients*perClient, b.length
-				if size > 0 {
+				n, of, length := clients*perClient, clients, b.length
+				switch sc.name {
+				case waiters:
 					n, length = size+1, length/2
+				case crowd:
+					n, of, length = size, size, length/2
 				}
 				b.attempt(at, func(context.Context) (seen, error) {
-					return b.compete(s, c, n, length, fmt.Sprintf("%s/%s/%d/%d", sc.name, c.name, size, round))
+					return b.compete(s, c, n, of, length, fmt.Sprintf("%s/%s/%d/%d", sc.name, c.name, size, round))
 				})
 			}
 		}
@@ -288,8 +291,8 @@ func within(f func(ctx context.Context) error) error {
 	}
 }
 
-// compete lets n goroutines compete for a key.
-func (b *bench) compete(s *servers, c *contender, n int, length time.Duration, key string) (seen, error) {
+// compete lets n goroutines compete for a key, through so many clients.
+func (b *bench) compete(s *servers, c *contender, n, clients int, length time.Duration, key string) (seen, error) {
 	opened := make([]client, min(n, clients))
 	for i := range opened {
 		var err error

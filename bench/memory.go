@@ -60,12 +60,14 @@ var memoryStore = &store{
 			how: "`lock.Open` of `mem:`",
 			aims: []aim{
 				{scenario: serial, figure: allocations, against: bareChannel, more: true, goal: goal{atMost: 6}},
+				{scenario: serial, figure: processor, goal: goal{atMost: 2}},
+				atLeast(contended, 0.1, bareChannel),
 			},
 		},
 	},
 }
 
-var nothingCounted = map[string]string{waiters: "no server counts anything"}
+var nothingCounted = map[string]string{waiters: "no server counts anything", crowd: "no server counts anything"}
 
 // Shared by all clients, as the store of mem: is.
 var channels, mutexes sync.Map

@@ -89,6 +89,9 @@ var mysqlStore = &store{
 				atLeast(serial, 0.9, bareInsert),
 				atLeast(parallel, 0.9, bareInsert),
 				atLeast(contended, 3, bareInsert),
+				{scenario: crowd, size: 200, figure: commands, goal: goal{atMost: 6}},
+				asWith(crowd, rate, 200, 10, goal{atLeast: 0.5}),
+				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
 			},
 		},
 		{

@@ -179,11 +179,17 @@ func (b *bench) aimRow(st *store, c *contender, a aim) []string {
 			verdict = "reached"
 		}
 	}
-	against := a.against
-	if against == "" {
+	scenario, against := a.scenario, a.against
+	if a.size != 0 {
+		scenario += ", " + thousands(a.size)
+	}
+	switch {
+	case a.than != 0:
+		against = "the same with " + thousands(a.than)
+	case against == "" && a.figure == longest:
 		against = "the fair share"
 	}
-	return []string{what, a.scenario, against, bound, is, verdict}
+	return []string{what, scenario, against, bound, is, verdict}
 }
 
 // The marks around what is of one run in the text of the page.

@@ -98,6 +98,10 @@ var redisStore = &store{
 				atLeast(parallel, 1.6, bestPeer),
 				atLeast(parallel, 0.6, bareSetPiped),
 				{scenario: contended, figure: longest, goal: goal{atMost: 1.5}},
+				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
+				{scenario: held, size: 100_000, figure: goroutines, goal: goal{atMost: 10}},
+				{scenario: held, size: 100_000, figure: memory, goal: goal{atMost: 1.2}},
+				{scenario: held, size: 10_000, figure: keeping, against: "rueidislock", goal: goal{atMost: 0.33}},
 			},
 		},
 		{

@@ -6,6 +6,7 @@ const (
 	parallel  = "parallel"
 	contended = "contended"
 	waiters   = "waiters"
+	crowd     = "crowd"
 	held      = "held"
 )
 
@@ -45,6 +46,13 @@ var scenarios = []*scenario{
 		about:   "The same with 1 to 1,000 goroutines that wait, for half of the time.",
 		columns: []figure{rate, commands},
 		sizes:   []int{1, 10, 100, 1000}, unit: [2]string{"waiter", "waiters"},
+		run: (*bench).contest,
+	},
+	{
+		name: crowd, title: "Crowd", rate: "grants/s",
+		about:   "The same with 10 and 200 clients of one goroutine each, as in so many programs.",
+		columns: []figure{rate, commands},
+		sizes:   []int{10, 200}, unit: [2]string{"client", "clients"},
 		run: (*bench).contest,
 	},
 	{
