@@ -159,7 +159,8 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 		ln.held.Store(true)
 		if !w.handedOver {
 			l.doubts = max(w.m.doubts, 0)
-			w.m.granted(a.took)
+			w.m.granted(c.server.Clock.Now(), a.took)
+			l.usual = w.m.usual
 		}
 	}
 	if l == nil && p != nil {

@@ -29,10 +29,12 @@ type machine struct {
 	slept bool   // there was a wait
 	after action // when the sleep has ended: ask, or leave a turn and ask
 
-	fails   int       // errors of the server in a row
-	polls   int       // refusals in a row without a watch, and by the same holder
-	since   time.Time // of that holder
-	leaving *turn     // that is left to others once there is a watch, or nil
+	fails   int             // errors of the server in a row
+	polls   int             // refusals in a row without a watch, and by the same holder
+	since   time.Time       // of that holder
+	passed  backend.Instant // when a poll first saw that the key had gone to another holder, or zero
+	lost    int             // turns in a row that another client took
+	leaving *turn           // that is left to others once there is a watch, or nil
 
 	// doubts are the turns that the lease leaves to others of whom only refusals tell.
 	doubts int
@@ -50,6 +52,7 @@ type traffic struct {
 	hinted   backend.Instant // the last signal of the watch
 	apart    time.Duration   // how long it came after the one before
 	took     time.Duration   // how long the server took to grant the last lease
+	usual    time.Duration   // how long others had the key in turn before a poll found it free
 }
 
 // action is what the driver of a wait has to do next.
@@ -121,6 +124,7 @@ func (m *machine) refused(v view) step {
 	m.fails = 0
 	if !v.here.holds {
 		m.doubts = mostDoubts
+		m.standBack(v.roll)
 	}
 	if m.watches && !m.watching && v.now >= m.watchAt {
 		return step{do: actWatch}
@@ -160,7 +164,7 @@ func (m *machine) watchFailed(v view) {
 
 // turn is a turn that others have: wait while they have it, or until one of them has had it.
 func (m *machine) turn(t *turn, now backend.Instant) step {
-	m.doubts = t.doubts - 1
+	m.doubts, m.usual = t.doubts-1, t.usual
 	m.yield = t.others - 1
 	if m.watching && m.hinted < t.since {
 		m.yield++ // the hint of the release itself is still to come
@@ -188,9 +192,12 @@ func (m *machine) tick() step { return step{do: m.after} }
 // hint is a signal of the watch. own says that a release of this Locker is what it tells of.
 // The key is left to other clients for a moment when it is their turn: they take it, and
 // their release is the next hint; if they don't, the courtesy has been enough.
-func (m *machine) hint(now backend.Instant, watchers int, own bool) step {
+func (m *machine) hint(now backend.Instant, watchers int, own bool, roll float64) step {
 	m.watchFails = 0
 	m.apart, m.hinted = now.Sub(m.hinted), now
+	if m.watchers == 0 && !own {
+		m.yield = max(m.yield, int(roll*float64(watchers/2))) // a place among all those who come new
+	}
 	m.watchers = watchers
 	if watchers > 0 {
 		if own {
@@ -200,7 +207,9 @@ func (m *machine) hint(now backend.Instant, watchers int, own bool) step {
 	}
 	m.yield--
 	if m.yield >= 0 {
-		return m.sleep(m.courtesy(), m.after)
+		// If nobody takes it, they don't all ask at once.
+		d := m.courtesy()
+		return m.sleep(d+min(time.Duration(m.yield)*d/4, pollMost), m.after)
 	}
 	return m.tick()
 }
@@ -223,8 +232,28 @@ func (m *machine) othersDue(d time.Duration) step {
 }
 
 // granted is a grant by the server, which took so long.
-func (m *machine) granted(took time.Duration) {
+func (m *machine) granted(now backend.Instant, took time.Duration) {
 	m.yield, m.took = m.watchers-1, took
+	m.usual = (m.usual + m.passedOver(now)) / 2
+}
+
+// passedOver is for how long others have had the key in turn, as far as polls saw it.
+func (m *machine) passedOver(now backend.Instant) time.Duration {
+	if m.passed == 0 {
+		return 0
+	}
+	return now.Sub(m.passed)
+}
+
+// standBack follows a refusal. Where it was this client's turn, and another took it, there
+// are more of them than turns, as many as watch at most: each lets some releases pass, more
+// after each turn that it has lost, up to half of those who watch.
+func (m *machine) standBack(roll float64) {
+	if !m.watching || m.watchers == 0 || m.yield >= 0 {
+		return
+	}
+	m.lost++
+	m.yield = int(roll * float64(min(1<<min(m.lost, 16), m.watchers/2)))
 }
 
 func (m *machine) sleep(d time.Duration, after action) step {
@@ -240,10 +269,13 @@ func (m *machine) interval(v view) time.Duration {
 		// A key that changes hands may be free soon; a holder of long standing may
 		// stay for as long again.
 		if v.refusal.known && !v.refusal.since.Equal(m.since) {
+			if m.passed == 0 && !m.since.IsZero() {
+				m.passed = v.now
+			}
 			m.polls, m.since = 0, v.refusal.since
 		}
 		m.polls++
-		d = backoff(min(pollFirst, courtesyLeast+4*v.refusal.took), pollMost, m.polls, v.roll)
+		d = backoff(m.pollFirst(v), pollMost, m.polls, v.roll)
 	}
 	if left := v.refusal.remaining; left > 0 {
 		// The other clients that wait know the same time. A holder that renews would
@@ -254,6 +286,22 @@ func (m *machine) interval(v view) time.Duration {
 		d = min(d, max(v.here.left, 0)+expiryPadding)
 	}
 	return d
+}
+
+// pollFirst is the pause after the first refusal by a holder. Many who poll one key make as
+// many looks in vain for a grant as they pause too short. So each makes it a quarter of
+// what the wait usually takes, which is a few looks for each grant. One who waits for longer
+// than usual was unlucky, or is passed over by few who are quick: it looks more often again.
+func (m *machine) pollFirst(v view) time.Duration {
+	passedOver := m.passedOver(v.now)
+	d := m.usual / 4
+	if m.usual == 0 {
+		d = min(passedOver/8, pollMost/4)
+	}
+	for late := m.usual * 3 / 2; m.usual > 0 && passedOver > late && d > 0; late += m.usual / 2 {
+		d /= 2
+	}
+	return max(min(pollFirst, courtesyLeast+4*v.refusal.took), min(d, pollMost))
 }
 
 // courtesy is how long the key is left to other clients: so long that one of them can

@@ -37,7 +37,7 @@ func TestWaitAnswersEachEvent(t *testing.T) {
 	trouble := func(m *machine) step { return m.trouble(0.5) }
 	broken := func(m *machine) step { return m.broken(at) }
 	hint := func(watchers int, own bool) func(*machine) step {
-		return func(m *machine) step { return m.hint(now, watchers, own) }
+		return func(m *machine) step { return m.hint(now, watchers, own, 0.5) }
 	}
 	turnOf := func(others int, until backend.Instant) func(*machine) step {
 		return func(m *machine) step {
@@ -89,13 +89,13 @@ func TestWaitAnswersEachEvent(t *testing.T) {
 			{refused(at), sleep(2250 * ms)}, {broken, give}, {refused(at), sleep(2250 * time.Microsecond)},
 		}},
 		"lets as many go first as watch beside it": {traffic: traffic{watching: true, yield: 2, hinted: now}, events: []event{
-			{refused(at), sleep(2250 * ms)}, {hint(3, false), sleep(2 * ms)}, {hint(3, false), sleep(2 * ms)}, {hint(3, false), give},
+			{refused(at), sleep(2250 * ms)}, {hint(3, false), sleep(2500 * time.Microsecond)}, {hint(3, false), sleep(2 * ms)}, {hint(3, false), give},
 		}},
 		"does not wait for those who have gone": {traffic: traffic{watching: true, yield: 5, hinted: now}, events: []event{
 			{refused(at), sleep(2250 * ms)}, {hint(1, false), sleep(2 * ms)}, {hint(1, false), give},
 		}},
 		"lets the others go first after a release here": {traffic: traffic{watching: true, hinted: now}, events: []event{
-			{refused(at), sleep(2250 * ms)}, {hint(3, true), sleep(2 * ms)}, {tick, give},
+			{refused(at), sleep(2250 * ms)}, {hint(3, true), sleep(2500 * time.Microsecond)}, {tick, give},
 		}},
 		"leaves a turn, and then asks without another": {polls: true, events: []event{
 			{look(at), give}, {turnOf(1, now.Add(9*ms)), sleep(9 * ms)}, {tick, ask},
@@ -108,6 +108,17 @@ func TestWaitAnswersEachEvent(t *testing.T) {
 			{turnOf(1, now.Add(9*ms)), watch}, {unwatched, sleep(9 * ms)}, {tick, ask},
 		}},
 		"comes after the turn": {polls: true, events: []event{{turnOf(1, now), ask}}},
+		"has a place among many who watch": {traffic: traffic{watching: true, hinted: now}, events: []event{
+			{refused(at), sleep(2250 * ms)}, {hint(8, false), sleep(2500 * time.Microsecond)}, {hint(8, false), sleep(2 * ms)},
+			{hint(8, false), give},
+		}},
+		"stands back when others are faster": {traffic: traffic{watching: true, watchers: 8}, events: []event{
+			{hint(8, false), give}, {refused(at), sleep(2250 * ms)}, {hint(8, false), sleep(2 * ms)}, {hint(8, false), give},
+			{refused(at), sleep(2250 * ms)}, {hint(8, false), sleep(2500 * time.Microsecond)},
+		}},
+		"polls as often as it usually takes": {polls: true, traffic: traffic{usual: 400 * ms}, events: []event{
+			{refused(at), sleep(112500 * time.Microsecond)},
+		}},
 		"sleeps on when a hand-over finds others due": {traffic: traffic{watching: true}, events: []event{
 			{refused(at), sleep(2250 * ms)}, {othersDue, sleep(7 * ms)}, {hint(1, false), give},
 		}},
@@ -135,8 +146,8 @@ func TestWaitCountsTheTurnsThatItsLeaseOwes(t *testing.T) {
 	assert.Equal(t, mostDoubts, m.doubts)
 	m.turn(&turn{others: 1, doubts: 2}, 0)
 	assert.Equal(t, 1, m.doubts)
-	m.hint(0, 4, true)
-	m.granted(time.Second)
+	m.hint(0, 4, true, 0.5)
+	m.granted(0, time.Second)
 	assert.Equal(t, 3, m.yield, "the others who watch")
 	assert.Equal(t, time.Second, m.took)
 }

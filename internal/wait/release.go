@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
@@ -15,9 +16,10 @@ type Lease struct {
 	hold.Lease
 	c *Waits
 
-	// doubts is how many turns are left to others of whom only refusals told. It and run are
-	// set before the caller gets the lease.
+	// doubts is how many turns are left to others of whom only refusals told, and usual how
+	// long those had the key. They and run are set before the caller gets the lease.
 	doubts int
+	usual  time.Duration
 	run    run
 
 	turn turn // that its release leaves to other clients; guarded by lanes.mu

@@ -21,6 +21,7 @@ type turn struct {
 	known  chan struct{}   // closed when the release has ended; nil when nobody waits for that
 	took   time.Duration   // how long the server took to release
 	others int             // who wait, at least
+	usual  time.Duration   // see traffic
 	doubts int             // turns that may still be left to others of whom only refusals told
 }
 
@@ -92,7 +93,7 @@ func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 		t = &l.turn
 		*t = turn{since: now}
 	}
-	t.until, t.took, t.others, t.doubts = now.Add(d), took, max(others, 1), doubts
+	t.until, t.took, t.others, t.doubts, t.usual = now.Add(d), took, max(others, 1), doubts, l.usual
 	ls.putTurn(l.Hold().Key, t, now)
 }
 

@@ -165,5 +165,5 @@ func (w *waiter) hinted(hint backend.Hint, ok bool) step {
 		return w.m.broken(w.view())
 	}
 	own := hint.Watchers > 0 && w.endTurn()
-	return w.m.hint(w.a.c.server.Clock.Now(), hint.Watchers, own)
+	return w.m.hint(w.a.c.server.Clock.Now(), hint.Watchers, own, rand.Float64())
 }
