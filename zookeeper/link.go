@@ -117,7 +117,7 @@ const (
 // awaitWatches has answers wait, for so long at most, until the client library has
 // sent the watches of the earlier connection again. It says there from when on it wants to hear of
 // changes, and takes that from the last answer it got, without a lock: an answer to
-// what was asked before must not come in between.
+// what was asked before must not come in between (go-zookeeper/zk pull request 35).
 func (l *link) awaitWatches(limit time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

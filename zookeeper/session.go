@@ -109,7 +109,7 @@ func (s *session) event(e zk.Event) {
 		s.link.setPatience(max(s.timeout/5, 100*time.Millisecond))
 		s.proof.reset(s.timeout, s.greeted)
 		if s.retireWatches() {
-			s.link.awaitWatches(s.timeout / 20)
+			s.link.awaitWatches(s.timeout / 4)
 		}
 		if s.cfg.auth != nil && !s.admitted {
 			go s.admit(s.era)

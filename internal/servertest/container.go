@@ -111,7 +111,17 @@ func (c *container) kill() error {
 	return c.engine.tell("Kill", c.get())
 }
 
-func (c *container) freeze() error { return c.tell("Pause") }
+// freeze asks again when runc has given up: on a busy machine the kernel may take longer to
+// freeze all threads of a group than runc looks at it.
+func (c *container) freeze() (err error) {
+	for range 5 {
+		if err = c.tell("Pause"); err == nil || !strings.Contains(err.Error(), "unable to freeze") {
+			break
+		}
+	}
+	return err
+}
+
 func (c *container) resume() error { return c.tell("Unpause") }
 
 func (c *container) tell(method string) error {

@@ -24,6 +24,12 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 	for _, key := range []string{"a", "c"} {
 		backendtest.Granted(t, b, redistest.Request(prefix+key))
 	}
+	for _, s := range servers {
+		node := redistest.Client(t, s)
+		backendtest.Eventually(t, "every node has both", func() bool {
+			return len(node.Keys(t.Context(), "*"+prefix+"a").Val()) > 0 && len(node.Keys(t.Context(), "*"+prefix+"c").Val()) > 0
+		})
+	}
 	one := redistest.Client(t, servers[0])
 	var copies []string
 	for _, name := range one.Keys(t.Context(), "*"+prefix+"a").Val() {

@@ -342,7 +342,7 @@ func heldDetails(e *engine.Env) {
 // lookAtOwner has an owner hold a key twice. What is left is that of the longer hold.
 func lookAtOwner(e *engine.Env, a, b *engine.Client) {
 	longer := e.Fit(20 * e.TTL)
-	if !engine.ClaimServerHolds.Made(e.Settings) || longer < 3*e.TTL {
+	if !engine.ClaimReentrancy.Made(e.Settings) || longer < 3*e.TTL {
 		return
 	}
 	owner := oneOwner(e)

@@ -224,6 +224,7 @@ func (b *Backend) lossOf(ctx context.Context, h *hold, err error) error {
 // look at the other table.
 func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend.Validity, error) {
 	if ttl > h.s.ttl {
+		b.showTTL(ctx, h, ttl)
 		if err := b.sessions.setTTL(ctx, h.s, ttl); err != nil {
 			return backend.Validity{}, err
 		}
@@ -253,6 +254,14 @@ func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend
 	v := h.extended(sent)
 	v.For = min(v.For, backend.ValidFor(ttl))
 	return v, nil
+}
+
+// showTTL writes for how long the hold lasts from now on, for refusals to show. A hold is kept
+// without it too.
+func (b *Backend) showTTL(ctx context.Context, h *hold, ttl time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _ = b.control.ExecContext(ctx, b.lengthen(h.key, h.token, ttl))
 }
 
 // confirmEnd has the server end the session, and returns when it has rolled back

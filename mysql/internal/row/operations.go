@@ -1,6 +1,7 @@
 package row
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -443,18 +444,26 @@ func (u unmarkedError) Error() string { return u.err.Error() }
 // endSession has the server end the session with the number and the mark, and waits
 // until it has: a session gives its named locks up after it has rolled back.
 func endSession(ctx context.Context, conn *sql.Conn, id uint64, mark string) error {
-	var user sql.NullInt64
-	if err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK('"+mark+"')").Scan(&user); err != nil {
+	marked := func() (bool, error) {
+		var user sql.NullInt64
+		err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK('"+mark+"')").Scan(&user)
+		return user.Valid && uint64(user.Int64) == id, err // or it is another one that waits for its end
+	}
+	if there, err := marked(); !there {
 		return err
 	}
-	if !user.Valid {
-		return nil
-	}
-	if uint64(user.Int64) != id {
-		return nil // another one that waits for its end
-	}
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf("KILL CONNECTION %d", id)); err != nil && wire.CodeOf(err) != codeNoSuchThread {
-		return err
+	_, err := conn.ExecContext(ctx, fmt.Sprintf("KILL CONNECTION %d", id))
+	switch wire.CodeOf(err) {
+	case codeNoSuchThread:
+	case codeNotOwner: // a thread that is ending has no account any more
+		there, unknown := marked()
+		if unknown != nil || there {
+			return cmp.Or(unknown, err)
+		}
+	default:
+		if err != nil {
+			return err
+		}
 	}
 	var got sql.NullInt64
 	if err := conn.QueryRowContext(ctx, fmt.Sprintf("SELECT GET_LOCK('%s', %s)", mark, seconds(5*time.Second))).Scan(&got); err != nil {

@@ -309,3 +309,19 @@ func testRowTooManyConnections(t *testing.T, s, _ *servertest.Server) {
 		require.NoError(t, b.Release(t.Context(), hold))
 	})
 }
+
+// TestRowRefusalShowsTheLongerTTL: a hold that is renewed for longer, as when its owner enters
+// again, is shown with that time to those whom it keeps out.
+func TestRowRefusalShowsTheLongerTTL(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		b, other := backendOn(t, s, Options{}), backendOn(t, s, Options{})
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
+		hold.TTL *= 10
+		_, err := b.Renew(t.Context(), hold)
+		require.NoError(t, err)
+		_, err = other.Try(t.Context(), mysqltest.Request(hold.Key))
+		var held *backend.HeldError
+		require.ErrorAs(t, err, &held)
+		assert.Equal(t, hold.TTL, held.Remaining)
+	})
+}

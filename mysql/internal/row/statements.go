@@ -129,6 +129,11 @@ func (st *statements) revoke(key string, token uint64) string {
 	return "UPDATE " + st.holders + " SET revoked = " + n + " WHERE k = " + literal(key) + " AND token = " + n
 }
 
+// lengthen writes the longer TTL of the hold with the token.
+func (st *statements) lengthen(key string, token uint64, ttl time.Duration) string {
+	return "UPDATE " + st.holders + " SET ttl = " + seconds(ttl) + " WHERE k = " + literal(key) + " AND token = " + strconv.FormatUint(token, 10)
+}
+
 // isRevoked has a row if revoke was sent for the token.
 func (st *statements) isRevoked(key string, token uint64) string {
 	return "SELECT 1 FROM " + st.holders + " WHERE k = " + literal(key) + " AND revoked = " + strconv.FormatUint(token, 10)
