@@ -142,6 +142,25 @@ func (m *ableMutant) deaf(to func(key string) bool) {
 	}
 }
 
+// batchOf has a batch renew all holds by one of their TTLs, and say that it was by their own.
+func (m *ableMutant) batchOf(which func(a, b time.Duration) time.Duration) {
+	m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+		alike := slices.Clone(holds)
+		for i := range alike {
+			for _, h := range holds {
+				alike[i].TTL = which(alike[i].TTL, h.TTL)
+			}
+		}
+		answers := m.able.RenewBatch(ctx, alike)
+		for i, h := range holds {
+			if answers[i].Err == nil {
+				answers[i].Validity.For = backend.ValidFor(h.TTL)
+			}
+		}
+		return answers
+	}
+}
+
 // listing has a list hide what it finds, or stop there. It is asked once for each list.
 func (m *ableMutant) listing(asked func(ctx context.Context) func(rec backend.Record) (hide, stop bool)) {
 	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
@@ -304,6 +323,12 @@ func TestMutantsOfAbilities(t *testing.T) {
 				}
 				return answers
 			}
+		}},
+		"a batch renews by its shortest TTL": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batchOf(func(a, b time.Duration) time.Duration { return min(a, b) })
+		}},
+		"a batch renews by its longest TTL": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batchOf(func(a, b time.Duration) time.Duration { return max(a, b) })
 		}},
 		"a word that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Expiry = "sundial"; return g }

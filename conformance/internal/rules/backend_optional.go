@@ -168,7 +168,7 @@ func batchRenewMixed(e *engine.Env) {
 	if n := len(batch.RenewBatch(e.Ctx, nil)); n != 0 {
 		e.Failf("", "RenewBatch of nothing returned %d answers", n)
 	}
-	e.Together(func() { batchRenewMany(e, a, b, batch) }, func() { batchExtends(e, a, b, batch) })
+	e.Together(func() { batchRenewMany(e, a, b, batch) }, func() { batchExtends(e, a, b, batch) }, func() { batchKeepsTTLs(e, a, b, batch) })
 }
 
 // batchExtends keeps holds by batches past their first TTL, beside one that was released.
