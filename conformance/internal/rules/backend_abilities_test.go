@@ -387,6 +387,11 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return m.able.List(ctx, prefix, look)
 			}
 		}},
+		"a list shows fewer waiters than unknown": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.able.List(ctx, prefix, func(rec backend.Record) bool { rec.Waiters = -2; return visit(rec) })
+			}
+		}},
 		"a list shows the shorter of two holds": {"ListShowsHeldKeys", func(m *ableMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				return m.able.List(ctx, prefix, func(rec backend.Record) bool {

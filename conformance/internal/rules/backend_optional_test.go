@@ -105,6 +105,9 @@ func TestMutantOptions(t *testing.T) {
 		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
 		}},
+		"inspection shows fewer waiters than unknown": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Waiters = -2; return r }
+		}},
 		"inspection shows nothing remaining": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Remaining = 0; return r }
 		}},
