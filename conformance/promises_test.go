@@ -264,7 +264,7 @@ var promises = []promise{
 	{of: "backend.LateTicket.MayArrive", text: "It may take the place or the key again, so Withdraw is called a few times more within the TTL.", rules: "LateGrant"},
 	{of: "backend.LateTicket.MayArrive", text: "MayArrive does no I/O.", why: "Whether a method that answers from memory asks a server first can't be told from its answer.", tests: ".: TestLateTicketIsWithdrawnAgain"},
 	{of: "backend.LossNotifier", text: "LossNotifier is implemented by backends that learn about the death of a session or a connection by themselves.", aside: "a definition"},
-	{of: "backend.LossNotifier.NotifyLoss", text: "NotifyLoss registers the function that is told about each hold that has ended on the server; cause matches ErrLost.", rules: "NextSessionHolds"},
+	{of: "backend.LossNotifier.NotifyLoss", text: "NotifyLoss registers the function that is told once about each hold that has ended on the server; cause matches ErrLost.", rules: "NextSessionHolds"},
 	{of: "backend.LossNotifier.NotifyLoss", text: "It is called once, before the first request.", aside: "what a backend may rely on"},
 	{of: "backend.LossNotifier.NotifyLoss", text: "lost does not block and may be called from any goroutine.", aside: "what a backend may rely on"},
 	{of: "backend.BatchRenewer", text: "BatchRenewer is implemented by backends that renew many holds in one round trip.", aside: "a definition"},
