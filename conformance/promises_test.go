@@ -347,7 +347,7 @@ var promises = []promise{
 	{of: "backend.Guarantees.MinTTL", text: "A TTL outside the bounds or not a multiple of the grain is refused.", rules: "TTLRange TTLGrain"},
 	{of: "backend.Guarantees.MinTTL", text: `In JSON all durations are seconds, such as "min_ttl_seconds".`, why: "Its method is this project's; no lock brings one.", tests: "backend: TestJSON"},
 	{of: "backend.Guarantees.LongerTTL", text: `LongerTTL says what to set for a TTL above MaxTTL, such as "raise restart_delay".`, why: "Whether advice is good can't be told without following it.", tests: "etcd: TestTTLLimits"},
-	{of: "backend.Guarantees.LongerTTL", text: `It is "" where nothing helps.`, aside: "a definition"},
+	{of: "backend.Guarantees.LongerTTL", text: `It is "" where nothing helps, and where MaxTTL is zero, which means that there is no limit.`, rules: "GuaranteesAreStable"},
 	{of: "backend.Guarantees.TakeoverLag", text: "TakeoverLag is by how much longer than the TTL an abandoned hold can keep others out.", rules: "CrashFrees CrashFreesProcess"},
 	{of: "backend.Guarantees.EndsWithSession", text: "EndsWithSession: a hold has no expiry of its own on the server.", aside: "a definition"},
 	{of: "backend.Guarantees.EndsWithSession", text: "It ends with its release or with the session of its client, which all holds of the client share.", rules: "NextSessionHolds CloseEndsHolds"},

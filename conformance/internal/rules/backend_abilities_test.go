@@ -336,6 +336,12 @@ func TestMutantsOfAbilities(t *testing.T) {
 		"an event that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.HoldsSurvive = []backend.Event{"flood"}; return g }
 		}},
+		"advice for a longer TTL than any": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				g.MaxTTL, g.LongerTTL = 0, "raise the limit"
+				return g
+			}
+		}},
 		"an empty assumption": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Assumptions = []string{" "}; return g }
 		}},
