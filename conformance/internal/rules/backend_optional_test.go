@@ -53,6 +53,36 @@ func (m optionalMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []
 	return out
 }
 
+// unlabelledAfter has a key shown without its label when such a hold of an owner was released.
+func (m *optionalMutant) unlabelledAfter(such func(h backend.Hold) bool) {
+	note := func(what string, h backend.Hold) {
+		m.shared.mu.Lock()
+		defer m.shared.mu.Unlock()
+		m.shared.last[what+h.Key] = h
+	}
+	m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+		g, err := m.Backend.Try(ctx, req)
+		if err == nil && g.Holds == 1 {
+			note("outermost ", backend.HoldOf(req))
+			note("left ", backend.Hold{Key: req.Key})
+		}
+		return g, err
+	}
+	m.release = func(ctx context.Context, h backend.Hold) error {
+		err := m.Backend.Release(ctx, h)
+		if err == nil && h.Owner != "" && such(h) {
+			note("left ", h)
+		}
+		return err
+	}
+	m.inspect = func(r backend.Record) backend.Record {
+		if m.shared.lastOf("left "+r.Key).Owner != "" {
+			r.Holder.Label = ""
+		}
+		return r
+	}
+}
+
 func TestMutantOptions(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -132,6 +162,25 @@ func TestMutantOptions(t *testing.T) {
 				defer m.shared.mu.Unlock()
 				r.Holder.Since = m.shared.since[r.Key]
 				return r
+			}
+		}},
+		"the label goes with an inner hold": {"HolderIsShown", func(m *optionalMutant) {
+			m.unlabelledAfter(func(h backend.Hold) bool { return h.ID != m.shared.lastOf("outermost "+h.Key).ID })
+		}},
+		"the label goes with the outermost hold, and not with the last": {"HolderIsShown", func(m *optionalMutant) {
+			m.unlabelledAfter(func(h backend.Hold) bool { return h.ID == m.shared.lastOf("outermost "+h.Key).ID })
+		}},
+		"an owner keeps its label after the last hold": {"HolderIsShown", func(m *optionalMutant) {
+			var labels sync.Map // at this client
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if kept, ok := labels.Load(req.Key + req.Owner); ok {
+					req.Holder.Label = cmp.Or(req.Holder.Label, kept.(string))
+				}
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil && req.Owner != "" && g.Holds == 1 {
+					labels.Store(req.Key+req.Owner, req.Holder.Label)
+				}
+				return g, err
 			}
 		}},
 		"inspection shows the id where there is no label": {"NoSecretsShown HolderIsShown", func(m *optionalMutant) {

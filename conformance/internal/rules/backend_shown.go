@@ -227,10 +227,12 @@ func holderIsShown(e *engine.Env) {
 		again := a.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
 		same("while its owner holds it twice")
 		again.MustRelease()
+		same("after its owner has left it once")
 		if engine.ClaimServerHolds.Made(e.Settings) {
 			again := b.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
 			same("while its owner holds it by two Lockers")
 			again.MustRelease()
+			same("after its owner has left it by one of two Lockers")
 		}
 		b.MustRefuse(key, "another owner holds it", lock.WithOwner(e.Owner("B")), lock.WithLabel("refused"))
 		same("after another owner was refused")
@@ -262,6 +264,9 @@ func holderIsShown(e *engine.Env) {
 		before = now
 	}
 	h.MustRelease()
+	if len(opts) > 1 {
+		labelLasts(e, look, a, b)
+	}
 	if e.Claimed.EndsWithSession { // which keeps what is not renewed
 		return
 	}
@@ -282,5 +287,38 @@ func holderIsShown(e *engine.Env) {
 		})
 		shown("of the holder that followed one whose lease had run out", next, taken.(*engine.Hold))
 		_ = taken.Release(e.Ctx)
+	}
+}
+
+// labelLasts looks at the label of a key that its owner enters and leaves, the outermost hold
+// first too, until the owner has left it for good, and takes it again.
+func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) {
+	key, owner := e.Key("entered"), lock.WithOwner(e.Owner("C"))
+	shown := func(when, label string) {
+		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			if rec.Holder.Label != label {
+				e.Failf(key, "%s %s shows the label %q; expected %q", what, when, rec.Holder.Label, label)
+			}
+		})
+		err := b.Refusal(key, "an owner holds it")
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != label {
+			e.Failf(key, "a refusal %s shows the label %q; expected %q", when, held.Holder.Label, label)
+		}
+	}
+	outer := a.MustTry(key, owner, lock.WithLabel("outer"))
+	inner := []*engine.Hold{a.MustTry(key, owner, lock.WithLabel("inner")), a.MustTry(key, owner)}
+	inner[0].MustRelease()
+	shown("after one of two inner holds was released", "outer")
+	outer.MustRelease()
+	shown("after the outermost hold was released, and an inner one is left", "outer")
+	inner[1].MustRelease()
+	for _, label := range []string{"", "next"} {
+		var more []lock.Option
+		if label != "" {
+			more = append(more, lock.WithLabel(label))
+		}
+		h := a.MustTry(key, append(more, owner)...)
+		shown("after its owner had released it, and has taken it again", label)
+		h.MustRelease()
 	}
 }
