@@ -53,6 +53,16 @@ func (m optionalMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []
 	return out
 }
 
+// first is the holder of the first request for the key.
+func (s *shared) first(req backend.Request) backend.Holder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.asked[req.Key]; !ok {
+		s.asked[req.Key] = req.Holder
+	}
+	return s.asked[req.Key]
+}
+
 // unlabelledAfter has a key shown without its label when such a hold of an owner was released.
 func (m *optionalMutant) unlabelledAfter(such func(h backend.Hold) bool) {
 	note := func(what string, h backend.Hold) {
@@ -181,6 +191,20 @@ func TestMutantOptions(t *testing.T) {
 					labels.Store(req.Key+req.Owner, req.Holder.Label)
 				}
 				return g, err
+			}
+		}},
+		"the host and pid of the first holder are kept": {"HolderIsShown", func(m *optionalMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if first := m.shared.first(req); req.Owner == "" {
+					req.Holder.Host, req.Holder.PID = first.Host, first.PID
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"the host of a former holder is kept by one that tells none": {"HolderIsShown", func(m *optionalMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Holder.Host = cmp.Or(req.Holder.Host, m.shared.first(req).Host)
+				return m.Backend.Try(ctx, req)
 			}
 		}},
 		"inspection shows the id where there is no label": {"NoSecretsShown HolderIsShown", func(m *optionalMutant) {

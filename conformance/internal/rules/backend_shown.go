@@ -267,6 +267,7 @@ func holderIsShown(e *engine.Env) {
 	if len(opts) > 1 {
 		labelLasts(e, look, a, b)
 	}
+	nextHolderIsShown(e, look)
 	if e.Claimed.EndsWithSession { // which keeps what is not renewed
 		return
 	}
@@ -320,5 +321,73 @@ func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) 
 		h := a.MustTry(key, append(more, owner)...)
 		shown("after its owner had released it, and has taken it again", label)
 		h.MustRelease()
+	}
+}
+
+// nextHolderIsShown has holders of other processes follow each other in all ways, one that tells
+// of itself and one that tells nothing, and an owner enter from another process.
+func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
+	a, b := e.Backend(), e.Backend()
+	former := backend.Holder{Label: "former", Host: "a former host", PID: 4711, PairID: "0123456789abcdef"}
+	ask := func(key, owner string, of backend.Holder, ttl time.Duration) backend.Request {
+		req := e.Request(key, owner, ttl)
+		req.Holder = of
+		return req
+	}
+	shown := func(key, when string, holder backend.Holder) {
+		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			if !tellsOf(e, rec.Holder, holder) {
+				e.Failf(key, "%s %s shows the holder %s; expected %s", what, when, rec.Holder, holder)
+			}
+		})
+		_, err := look.Try(e.Request(key, "", e.Long))
+		if held := (*backend.HeldError)(nil); errors.As(err, &held) && !tellsOf(e, held.Holder, holder) {
+			e.Failf(key, "a refusal %s shows the holder %s; expected %s", when, held.Holder, holder)
+		}
+	}
+	follows := func(next backend.Holder) {
+		name := "told"
+		if next == (backend.Holder{}) {
+			name = "untold"
+		}
+		key := e.Key("released, %s", name)
+		e.MustGiveBack(a.MustTry(ask(key, "", former, e.Long)), key, "")
+		b.MustTry(ask(key, "", next, e.Long))
+		shown(key, "after its holder had released it to another", next)
+		if ho, ok := backend.As[backend.HandOverer](a.Backend); ok {
+			key := e.Key("handed over, %s", name)
+			_, err := a.HandOver(ho, a.MustTry(ask(key, "", former, e.Long)), ask(key, "", next, e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			}
+			shown(key, "after its holder had handed it over", next)
+		}
+		if _, ok := backend.As[backend.Queuer](b.Backend); ok {
+			key := e.Key("waited for, %s", name)
+			h := a.MustTry(ask(key, "", former, e.Long))
+			p := enqueueFor(e, b, ask(key, "", next, e.Long)).waiting(e)
+			shown(key, "while another waits for it", former)
+			e.MustGiveBack(h, key, "")
+			p.mustGet(e, "the key was released")
+			shown(key, "after it was granted to a place in the queue", next)
+			p.withdraw(e)
+		}
+		if !e.Claimed.EndsWithSession { // which keeps what is not renewed
+			key := e.Key("ran out, %s", name)
+			e.Expire(a.MustTry(ask(key, "", former, e.TTL)))
+			b.MustTry(ask(key, "", next, e.Long))
+			shown(key, "after the hold of another had run out", next)
+		}
+	}
+	e.Together(
+		func() { follows(backend.Holder{Label: "next", Host: "another host", PID: 4712}) },
+		func() { follows(backend.Holder{}) })
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := e.Key("entered by another process"), e.Owner("D")
+		a.MustTry(ask(key, owner, former, e.Long))
+		inner := b.MustTry(ask(key, owner, backend.Holder{Label: "inner", Host: "another host", PID: 4712}, e.Long))
+		shown(key, "after its owner had entered it from another process", former)
+		e.MustGiveBack(inner, key, "")
+		shown(key, "after its owner had left it there", former)
 	}
 }

@@ -58,6 +58,7 @@ type shared struct {
 	mu    sync.Mutex
 	last  map[string]backend.Hold // the last hold granted, by key
 	since map[string]time.Time
+	asked map[string]backend.Holder // by whom a key was asked for first
 	n     int
 }
 
@@ -105,7 +106,7 @@ func (s *shared) next() int {
 func mutate(change func(m *mutant)) conformance.Config {
 	cfg := memory()
 	healthy := cfg.OpenBackend
-	sh := &shared{last: map[string]backend.Hold{}, since: map[string]time.Time{}}
+	sh := &shared{last: map[string]backend.Hold{}, since: map[string]time.Time{}, asked: map[string]backend.Holder{}}
 	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
 		b, err := healthy(ctx)
 		if err != nil {
