@@ -39,7 +39,7 @@ type ReleaseTeller interface {
 type Queuer interface {
 	// Enqueue takes a place for the request, and returns when the server has
 	// answered, without waiting for the key. A server that is silent gives no place.
-	// On error no place is left behind.
+	// On error no place is left behind. The caller takes another ID for another place.
 	Enqueue(ctx context.Context, req Request) (Ticket, error)
 }
 

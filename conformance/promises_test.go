@@ -249,6 +249,7 @@ var promises = []promise{
 	{of: "backend.Queuer.Enqueue", text: "Enqueue takes a place for the request, and returns when the server has answered, without waiting for the key.", rules: "QueueOrder"},
 	{of: "backend.Queuer.Enqueue", text: "A server that is silent gives no place.", rules: "SilenceIsNotHeld CallsAreBounded"},
 	{of: "backend.Queuer.Enqueue", text: "On error no place is left behind.", rules: "CancelDuring QueueWithdraw"},
+	{of: "backend.Queuer.Enqueue", text: "The caller takes another ID for another place.", aside: "what a backend may rely on"},
 	{of: "backend.Ticket", text: "Ticket is a place in the queue of a server.", aside: "a definition"},
 	{of: "backend.Ticket.Wait", text: "Wait blocks until the place is the first and the key is granted, or ctx ends, or the place is lost.", rules: "QueueOrder QueueWithdraw"},
 	{of: "backend.Ticket.Wait", text: "It verifies place and session in the same step that grants, and Validity.Sent is the instant of that step.", rules: "WaiterSessionCheck QueueOrder"},
