@@ -82,7 +82,8 @@ func (e *lossError) Is(target error) bool { return target == ErrLost || target =
 // Holder is the public part of a record: what its holder wanted others to know.
 // Unknown fields are zero. It contains no secret.
 type Holder struct {
-	// Label is the text given with WithLabel.
+	// Label is the text given with WithLabel for the outermost hold. It stays until the
+	// last hold of the record has ended.
 	Label string `json:"label,omitempty"`
 	// Host and PID name the process that took the outermost hold.
 	Host string `json:"host,omitempty"`

@@ -31,7 +31,8 @@ type Guarantees struct {
 	TTLGrain time.Duration `json:"-"`
 
 	// LongerTTL says what to set for a TTL above MaxTTL, such as "raise
-	// restart_delay". It is "" where nothing helps.
+	// restart_delay". It is "" where nothing helps, and where MaxTTL is zero, which
+	// means that there is no limit.
 	LongerTTL string `json:"longer_ttl,omitempty"`
 
 	// TakeoverLag is by how much longer than the TTL an abandoned hold can keep

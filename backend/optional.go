@@ -39,7 +39,7 @@ type ReleaseTeller interface {
 type Queuer interface {
 	// Enqueue takes a place for the request, and returns when the server has
 	// answered, without waiting for the key. A server that is silent gives no place.
-	// On error no place is left behind.
+	// On error no place is left behind. The caller takes another ID for another place.
 	Enqueue(ctx context.Context, req Request) (Ticket, error)
 }
 
@@ -73,7 +73,7 @@ type LateTicket interface {
 // LossNotifier is implemented by backends that learn about the death of a
 // session or a connection by themselves.
 type LossNotifier interface {
-	// NotifyLoss registers the function that is told about each hold that has
+	// NotifyLoss registers the function that is told once about each hold that has
 	// ended on the server; cause matches ErrLost. It is called once, before the
 	// first request. lost does not block and may be called from any goroutine.
 	NotifyLoss(lost func(id ID, cause error))

@@ -127,4 +127,5 @@ type Result struct {
 	proven    bool // whatever a server does that fails now and then
 
 	unreliable bool // no TTL is long enough for such a server
+	early      bool // the case was given up because another rule had failed
 }

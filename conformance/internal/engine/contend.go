@@ -63,33 +63,33 @@ func (s *BackendClient) Take(key string, ttl time.Duration) (Grip, error) {
 // Refuses implements Party.
 func (s *BackendClient) Refuses(key, why string) { s.MustRefuse(key, why) }
 
-// PartyKind is a way to contend. Rules about holds that are not renewed run for each
-// kind that the configuration allows, so that what the Locker checks by itself
-// does not hide what the server would have done.
-type PartyKind struct {
+// Layer is what a case contends with, a Locker or the backend under one. Rules about holds that
+// are not renewed run on each layer that the configuration allows, so that what the Locker
+// checks by itself does not hide what the server would have done.
+type Layer struct {
 	Name string
 	Open func() Party
 }
 
-// Kinds are the ways to contend that the configuration allows.
-func (e *Env) Kinds() []PartyKind {
-	var out []PartyKind
+// Layers are those with which the configuration lets a case contend.
+func (e *Env) Layers() []Layer {
+	var out []Layer
 	if e.Claimed.WithoutRenewal {
-		out = append(out, PartyKind{"Locker", func() Party { return e.Locker() }})
+		out = append(out, Layer{"Locker", func() Party { return e.Locker() }})
 	}
 	if e.OpenBackend != nil {
-		out = append(out, PartyKind{"backend", func() Party { return e.Backend() }})
+		out = append(out, Layer{"backend", func() Party { return e.Backend() }})
 	}
 	return out
 }
 
-// EachKind runs the case once for each kind, at the same time.
-func (e *Env) EachKind(f func(k PartyKind)) {
-	kinds := e.Kinds()
-	if len(kinds) == 0 {
+// EachLayer runs the case once for each layer, at the same time.
+func (e *Env) EachLayer(f func(k Layer)) {
+	layers := e.Layers()
+	if len(layers) == 0 {
 		e.Skipf("needs leases that are not renewed: the guarantees don't claim WithoutRenewal, and Config.OpenBackend is missing")
 	}
-	e.Each(len(kinds), func(i int) { f(kinds[i]) })
+	e.Each(len(layers), func(i int) { f(layers[i]) })
 }
 
 // MustGiveBack releases a hold that was held, and whose end is not in doubt.

@@ -151,7 +151,7 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 		if res.Verdict == Fail && missing == nil && !deviates {
 			r.s.red.Store(true)
 		}
-		if res.Verdict != Inconclusive || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
+		if res.Verdict != Inconclusive || res.early || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
 		next := ttl
@@ -278,7 +278,7 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 		}
 		ended <- end
 	}()
-	end, limit, inTime := e.await(ended, probe)
+	end, limit, inTime, early := e.await(ended, probe)
 	if !inTime {
 		hanging, late := e.Log.hanging(), e.Timely()
 		if idle := e.Log.idle(); idle >= limit/2 && idle > delaysPerTTL*e.heldUp(AnyRequest) {
@@ -287,7 +287,9 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 		if hanging == "" {
 			hanging = "none; it was waiting for something that did not happen"
 		}
-		e.Fail(late, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		if !early {
+			e.Fail(late, "", "the case did not end within its limit of %s. Calls that had not returned: %s", limit, hanging)
+		}
 		e.seal()
 		e.cancel(fmt.Errorf("conformance: the limit of %s", limit))
 		patience := time.NewTimer(3 * time.Second)
@@ -297,12 +299,16 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 			r.s.Logf("%s: calls hang although their context has ended; the run goes on without them", rule.Name)
 		}
 		patience.Stop()
+		if early {
+			end = inconclusive{fmt.Sprintf("given up after %s, since another rule had failed. Calls that had not returned: %s", limit, hanging)}
+		}
 	}
 	over := e.caller.Err() != nil
 	e.cancel(errCaseOver)
 	e.closeAll()
 	heldUp := e.heldUp(AnyRequest) // with what was under way when the case ended
 	res := e.judge(end, over, heldUp)
+	res.early = early
 	if res.Verdict == Fail && !res.proven && !probe && !over {
 		if why := r.s.unreliable(ctx); why != "" {
 			return Result{Verdict: Inconclusive, Evidence: why + "\n" + res.Evidence, unreliable: true}, heldUp
@@ -316,8 +322,8 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 const stuckWhenRed = 10 * time.Second
 
 // await waits for the end of the case until its limit. What requests take may become
-// known only meanwhile.
-func (e *Env) await(ended <-chan any, probe bool) (end any, limit time.Duration, inTime bool) {
+// known only meanwhile. A case that is given up early might still have ended well.
+func (e *Env) await(ended <-chan any, probe bool) (end any, limit time.Duration, inTime, early bool) {
 	for {
 		still, most := e.limits(e.rule, e.TTL)
 		if probe {
@@ -328,20 +334,20 @@ func (e *Env) await(ended <-chan any, probe bool) (end any, limit time.Duration,
 		quiet, refusals := e.Log.quiet()
 		if e.red.Load() && now < still { // another look at a lock that is broken is not worth a long wait
 			if stuck := stuckWhenRed + 5*e.TTL + 2*e.Claimed.TakeoverLag; refusals >= stuck {
-				return nil, stuck, false
+				return nil, stuck, false, true
 			}
 		}
 		wait := min(still-now, time.Second)
 		if wait <= 0 { // it goes on as long as calls return
 			if wait = min(still/4-quiet, most-now); wait <= 0 {
-				return nil, max(still, now.Truncate(time.Second)), false
+				return nil, max(still, now.Truncate(time.Second)), false, false
 			}
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case end = <-ended:
 			timer.Stop()
-			return end, 0, true
+			return end, 0, true, false
 		case <-timer.C:
 		}
 	}

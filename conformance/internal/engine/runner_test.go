@@ -251,14 +251,16 @@ func redRunIsShort(t *testing.T) {
 				e.Locker().MustTry(key).MustRelease()
 				e.Pause(time.Second)
 			}
-		}})
+		}},
+		&Rule{Limit: time.Minute, Run: func(e *Env) { e.Failf("", "it was broken"); hangs(e) }})
 	assert.Equal(t, Fail, results[0].Verdict)
 	assert.InDelta(t, 60, results[0].Seconds, 5, "it may be slow")
-	assert.Equal(t, Fail, results[1].Verdict)
-	assert.InDelta(t, (stuckWhenRed + 5*cfg.TTL).Seconds(), results[1].Seconds, 5, "it hangs, and the lock is broken")
+	assert.Equal(t, Inconclusive, results[1].Verdict, "it might have ended: %s", results[1].Evidence)
+	assert.InDelta(t, (stuckWhenRed + 5*cfg.TTL).Seconds(), results[1].Seconds, 5, "it is not tried again")
 	assert.Equal(t, Inconclusive, results[2].Verdict)
 	assert.Equal(t, fewAttempts, runs)
 	assert.Equal(t, Pass, results[3].Verdict, "what goes on is not given up: %s", results[3].Evidence)
+	assert.Equal(t, Fail, results[4].Verdict, "what was seen before counts")
 }
 
 type stuck struct {

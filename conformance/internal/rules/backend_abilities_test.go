@@ -142,6 +142,25 @@ func (m *ableMutant) deaf(to func(key string) bool) {
 	}
 }
 
+// batchOf has a batch renew all holds by one of their TTLs, and say that it was by their own.
+func (m *ableMutant) batchOf(which func(a, b time.Duration) time.Duration) {
+	m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+		alike := slices.Clone(holds)
+		for i := range alike {
+			for _, h := range holds {
+				alike[i].TTL = which(alike[i].TTL, h.TTL)
+			}
+		}
+		answers := m.able.RenewBatch(ctx, alike)
+		for i, h := range holds {
+			if answers[i].Err == nil {
+				answers[i].Validity.For = backend.ValidFor(h.TTL)
+			}
+		}
+		return answers
+	}
+}
+
 // listing has a list hide what it finds, or stop there. It is asked once for each list.
 func (m *ableMutant) listing(asked func(ctx context.Context) func(rec backend.Record) (hide, stop bool)) {
 	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
@@ -305,11 +324,23 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return answers
 			}
 		}},
+		"a batch renews by its shortest TTL": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batchOf(func(a, b time.Duration) time.Duration { return min(a, b) })
+		}},
+		"a batch renews by its longest TTL": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batchOf(func(a, b time.Duration) time.Duration { return max(a, b) })
+		}},
 		"a word that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Expiry = "sundial"; return g }
 		}},
 		"an event that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.HoldsSurvive = []backend.Event{"flood"}; return g }
+		}},
+		"advice for a longer TTL than any": {"GuaranteesAreStable", func(m *ableMutant) {
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				g.MaxTTL, g.LongerTTL = 0, "raise the limit"
+				return g
+			}
 		}},
 		"an empty assumption": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Assumptions = []string{" "}; return g }
@@ -360,6 +391,11 @@ func TestMutantsOfAbilities(t *testing.T) {
 					return err
 				}
 				return m.able.List(ctx, prefix, look)
+			}
+		}},
+		"a list shows fewer waiters than unknown": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				return m.able.List(ctx, prefix, func(rec backend.Record) bool { rec.Waiters = -2; return visit(rec) })
 			}
 		}},
 		"a list shows the shorter of two holds": {"ListShowsHeldKeys", func(m *ableMutant) {

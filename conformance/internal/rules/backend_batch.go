@@ -2,10 +2,53 @@ package rules
 
 import (
 	"context"
+	"time"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
+
+// batchKeepsTTLs renews holds of two TTLs in one batch, and waits until those with the longer
+// one would have run out without it, and the others have.
+func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+	longer := e.Fit(2 * e.TTL)
+	if longer < 2*e.TTL || e.Claimed.EndsWithSession { // whose session keeps what is not renewed
+		return
+	}
+	var grants []*engine.Grant
+	var holds []backend.Hold
+	for i, ttl := range []time.Duration{longer, e.TTL, longer, e.TTL, longer} {
+		h := a.MustTry(e.Request(e.Key("of its own TTL %d", i), "", ttl))
+		grants, holds = append(grants, h), append(holds, h.Hold)
+	}
+	first := grants[0].Until()
+	e.Pause(e.TTL / 2)
+	from := e.Log.Now()
+	answers := batch.RenewBatch(e.Ctx, holds)
+	if len(answers) != len(holds) {
+		e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+	}
+	for i, x := range answers {
+		if x.Err != nil {
+			e.LateFatalf(holds[i].Key, "a batch after half of the shortest TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+		}
+		if x.Validity.For == 0 {
+			return // it says that it did not extend it
+		}
+		grants[i].Renewed(from, x.Validity)
+	}
+	gone := e.Log.Now() + e.TTL + e.Claimed.TakeoverLag + e.TTL/10 // those with the shorter one
+	e.Pause(time.Until(first.Add(e.TTL / 4)))
+	for i := 0; i < len(grants); i += 2 {
+		b.MustRefuse(holds[i].Key, "a batch has renewed it by its own TTL, which is longer than that of others in it")
+		e.MustGiveBack(grants[i], holds[i].Key, ", although a batch has renewed it in time")
+	}
+	e.Pause(gone - e.Log.Now())
+	for i := 1; i < len(grants); i += 2 {
+		grants[i].Lapses()
+		_ = b.MustTry(e.Request(holds[i].Key, "", e.Long)).Release(e.Ctx)
+	}
+}
 
 // batchRenewBesideGuardedWrite has a client stay in the middle of a guarded write whose
 // key lies among those that another renews in one request.

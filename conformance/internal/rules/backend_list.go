@@ -98,7 +98,7 @@ func listShowsHeldKeys(e *engine.Env) {
 			e.Failf(h.Key, "List shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, ttl, most)
 		case rec.Remaining < time.Until(h.Until())-max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)-ttl/20-rounding(rec.Remaining):
 			e.Failf(h.Key, "List shows %s remaining, although the hold is valid for another %s without a renewal", rec.Remaining, time.Until(h.Until()))
-		case rec.Waiters > 0:
+		case rec.Waiters != 0 && rec.Waiters != -1:
 			e.Failf(h.Key, "List shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
 		case rec.Token != h.Token || rec.Holds != 1 || !tellsOf(e, rec.Holder, told):
 			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, rec.Holder, h.Token, told)
@@ -316,7 +316,81 @@ func forgetLeavesOthers(e *engine.Env) {
 		}
 	}
 	used(free)
+	forgetLeavesHolds(e, a, b, forget)
+	forgetLeavesWaiters(e, a, b, forget)
 	forgetRemoves(e)
+}
+
+// forgetLeavesHolds forgets keys that are held in other ways: by an owner twice, and by one
+// whose hold was revoked.
+func forgetLeavesHolds(e *engine.Env, a, b *engine.BackendClient, forget func(prefix string) error) {
+	prefix := e.Key("forgotten beside holds") + "/"
+	forgotten := func(key string) {
+		if err := forget(prefix); err != nil {
+			e.UnexpectedFatal(key, err, "Forget returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := prefix+"twice", e.Owner("A")
+		outer, inner := a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long))
+		forgotten(key)
+		e.MustGiveBack(inner, key, ", although only what is kept of unused keys was forgotten")
+		forgotten(key)
+		b.MustRefuse(key, "a hold of its owner is left, and only what is kept of unused keys was forgotten")
+		e.MustGiveBack(outer, key, ", although only what is kept of unused keys was forgotten")
+	}
+	r, ok := backend.As[backend.Revoker](b.Backend)
+	if !ok || !engine.ClaimTokens.Made(e.Settings) || e.Claimed.Expiry == backend.ClockConnection {
+		return
+	}
+	key := prefix + "revoked"
+	h := a.MustTry(e.Request(key, "", e.Long))
+	if err := r.Revoke(e.Ctx, key, h.Token); err == nil {
+		forgotten(key)
+		b.MustRefuse(key, "a revoked hold keeps others out, and only what is kept of unused keys was forgotten")
+	}
+	h.Lapses()
+}
+
+// forgetLeavesWaiters forgets a key that others wait for, while it is held and in the moment
+// of its release.
+func forgetLeavesWaiters(e *engine.Env, a, b *engine.BackendClient, forget func(prefix string) error) {
+	holder, waiter := e.Locker(), e.Locker()
+	_, queues := backend.As[backend.Queuer](b.Backend)
+	e.Each(e.Rounds(e.Work(100*time.Millisecond), 4, 8), func(round int) {
+		prefix := e.Key("waited for, %d", round) + "/"
+		const why = "it was released, and what is kept of unused keys was forgotten"
+		forgotten := func() {
+			if err := forget(prefix); err != nil {
+				e.UnexpectedFatal(prefix, err, "Forget returned %s; expected no error", engine.Outcome(err))
+			}
+		}
+		beside := func(release func()) {
+			if round%2 == 0 {
+				forgotten()
+				release()
+				return
+			}
+			e.Together(forgotten, release)
+		}
+		key := prefix + "by a Locker"
+		h := holder.MustTry(key)
+		w := waiter.Acquiring(key)
+		<-w.Begun
+		e.Settle()
+		beside(h.MustRelease)
+		w.MustGet(e, key, e.WaitBound(), why).MustRelease()
+		if !queues {
+			return
+		}
+		key = prefix + "in the queue"
+		held := a.MustTry(e.Request(key, "", e.Long))
+		p := enqueue(e, b, key, e.Long).waiting(e)
+		e.Settle()
+		beside(func() { e.MustGiveBack(held, key, "") })
+		p.mustGet(e, why)
+		p.withdraw(e)
+	})
 }
 
 // forgetRemoves looks into a store of which all keys are forgotten. Where it keeps nothing

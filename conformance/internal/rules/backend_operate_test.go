@@ -190,6 +190,21 @@ func (m operateMutant) Forget(ctx context.Context, prefix string) error {
 	return nil
 }
 
+// forgetting does something to what is held when keys are forgotten.
+func (m *operateMutant) forgetting(held func(rec backend.Record)) {
+	m.forget = func(ctx context.Context, prefix string) error {
+		if prefix == "" {
+			return backend.ErrInvalid
+		}
+		var found []backend.Record
+		err := m.operated.List(ctx, prefix, func(rec backend.Record) bool { found = append(found, rec); return true })
+		for _, rec := range found {
+			held(rec)
+		}
+		return err
+	}
+}
+
 func (m operateMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
 	if m.inspect != nil {
 		return m.inspect(ctx, key)
@@ -244,6 +259,35 @@ func TestMutantsOfOperating(t *testing.T) {
 	}{
 		"nothing is wrong": {"", func(*operateMutant) {}},
 		splitCounters:      {"", func(m *operateMutant) { m.split() }},
+		"who waits for a held key is forgotten with it": {"ForgetLeavesOthers", func(m *operateMutant) {
+			var waits sync.Map // at this client
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				_, waiting := waits.Load(req.Key)
+				if _, forgotten := m.waited.Load("forgotten " + req.Key); forgotten && waiting {
+					return backend.Grant{}, &backend.HeldError{Key: req.Key}
+				}
+				g, err := m.operated.Try(ctx, req)
+				if errors.Is(err, backend.ErrHeld) {
+					waits.Store(req.Key, true)
+				}
+				return g, err
+			}
+			m.forgetting(func(rec backend.Record) { m.waited.Store("forgotten "+rec.Key, true) })
+		}},
+		"what was revoked is forgotten": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forgetting(func(rec backend.Record) {
+				if rec.Revoked {
+					_ = m.operated.ForceRelease(context.Background(), rec.Key, rec.Token)
+				}
+			})
+		}},
+		"what its owner holds twice is forgotten": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forgetting(func(rec backend.Record) {
+				if rec.Holds > 1 {
+					_ = m.operated.ForceRelease(context.Background(), rec.Key, rec.Token)
+				}
+			})
+		}},
 		"revoke does nothing": {"RevokeByToken", func(m *operateMutant) {
 			m.revoke = func(context.Context, string, uint64) error { return nil }
 		}},

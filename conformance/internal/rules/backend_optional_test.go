@@ -53,6 +53,46 @@ func (m optionalMutant) RenewBatch(ctx context.Context, holds []backend.Hold) []
 	return out
 }
 
+// first is the holder of the first request for the key.
+func (s *shared) first(req backend.Request) backend.Holder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.asked[req.Key]; !ok {
+		s.asked[req.Key] = req.Holder
+	}
+	return s.asked[req.Key]
+}
+
+// unlabelledAfter has a key shown without its label when such a hold of an owner was released.
+func (m *optionalMutant) unlabelledAfter(such func(h backend.Hold) bool) {
+	note := func(what string, h backend.Hold) {
+		m.shared.mu.Lock()
+		defer m.shared.mu.Unlock()
+		m.shared.last[what+h.Key] = h
+	}
+	m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+		g, err := m.Backend.Try(ctx, req)
+		if err == nil && g.Holds == 1 {
+			note("outermost ", backend.HoldOf(req))
+			note("left ", backend.Hold{Key: req.Key})
+		}
+		return g, err
+	}
+	m.release = func(ctx context.Context, h backend.Hold) error {
+		err := m.Backend.Release(ctx, h)
+		if err == nil && h.Owner != "" && such(h) {
+			note("left ", h)
+		}
+		return err
+	}
+	m.inspect = func(r backend.Record) backend.Record {
+		if m.shared.lastOf("left "+r.Key).Owner != "" {
+			r.Holder.Label = ""
+		}
+		return r
+	}
+}
+
 func TestMutantOptions(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -105,6 +145,9 @@ func TestMutantOptions(t *testing.T) {
 		"inspection shows another token": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Token++; return r }
 		}},
+		"inspection shows fewer waiters than unknown": {"InspectShows", func(m *optionalMutant) {
+			m.inspect = func(r backend.Record) backend.Record { r.Waiters = -2; return r }
+		}},
 		"inspection shows nothing remaining": {"InspectShows", func(m *optionalMutant) {
 			m.inspect = func(r backend.Record) backend.Record { r.Remaining = 0; return r }
 		}},
@@ -129,6 +172,39 @@ func TestMutantOptions(t *testing.T) {
 				defer m.shared.mu.Unlock()
 				r.Holder.Since = m.shared.since[r.Key]
 				return r
+			}
+		}},
+		"the label goes with an inner hold": {"HolderIsShown", func(m *optionalMutant) {
+			m.unlabelledAfter(func(h backend.Hold) bool { return h.ID != m.shared.lastOf("outermost "+h.Key).ID })
+		}},
+		"the label goes with the outermost hold, and not with the last": {"HolderIsShown", func(m *optionalMutant) {
+			m.unlabelledAfter(func(h backend.Hold) bool { return h.ID == m.shared.lastOf("outermost "+h.Key).ID })
+		}},
+		"an owner keeps its label after the last hold": {"HolderIsShown", func(m *optionalMutant) {
+			var labels sync.Map // at this client
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if kept, ok := labels.Load(req.Key + req.Owner); ok {
+					req.Holder.Label = cmp.Or(req.Holder.Label, kept.(string))
+				}
+				g, err := m.Backend.Try(ctx, req)
+				if err == nil && req.Owner != "" && g.Holds == 1 {
+					labels.Store(req.Key+req.Owner, req.Holder.Label)
+				}
+				return g, err
+			}
+		}},
+		"the host and pid of the first holder are kept": {"HolderIsShown", func(m *optionalMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if first := m.shared.first(req); req.Owner == "" {
+					req.Holder.Host, req.Holder.PID = first.Host, first.PID
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
+		"the host of a former holder is kept by one that tells none": {"HolderIsShown", func(m *optionalMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				req.Holder.Host = cmp.Or(req.Holder.Host, m.shared.first(req).Host)
+				return m.Backend.Try(ctx, req)
 			}
 		}},
 		"inspection shows the id where there is no label": {"NoSecretsShown HolderIsShown", func(m *optionalMutant) {

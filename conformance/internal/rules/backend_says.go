@@ -37,7 +37,8 @@ func lockerSaysTheSame(e *engine.Env) {
 	knownWords(e, first)
 }
 
-// knownWords looks for words that nobody who reads the guarantees can know.
+// knownWords looks for words that nobody who reads the guarantees can know, and for advice on
+// nothing.
 func knownWords(e *engine.Env, g backend.Guarantees) {
 	wrong := func(field string, value any) {
 		e.Failf("", "%s is %q; expected one of the constants of its type in package backend", field, value)
@@ -65,6 +66,9 @@ func knownWords(e *engine.Env, g backend.Guarantees) {
 				e.Failf("", "%s has %q; expected the constants of package backend, each once", field, event)
 			}
 		}
+	}
+	if g.LongerTTL != "" && g.MaxTTL <= 0 {
+		e.Failf("", "LongerTTL is %q, and MaxTTL %s; expected no advice for a longer TTL where no TTL is too long", g.LongerTTL, g.MaxTTL)
 	}
 	for _, sentence := range g.Assumptions {
 		if strings.TrimSpace(sentence) == "" {

@@ -227,10 +227,12 @@ func holderIsShown(e *engine.Env) {
 		again := a.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
 		same("while its owner holds it twice")
 		again.MustRelease()
+		same("after its owner has left it once")
 		if engine.ClaimServerHolds.Made(e.Settings) {
 			again := b.MustTry(key, append(opts[1:], lock.WithLabel("entered"))...)
 			same("while its owner holds it by two Lockers")
 			again.MustRelease()
+			same("after its owner has left it by one of two Lockers")
 		}
 		b.MustRefuse(key, "another owner holds it", lock.WithOwner(e.Owner("B")), lock.WithLabel("refused"))
 		same("after another owner was refused")
@@ -262,6 +264,10 @@ func holderIsShown(e *engine.Env) {
 		before = now
 	}
 	h.MustRelease()
+	if len(opts) > 1 {
+		labelLasts(e, look, a, b)
+	}
+	nextHolderIsShown(e, look)
 	if e.Claimed.EndsWithSession { // which keeps what is not renewed
 		return
 	}
@@ -282,5 +288,106 @@ func holderIsShown(e *engine.Env) {
 		})
 		shown("of the holder that followed one whose lease had run out", next, taken.(*engine.Hold))
 		_ = taken.Release(e.Ctx)
+	}
+}
+
+// labelLasts looks at the label of a key that its owner enters and leaves, the outermost hold
+// first too, until the owner has left it for good, and takes it again.
+func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) {
+	key, owner := e.Key("entered"), lock.WithOwner(e.Owner("C"))
+	shown := func(when, label string) {
+		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			if rec.Holder.Label != label {
+				e.Failf(key, "%s %s shows the label %q; expected %q", what, when, rec.Holder.Label, label)
+			}
+		})
+		err := b.Refusal(key, "an owner holds it")
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != label {
+			e.Failf(key, "a refusal %s shows the label %q; expected %q", when, held.Holder.Label, label)
+		}
+	}
+	outer := a.MustTry(key, owner, lock.WithLabel("outer"))
+	inner := []*engine.Hold{a.MustTry(key, owner, lock.WithLabel("inner")), a.MustTry(key, owner)}
+	inner[0].MustRelease()
+	shown("after one of two inner holds was released", "outer")
+	outer.MustRelease()
+	shown("after the outermost hold was released, and an inner one is left", "outer")
+	inner[1].MustRelease()
+	for _, label := range []string{"", "next"} {
+		var more []lock.Option
+		if label != "" {
+			more = append(more, lock.WithLabel(label))
+		}
+		h := a.MustTry(key, append(more, owner)...)
+		shown("after its owner had released it, and has taken it again", label)
+		h.MustRelease()
+	}
+}
+
+// nextHolderIsShown has holders of other processes follow each other in all ways, one that tells
+// of itself and one that tells nothing, and an owner enter from another process.
+func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
+	a, b := e.Backend(), e.Backend()
+	former := backend.Holder{Label: "former", Host: "a former host", PID: 4711, PairID: "0123456789abcdef"}
+	ask := func(key, owner string, of backend.Holder, ttl time.Duration) backend.Request {
+		req := e.Request(key, owner, ttl)
+		req.Holder = of
+		return req
+	}
+	shown := func(key, when string, holder backend.Holder) {
+		recordsShown(e, look, key, func(what string, rec backend.Record) {
+			if !tellsOf(e, rec.Holder, holder) {
+				e.Failf(key, "%s %s shows the holder %s; expected %s", what, when, rec.Holder, holder)
+			}
+		})
+		_, err := look.Try(e.Request(key, "", e.Long))
+		if held := (*backend.HeldError)(nil); errors.As(err, &held) && !tellsOf(e, held.Holder, holder) {
+			e.Failf(key, "a refusal %s shows the holder %s; expected %s", when, held.Holder, holder)
+		}
+	}
+	follows := func(next backend.Holder) {
+		name := "told"
+		if next == (backend.Holder{}) {
+			name = "untold"
+		}
+		key := e.Key("released, %s", name)
+		e.MustGiveBack(a.MustTry(ask(key, "", former, e.Long)), key, "")
+		b.MustTry(ask(key, "", next, e.Long))
+		shown(key, "after its holder had released it to another", next)
+		if ho, ok := backend.As[backend.HandOverer](a.Backend); ok {
+			key := e.Key("handed over, %s", name)
+			_, err := a.HandOver(ho, a.MustTry(ask(key, "", former, e.Long)), ask(key, "", next, e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			}
+			shown(key, "after its holder had handed it over", next)
+		}
+		if _, ok := backend.As[backend.Queuer](b.Backend); ok {
+			key := e.Key("waited for, %s", name)
+			h := a.MustTry(ask(key, "", former, e.Long))
+			p := enqueueFor(e, b, ask(key, "", next, e.Long)).waiting(e)
+			shown(key, "while another waits for it", former)
+			e.MustGiveBack(h, key, "")
+			p.mustGet(e, "the key was released")
+			shown(key, "after it was granted to a place in the queue", next)
+			p.withdraw(e)
+		}
+		if !e.Claimed.EndsWithSession { // which keeps what is not renewed
+			key := e.Key("ran out, %s", name)
+			e.Expire(a.MustTry(ask(key, "", former, e.TTL)))
+			b.MustTry(ask(key, "", next, e.Long))
+			shown(key, "after the hold of another had run out", next)
+		}
+	}
+	e.Together(
+		func() { follows(backend.Holder{Label: "next", Host: "another host", PID: 4712}) },
+		func() { follows(backend.Holder{}) })
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key, owner := e.Key("entered by another process"), e.Owner("D")
+		a.MustTry(ask(key, owner, former, e.Long))
+		inner := b.MustTry(ask(key, owner, backend.Holder{Label: "inner", Host: "another host", PID: 4712}, e.Long))
+		shown(key, "after its owner had entered it from another process", former)
+		e.MustGiveBack(inner, key, "")
+		shown(key, "after its owner had left it there", former)
 	}
 }

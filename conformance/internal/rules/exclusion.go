@@ -133,12 +133,12 @@ func exclusive(e *engine.Env) {
 func exclusiveAcrossTakeover(e *engine.Env) {
 	const pollers, keys = 6, 3
 	rounds := e.Rounds(e.TTL*3/2, 2, 100)
-	e.EachKind(func(k engine.PartyKind) {
-		parties := []engine.Party{k.Open(), k.Open(), k.Open()}
+	e.EachLayer(func(layer engine.Layer) {
+		parties := []engine.Party{layer.Open(), layer.Open(), layer.Open()}
 		e.Each(keys, func(n int) {
 			e.Pause(e.Randomly(e.TTL))
 			for round := range rounds {
-				key := e.Key("%s-%d-%d", k.Name, n, round)
+				key := e.Key("%s-%d-%d", layer.Name, n, round)
 				abandoned := e.MustTake(parties[round%len(parties)], key, e.TTL)
 				abandoned.Lapses()
 				e.Pause(time.Until(abandoned.Until()) - e.TTL/10)
@@ -150,7 +150,7 @@ func exclusiveAcrossTakeover(e *engine.Env) {
 			}
 		})
 	})
-	e.Notef("%d takeovers with %d clients each", rounds*keys*len(e.Kinds()), pollers)
+	e.Notef("%d takeovers with %d clients each", rounds*keys*len(e.Layers()), pollers)
 }
 
 // takeoverRace is one expiry that several clients notice.
@@ -385,9 +385,9 @@ func lookAtLabels(e *engine.Env, a, b *engine.Client) {
 // lookAtEnd asks for a key until the lease on it has run out. What is left of it is never
 // less than nothing.
 func lookAtEnd(e *engine.Env) {
-	for _, k := range e.Kinds() {
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+	for _, layer := range e.Layers() {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		h := e.MustTake(a, key, e.TTL)
 		h.Lapses()
 		e.Pause(time.Until(h.Until()) - e.TTL/20)

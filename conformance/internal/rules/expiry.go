@@ -131,19 +131,19 @@ func serverOutlivesD(e *engine.Env) {
 	const keys = 4
 	rounds := e.Rounds(e.TTL*3/2, 2, 50)
 	wait := e.Start(func() { serverOutlivesKinds(e) })
-	e.EachKind(func(k engine.PartyKind) {
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		a, b := layer.Open(), layer.Open()
 		e.Each(keys, func(n int) {
 			e.Pause(e.Randomly(e.TTL))
 			for round := range rounds {
-				key := e.Key("%s-%d-%d", k.Name, n, round)
+				key := e.Key("%s-%d-%d", layer.Name, n, round)
 				old := e.MustTake(a, key, e.TTL)
 				untilDeadline(e, old, b, key, e.Claimed.ManualRenewal && round%2 == 1, "")
 			}
 		})
 	})
 	wait()
-	e.Notef("%d takeovers", keys*rounds*len(e.Kinds()))
+	e.Notef("%d takeovers", keys*rounds*len(e.Layers()))
 }
 
 // serverOutlivesKinds takes over each kind of lease, once renewed and once not.
@@ -189,11 +189,11 @@ func holdersTTLCounts(e *engine.Env) {
 		e.Skipf("needs two TTLs, and only %s can be had", e.TTL)
 	}
 	muchLonger := e.Fit(time.Hour)
-	e.EachKind(func(k engine.PartyKind) {
+	e.EachLayer(func(layer engine.Layer) {
 		e.Together(
 			func() { // contenders with a short TTL don't shorten a long lease
-				key := e.Key("%s-long", k.Name)
-				a, b := k.Open(), k.Open()
+				key := e.Key("%s-long", layer.Name)
+				a, b := layer.Open(), layer.Open()
 				old := e.MustTake(a, key, longer)
 				deadline := old.Until()
 				next := e.TakeOver(b, key, e.TTL, e.TakeoverLimit(longer), e.TTL/25, "the holder's lease was not renewed")
@@ -203,8 +203,8 @@ func holdersTTLCounts(e *engine.Env) {
 				_ = next.Release(e.Ctx)
 			},
 			func() { // contenders with a long TTL don't lengthen a short lease
-				key := e.Key("%s-short", k.Name)
-				a, b := k.Open(), k.Open()
+				key := e.Key("%s-short", layer.Name)
+				a, b := layer.Open(), layer.Open()
 				e.MustTake(a, key, e.TTL)
 				next := e.TakeOver(b, key, muchLonger, e.TakeoverLimit(e.TTL), e.TTL/25, "the holder's TTL was short, whatever the contender's")
 				_ = next.Release(e.Ctx)

@@ -241,14 +241,14 @@ func everyTTLLasts(e *engine.Env) {
 	}
 	ttls := append(uneven(e), lasting(e))
 	last := len(ttls) // the longest once more, renewed
-	e.EachKind(func(k engine.PartyKind) {
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		a, b := layer.Open(), layer.Open()
 		e.Each(last+1, func(i int) {
 			ttl, renewed := ttls[min(i, last-1)], i == last
 			if renewed && !e.Claimed.ManualRenewal {
 				return
 			}
-			key, why := e.Key("%s-%s-%t", k.Name, ttl, renewed), "its holder did not renew it"
+			key, why := e.Key("%s-%s-%t", layer.Name, ttl, renewed), "its holder did not renew it"
 			asked := time.Now()
 			old := e.MustTake(a, key, ttl)
 			if renewed {

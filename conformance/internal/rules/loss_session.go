@@ -3,9 +3,11 @@ package rules
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -47,6 +49,88 @@ func nextSessionHolds(e *engine.Env) {
 			e.Latef(next, "Release of a lease that was acquired after the session of an earlier one had ended returned %s; expected no error", engine.Outcome(err))
 		}
 	})
+	if e.OpenBackend != nil {
+		noticesOfLoss(e)
+	}
+}
+
+// noticesOfLoss looks at what a backend tells by itself of the end of a session. It may have to
+// be asked for something before it learns of it.
+func noticesOfLoss(e *engine.Env) {
+	a := e.Backend()
+	notifier, ok := backend.As[backend.LossNotifier](a.Backend)
+	if !ok {
+		return
+	}
+	var mu sync.Mutex
+	told := map[backend.ID][]error{}
+	notifier.NotifyLoss(func(id backend.ID, cause error) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[id] = append(told[id], cause)
+	})
+	renewed := func(name string) backend.Request {
+		req := e.Request(e.Key("notices, %s", name), "", e.Long)
+		req.Renewed = true // as a Locker asks, so that they may share a session
+		return req
+	}
+	released := a.MustTry(renewed("released"))
+	e.MustGiveBack(released, released.Key, "")
+	lost, beside := a.MustTry(renewed("lost")), a.MustTry(renewed("beside"))
+	lost.Lapses()
+	beside.Lapses()
+	endSession(e, lost.Key)
+	ask := func() {
+		if e.Claimed.ManualRenewal {
+			_, _ = a.Renew(lost.Hold)
+		}
+		if h, err := a.Try(renewed("next")); err == nil {
+			_ = h.Release(e.Ctx)
+		}
+	}
+	ask()
+	for end := time.Now().Add(e.Long/3 + e.Slack()); time.Now().Before(end); e.Pause(e.TTL / 10) {
+		mu.Lock()
+		n := len(told[lost.Hold.ID])
+		mu.Unlock()
+		if n > 0 {
+			break
+		}
+		ask()
+	}
+	ask()
+	e.Settle()
+	lives := false
+	if e.Claimed.ManualRenewal {
+		_, err := a.Renew(beside.Hold)
+		lives = err == nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for id, causes := range told {
+		key := lost.Key
+		switch {
+		case id == beside.Hold.ID && !lives:
+			key = beside.Key
+		case id == beside.Hold.ID:
+			e.Failf(beside.Key, "a backend told of the loss of a hold that was renewed afterwards")
+		case id != lost.Hold.ID:
+			e.Latef(key, "a backend told of the loss of a hold that there was not when the session ended")
+		}
+		if len(causes) > 1 {
+			e.Failf(key, "a backend told %d times of the loss of one hold; expected once", len(causes))
+		}
+		for _, cause := range causes {
+			const what = "what a backend told as the cause of a loss"
+			e.Is(key, cause, what, lock.ErrLost)
+			not(e, key, cause, what, lock.ErrMaxHold)
+		}
+	}
+	if len(told[lost.Hold.ID]) == 0 {
+		e.Notef("the backend told of no loss by itself")
+	}
+	_ = a.Release(e.Ctx, lost.Hold)
+	_ = a.Release(e.Ctx, beside.Hold)
 }
 
 // sharesSession has the Locker hold another key on the session that is to end, if it is

@@ -17,8 +17,9 @@ import (
 type sessionClient struct {
 	backend.Backend
 	backend.Queuer
-	hasty bool // it also tells of what the request asks for, which the next session grants
-	apart bool // each hold has a session of its own
+	hasty bool                             // it also tells of what the request asks for, which the next session grants
+	apart bool                             // each hold has a session of its own
+	told  func(id backend.ID, cause error) // instead of telling, where that is the mistake
 
 	mu    sync.Mutex
 	held  map[backend.ID]backend.Hold
@@ -28,6 +29,14 @@ type sessionClient struct {
 }
 
 func (c *sessionClient) NotifyLoss(lost func(id backend.ID, cause error)) { c.lost = lost }
+
+func (c *sessionClient) Release(ctx context.Context, h backend.Hold) error {
+	err := c.Backend.Release(ctx, h)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, h.ID)
+	return err
+}
 
 func (c *sessionClient) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	c.findOut(req)
@@ -62,7 +71,11 @@ func (c *sessionClient) findOut(req backend.Request) {
 		return
 	}
 	for _, id := range held {
-		c.lost(id, backend.ErrSessionLost)
+		if c.told != nil {
+			c.told(id, backend.ErrSessionLost)
+		} else {
+			c.lost(id, backend.ErrSessionLost)
+		}
 	}
 	if c.hasty {
 		c.lost(req.ID, backend.ErrSessionLost)
@@ -82,7 +95,7 @@ func (c *sessionClient) end(ctx context.Context, key string) bool {
 			if c.apart && other != h {
 				continue
 			}
-			_ = c.Release(ctx, other)
+			_ = c.Backend.Release(ctx, other)
 			c.gone = append(c.gone, id)
 			delete(c.held, id)
 		}
@@ -130,8 +143,30 @@ func lossSessionConfig(change func(c *sessionClient)) conformance.Config {
 
 func TestMutantNextSession(t *testing.T) {
 	t.Parallel()
-	mustFail(t, lossSessionConfig(func(c *sessionClient) { c.hasty = true }), "NextSessionHolds")
-	mustFail(t, lossSessionConfig(func(c *sessionClient) { c.apart = true }), "NextSessionHolds")
+	for name, change := range map[string]func(c *sessionClient){
+		"tells of what the next session grants": func(c *sessionClient) { c.hasty = true },
+		"each hold has a session of its own":    func(c *sessionClient) { c.apart = true },
+		"tells twice": func(c *sessionClient) {
+			c.told = func(id backend.ID, cause error) { c.lost(id, cause); c.lost(id, cause) }
+		},
+		"tells of nobody, too": func(c *sessionClient) {
+			c.told = func(id backend.ID, cause error) { c.lost(id, cause); c.lost(backend.NewID(), cause) }
+		},
+		"does not say why": func(c *sessionClient) {
+			c.told = func(id backend.ID, _ error) { c.lost(id, nil) }
+		},
+		"says what is no loss": func(c *sessionClient) {
+			c.told = func(id backend.ID, _ error) { c.lost(id, errors.New("the session is over")) }
+		},
+		"says that it was released": func(c *sessionClient) {
+			c.told = func(id backend.ID, _ error) { c.lost(id, backend.ErrNotHeld) }
+		},
+		"says that the owner's limit was reached": func(c *sessionClient) {
+			c.told = func(id backend.ID, _ error) { c.lost(id, backend.ErrMaxHold) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) { mustFail(t, lossSessionConfig(change), "NextSessionHolds") })
+	}
 	rep, err := conformance.Check(t.Context(), lossSessionConfig(func(*sessionClient) {}))
 	if res := rep.Results[0]; err != nil || res.Verdict != conformance.Pass {
 		t.Errorf("that tells of its holds alone: %s (%s, %v)", res.Verdict, res.Evidence, err)

@@ -39,7 +39,7 @@ var farMutants = map[string]struct {
 	"no-deadline-takes-by-force": {rules: "ExclusiveAcrossProcesses", change: func(m *lockerMutant, dir string) {
 		alwaysRenews(m)
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-			soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			soon, cancel := context.WithTimeout(ctx, 3*time.Millisecond)
 			defer cancel()
 			l, err := m.Client.Acquire(soon, key, opts...)
 			if !errors.Is(err, lock.ErrHeld) || ctx.Err() != nil {

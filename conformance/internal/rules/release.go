@@ -103,9 +103,9 @@ func lapse(e *engine.Env, p, next engine.Party, key string) (old, taken engine.G
 }
 
 func releaseOwnOnly(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b, c := k.Open(), k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b, c := layer.Open(), layer.Open(), layer.Open()
 		old, taken := lapse(e, a, b, key)
 		for range 2 {
 			err := old.Release(e.Ctx)
@@ -127,9 +127,9 @@ func releaseOwnOnly(e *engine.Env) {
 }
 
 func releaseOldLease(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, c := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, c := layer.Open(), layer.Open()
 		old, taken := lapse(e, a, a, key)
 		if err := old.Release(e.Ctx); err == nil {
 			e.Failf(key, "Release of an earlier lease of the same client returned no error, although it had run out; expected ErrNotHeld")
@@ -294,8 +294,8 @@ func awaitLapse(e *engine.Env, h *engine.Hold) {
 }
 
 func releaseStopsRenewal(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
 		a := e.Locker()
 		h := a.MustTryFor(key, e.TTL)
 		first := h.Until()
@@ -304,7 +304,7 @@ func releaseStopsRenewal(e *engine.Env) {
 			e.Pause(e.TTL / 20) // until a renewal has happened, if the lock renews by itself
 		}
 		h.MustRelease()
-		b, c := k.Open(), k.Open()
+		b, c := layer.Open(), layer.Open()
 		e.MustTake(b, key, e.TTL)
 		next := e.TakeOver(c, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/10, "its holder does not renew it, and the leases of others were released")
 		_ = next.Release(e.Ctx)

@@ -12,12 +12,12 @@ import (
 func releaseAtExpiry(e *engine.Env) {
 	const keys = 4
 	rounds := e.Rounds(e.TTL*3/2, 2, 50)
-	e.EachKind(func(k engine.PartyKind) {
-		a, b, c := k.Open(), k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		a, b, c := layer.Open(), layer.Open(), layer.Open()
 		e.Each(keys, func(n int) {
 			e.Pause(e.Randomly(e.TTL))
 			for round := range rounds {
-				key := e.Key("%s-%d-%d", k.Name, n, round)
+				key := e.Key("%s-%d-%d", layer.Name, n, round)
 				old := e.MustTake(a, key, e.TTL)
 				// Close enough for a slow request to meet the expiry on the server.
 				e.Pause(time.Until(old.Until()) - e.Randomly(e.TTL/40))
@@ -36,14 +36,14 @@ func releaseAtExpiry(e *engine.Env) {
 			}
 		})
 	})
-	e.Notef("%d releases", keys*rounds*len(e.Kinds()))
+	e.Notef("%d releases", keys*rounds*len(e.Layers()))
 }
 
 func releaseBesideRenewal(e *engine.Env) {
 	rounds := e.Rounds(e.Work(100*time.Millisecond), 10, 100)
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		for range rounds {
 			g := e.MustTake(a, key, e.Long)
 			var released atomic.Bool
@@ -75,5 +75,5 @@ func releaseBesideRenewal(e *engine.Env) {
 			_ = next.Release(e.Ctx)
 		}
 	})
-	e.Notef("%d releases", rounds*len(e.Kinds()))
+	e.Notef("%d releases", rounds*len(e.Layers()))
 }

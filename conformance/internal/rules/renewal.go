@@ -182,9 +182,9 @@ func renewByHand(e *engine.Env) {
 		eachKind(e, kinds(e)[1:], func(k kind) { renewKindByHand(e, k, a, b) })
 	})
 	defer wait()
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		g := e.MustTake(a, key, e.TTL)
 		first := g.Until()
 		for range 4 * n {
@@ -197,10 +197,10 @@ func renewByHand(e *engine.Env) {
 				h.MustLive("its holder renews it in time")
 			}
 		}
-		if k := e.TTL / 5; e.Work(2*time.Millisecond) < k { // the last moment counts too
-			e.Pause(time.Until(g.Until()) - k)
+		if last := e.TTL / 5; e.Work(2*time.Millisecond) < last { // the last moment counts too
+			e.Pause(time.Until(g.Until()) - last)
 			if err := g.Renew(); err != nil {
-				e.LateFatalf(key, "Renew of a lease that was held for another %s returned %s; expected no error", k, engine.Outcome(err))
+				e.LateFatalf(key, "Renew of a lease that was held for another %s returned %s; expected no error", last, engine.Outcome(err))
 			}
 		}
 		// A lock without a deadline has none to move; that it was kept has been seen.
@@ -264,11 +264,11 @@ func renewByHandLong(e *engine.Env) {
 
 // renewsJustLate renews leases shortly after they ran out: the server granted each
 // before its grant arrived, so that it has ended a TTL later at the latest.
-func renewsJustLate(e *engine.Env, k engine.PartyKind) {
+func renewsJustLate(e *engine.Env, layer engine.Layer) {
 	late := []time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
-	a := k.Open()
+	a := layer.Open()
 	e.Each(len(late), func(i int) {
-		key := e.Key("%s-%s", k.Name, late[i])
+		key := e.Key("%s-%s", layer.Name, late[i])
 		g := e.MustTake(a, key, e.TTL)
 		g.Lapses()
 		e.Pause(e.TTL + e.Claimed.TTLGrain + late[i])
@@ -279,12 +279,12 @@ func renewsJustLate(e *engine.Env, k engine.PartyKind) {
 }
 
 func renewNeverResurrects(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
+	e.EachLayer(func(layer engine.Layer) {
 		if e.Claimed.TakeoverLag == 0 {
-			renewsJustLate(e, k)
+			renewsJustLate(e, layer)
 		}
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		g := e.MustTake(a, key, e.TTL)
 		e.Expire(g)
 		for range 3 {
@@ -317,9 +317,9 @@ func renewNeverResurrects(e *engine.Env) {
 }
 
 func renewNotOthers(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b, c := k.Open(), k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b, c := layer.Open(), layer.Open(), layer.Open()
 		old := e.MustTake(a, key, e.TTL)
 		taken := e.TakeOver(b, key, e.TTL, e.TakeoverLimit(e.TTL), e.TTL/20, "the earlier holder did not renew")
 		fence, deadline := taken.Fence(), taken.Until()
@@ -342,11 +342,11 @@ func renewNotOthers(e *engine.Env) {
 }
 
 func renewBounded(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		a, b := layer.Open(), layer.Open()
 		var late engine.Lateness
 		e.Each(3, func(i int) {
-			key := e.Key("%s-%d", k.Name, i)
+			key := e.Key("%s-%d", layer.Name, i)
 			g := e.MustTake(a, key, e.TTL)
 			for range 50 / (1 + 4*i) { // the first piles them up
 				if err := g.Renew(); err != nil {
@@ -367,9 +367,9 @@ func renewBounded(e *engine.Env) {
 
 func renewQuickly(e *engine.Env) {
 	const least, most = 100, 1000 // as many as there is time for
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		g := e.MustTake(k.Open(), key, e.Fit(10*e.TTL))
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		g := e.MustTake(layer.Open(), key, e.Fit(10*e.TTL))
 		n, end := 0, time.Now().Add(e.Window())
 		for ; n < least || n < most && time.Now().Before(end); n++ {
 			before := g.Until()
@@ -396,9 +396,9 @@ func renewAfterRelease(e *engine.Env) {
 		not(e, h.Key, err, "Renew after Release", lock.ErrLost, lock.ErrClosed)
 		locker.MustTry(h.Key).MustRelease()
 	})
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		g := e.MustTake(a, key, e.Long)
 		e.MustGiveBack(g, key, "")
 		for range 2 {

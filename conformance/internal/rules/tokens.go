@@ -104,9 +104,9 @@ func tokenSurvives(e *engine.Env) {
 		e.Notef("not tried without Config.Remove: the token after the removal of the record")
 		removing = false
 	}
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		a, b := k.Open(), k.Open()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
 		for range cycles {
 			// Released, and acquired anew.
 			for _, p := range []engine.Party{a, b, a} {
@@ -226,9 +226,9 @@ func tokenInGrantOrder(e *engine.Env) {
 // holds, and once when it is too late.
 func tokenInTakeoverOrder(e *engine.Env) {
 	rounds := e.Rounds(2*e.TTL, 2, 10)
-	e.EachKind(func(k engine.PartyKind) {
-		key := e.Key("%s", k.Name)
-		parties := []engine.Party{k.Open(), k.Open()}
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		parties := []engine.Party{layer.Open(), layer.Open()}
 		var highest uint64
 		write := func(token uint64) bool {
 			ok := token >= highest

@@ -15,8 +15,8 @@ func idle(e *engine.Env) time.Duration {
 // tokenSurvivesIdling leaves keys alone that were released, that have expired, and whose
 // clients have closed.
 func tokenSurvivesIdling(e *engine.Env) {
-	e.EachKind(func(k engine.PartyKind) {
-		p, released, expired := k.Open(), e.Key("%s-released", k.Name), e.Key("%s-expired", k.Name)
+	e.EachLayer(func(layer engine.Layer) {
+		p, released, expired := layer.Open(), e.Key("%s-released", layer.Name), e.Key("%s-expired", layer.Name)
 		_ = e.MustTake(p, released, e.Long).Release(e.Ctx)
 		e.Expire(e.MustTake(p, expired, e.TTL))
 		e.Pause(idle(e))
