@@ -14,7 +14,7 @@ var z138 = Lock{
 	Instead: "What ends the hold ends its deadline.",
 	File:    "deadline_outlives_hold.go", Over: Memory,
 	Rule: "DeadlineEnds",
-	Also: []string{"CloseEndsHolds", "LossEndsUse"},
+	Also: []string{"CloseEndsHolds", "LossEndsUse", "LostOnRemoval"},
 	On: asLocker(func(l *lock.Client) lock.Locker {
 		return changed{policy{l}, func(lease lock.Lease, _ lock.Settings) lock.Lease {
 			r := &remembering{Lease: lease}

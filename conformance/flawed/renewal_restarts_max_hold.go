@@ -16,7 +16,7 @@ var z84 = Lock{
 	Instead: "One timer, which only the end of the hold stops.",
 	File:    "renewal_restarts_max_hold.go", Over: Memory,
 	Rule: "MaxHoldEnds",
-	Also: []string{"ReleaseEndsRequests", "LostByDeadline", "WithoutRenewalEnds", "ServerOutlivesD"},
+	Also: []string{"ReleaseEndsRequests", "LostByDeadline", "WithoutRenewalEnds", "ServerOutlivesD", "LossEndsUse"},
 	On:   onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker { return restarted{policy{l}} }),
 }
 

@@ -13,7 +13,7 @@ var z48Unlink = Lock{
 	Instead: "Leave the file, or look after locking whether the name still leads to it.",
 	File:    "unlink_on_release.go", Over: Memory,
 	Rule: "Exclusive",
-	Also: append([]string{"ReleaseDetached"}, keepsNobodyOut...),
+	Also: append([]string{"ReleaseDetached", "ReleaseFrees"}, keepsNobodyOut...),
 	On:   onFiles(func(d *directory) backend.Backend { return unlinkOnRelease{fileLock{dir: d}} }),
 }
 

@@ -555,7 +555,11 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 	}
 	for name, call := range calls {
 		key := e.Key("%s-%s", name, of)
-		h := b.MustTry(e.Request(key, owner, e.Long))
+		holder, other := a, b // a session knows its own holds only
+		if name == "ForceRelease" || name == "Revoke" || name == "Forget" {
+			holder, other = b, a
+		}
+		h := holder.MustTry(e.Request(key, owner, e.Long))
 		ev := e.Log.Begin(a.Who, name, key)
 		err := call(h)
 		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
@@ -569,7 +573,7 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 		if errors.Is(err, backend.ErrNotHeld) {
 			e.Failf(key, "%s of a hold that is held, with a context that had ended, returned %s; expected no word of a loss", name, engine.Outcome(err))
 		}
-		a.MustRefuse(key, "only "+name+" with a context that had ended was called")
+		other.MustRefuse(key, "only "+name+" with a context that had ended was called")
 		if e.Claimed.ManualRenewal {
 			if err := h.Renew(); err != nil {
 				e.Unexpected(key, err, "Renew of a hold returned %s after %s with a context that had ended, which had returned an error; expected no error", engine.Outcome(err), name)
