@@ -223,8 +223,8 @@ func (b *Backend) lossOf(ctx context.Context, h *hold, err error) error {
 // The savepoint comes last: a return to it also gives up the metadata lock of the
 // look at the other table.
 func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend.Validity, error) {
-	if ttl > h.s.ttl {
-		b.showTTL(ctx, h, ttl)
+	longer := ttl > h.s.ttl
+	if longer {
 		if err := b.sessions.setTTL(ctx, h.s, ttl); err != nil {
 			return backend.Validity{}, err
 		}
@@ -253,11 +253,14 @@ func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend
 	}
 	v := h.extended(sent)
 	v.For = min(v.For, backend.ValidFor(ttl))
+	if longer {
+		b.showTTL(ctx, h, ttl)
+	}
 	return v, nil
 }
 
 // showTTL writes for how long the hold lasts from now on, for refusals to show. A hold is kept
-// without it too.
+// without it too, so it comes after the heartbeat, which must not wait for it.
 func (b *Backend) showTTL(ctx context.Context, h *hold, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
