@@ -159,7 +159,9 @@ func releaseByID(e *engine.Env) {
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { releaseOfKind(e, k, a, b) }) },
 		func() {
 			if !e.Claimed.EndsWithSession { // whose session keeps it
-				eachGrantKind(e, func(k grantKind) { releaseOfExpired(e, k, a, b) })
+				eachGrantKind(e, func(k grantKind) {
+					afterExpiry(e, k, a, b, "Release", func(h *engine.Grant) error { return h.Release(e.Ctx) })
+				})
 			}
 		})
 }
@@ -201,15 +203,15 @@ func releaseOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	freed(e, key, next, b)
 }
 
-// releaseOfExpired releases a hold that has run out.
-func releaseOfExpired(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
+// afterExpiry calls the operation for a hold that has run out.
+func afterExpiry(e *engine.Env, k grantKind, a, b *engine.BackendClient, op string, call func(h *engine.Grant) error) {
 	if e.Long < 3*e.TTL {
 		return
 	}
 	key := e.Key("expired-%s", k.name)
 	h, beside := k.take(a, b, e.Request(key, k.owner, e.TTL))
 	e.Expire(h)
-	e.Is(key, h.Release(e.Ctx), "Release of a hold that has run out", backend.ErrNotHeld)
+	e.Is(key, call(h), op+" of a hold that has run out", backend.ErrNotHeld)
 	freed(e, key, beside, b)
 }
 
@@ -218,7 +220,7 @@ func renewByID(e *engine.Env) {
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { renewOfKind(e, k, a, b) }) },
 		func() {
 			if !e.Claimed.EndsWithSession {
-				eachGrantKind(e, func(k grantKind) { renewOfExpired(e, k, a, b) })
+				eachGrantKind(e, func(k grantKind) { afterExpiry(e, k, a, b, "Renew", (*engine.Grant).Renew) })
 			}
 		})
 	free := e.Key("free")
@@ -249,21 +251,5 @@ func renewOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	e.MustGiveBack(h, key, "")
 	_, err := a.Renew(h.Hold)
 	e.Is(key, err, "Renew after Release", backend.ErrNotHeld)
-	freed(e, key, beside, b)
-}
-
-// renewOfExpired renews a hold that has run out.
-func renewOfExpired(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
-	if e.Long < 3*e.TTL {
-		return
-	}
-	key := e.Key("expired-%s", k.name)
-	h, beside := k.take(a, b, e.Request(key, k.owner, e.TTL))
-	e.Expire(h)
-	if err := h.Renew(); err == nil {
-		e.Failf(key, "Renew of a hold that has run out returned no error; expected ErrNotHeld")
-	} else {
-		e.Is(key, err, "Renew of a hold that has run out", backend.ErrNotHeld)
-	}
 	freed(e, key, beside, b)
 }
