@@ -4,7 +4,7 @@
 //
 // It holds the key while the command runs, keeps the lease renewed, and stops
 // the command before anybody else can get the key when the hold is lost. See
-// lockctl run --help, and docs/lockctl.md for the exit statuses.
+// lockctl run --help, which has the exit statuses too.
 package main
 
 import (
