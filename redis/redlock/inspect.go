@@ -82,10 +82,9 @@ func (b *majority) Inspect(ctx context.Context, key string) (backend.Record, err
 		_, since, details, _ := recordOf(c.record)
 		token, _ := strconv.ParseUint(c.token, 10, 64)
 		_, revoked := revokedToken(c.record)
-		slices.Sort(c.left)
 		return backend.Record{
 			Key: key, Token: token, Holds: 1, Waiters: -1,
-			Remaining: c.left[len(c.left)-b.quorum], // then fewer than a majority are left
+			Remaining: b.lasts(c.left, unseen),
 			Holder:    wire.HolderOf(details, since),
 			Revoked:   revoked,
 		}, nil

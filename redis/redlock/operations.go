@@ -409,10 +409,12 @@ func (b *majority) heldError(r *round, key string) (held *backend.HeldError, spl
 	var left []time.Duration
 	records := map[string]int{}
 	held = &backend.HeldError{Key: key}
-	most, free := "", 0
+	most, silent := "", 0
 	for i, v := range r.tally.votes[:r.tally.nodes] {
+		if v == pending || v == failed {
+			silent++
+		}
 		if v != no {
-			free++
 			continue
 		}
 		answer := wire.ListOf(r.calls[i].value)
@@ -429,9 +431,15 @@ func (b *majority) heldError(r *round, key string) (held *backend.HeldError, spl
 	}
 	_, since, details, _ := recordOf(most)
 	held.Holder = wire.HolderOf(details, since)
-	slices.Sort(left)
-	if need := b.quorum - free; need > 0 && need <= len(left) {
-		held.Remaining = left[need-1] // then a majority is free, unless renewed
-	}
+	held.Remaining = b.lasts(left, silent)
 	return held, false
+}
+
+// lasts is for how long at most a hold keeps others from a majority, unless it is renewed. left
+// are the times on the nodes that have told one. A renewal that counts is known to one node of
+// each majority, so those that are silent are taken to have the longest time that was told.
+func (b *majority) lasts(left []time.Duration, silent int) time.Duration {
+	left = append(left, slices.Repeat([]time.Duration{slices.Max(left)}, silent)...)
+	slices.Sort(left)
+	return left[len(left)-1-(len(b.nodes)-b.quorum)]
 }

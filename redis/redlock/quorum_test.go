@@ -387,3 +387,27 @@ func TestNotWaitedFor(t *testing.T) {
 		require.Equal(t, 3, strings.Count(err.Error(), "no answer within 2s"), "%v", err)
 	})
 }
+
+// TestRefusalShowsTheLongerTime: a renewal that a majority has heard is shown by a refusal
+// and by Inspect, though one node has not heard it and another one does not answer.
+func TestRefusalShowsTheLongerTime(t *testing.T) {
+	t.Parallel()
+	d := doubleOn(t, doubleClients(t, 3), Options{})
+	hold, _ := backendtest.Granted(t, d, redistest.Brief("k", 20*time.Second))
+	_, err := d.Renew(t.Context(), hold) // on all nodes, with the token
+	require.NoError(t, err)
+	backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 3 })
+	d.nodes[2].down()
+	hold.TTL = time.Minute
+	_, err = d.Renew(t.Context(), hold)
+	require.NoError(t, err)
+	d.nodes[2].up()
+	d.nodes[0].down()
+	_, err = d.Try(t.Context(), redistest.Request("k"))
+	var refusal *backend.HeldError
+	require.ErrorAs(t, err, &refusal)
+	assert.Greater(t, refusal.Remaining, 20*time.Second)
+	rec, err := d.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	assert.Greater(t, rec.Remaining, 20*time.Second)
+}
