@@ -4,7 +4,7 @@
 //	testrun [-outcomes FILE] [arguments of go test [-- arguments of another go test]...]
 //
 // Several go tests run side by side; one behind "then" in place of "--" when the one before it has
-// ended. The status is that of go test, the largest of them. With
+// ended. Arguments like NAME=value that come first are its environment. The status is that of go test, the largest of them. With
 // -outcomes it also writes a line for each rule, form of a lock and outcome, so that two runs can
 // be compared.
 package main
@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -45,6 +46,8 @@ func split(args []string, separator string) (lists [][]string) {
 		lists, args = append(lists, args[:i]), args[i+1:]
 	}
 }
+
+var variable = regexp.MustCompile(`^[A-Z_]+=`)
 
 // quietly is how often it is said which packages are running, while none ends.
 const quietly = 30 * time.Second
@@ -115,8 +118,12 @@ func run(out io.Writer, lists [][]string, outcomes string) (int, error) {
 
 // goTest runs go test with the arguments and passes on each line that it prints.
 func goTest(args []string, take func(line []byte)) error {
+	env := os.Environ()
+	for len(args) > 0 && variable.MatchString(args[0]) {
+		env, args = append(env, args[0]), args[1:]
+	}
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Stderr = os.Stderr
+	cmd.Env, cmd.Stderr = env, os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

@@ -82,6 +82,9 @@ func TestRunHasTheStatusOfGoTest(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotZero(t, status)
 	assert.Contains(t, out.String(), "ok   scripts/testrun", "what is behind one that fails is run")
+	status, err = run(&out, [][]string{{"GOFLAGS=-nonsense", "-run", "^TestSummary$", "."}}, "")
+	require.NoError(t, err)
+	assert.NotZero(t, status, "the environment is passed on")
 }
 
 // A package of two runs has its tests in each of them.
