@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
@@ -162,4 +164,16 @@ func (d *double) forget(t testing.TB, key string, nodes ...int) {
 	for _, i := range nodes {
 		require.NoError(t, d.clients[i].Del(t.Context(), d.record(key)).Err())
 	}
+}
+
+// answered waits until no node has a request that it has not answered.
+func (d *double) answered(t *testing.T) {
+	t.Helper()
+	backendtest.Eventually(t, "every node has answered", func() bool {
+		return !slices.ContainsFunc(d.majority.nodes, func(n *node) bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.busy || len(n.queue) > 0
+		})
+	})
 }

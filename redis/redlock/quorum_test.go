@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -309,13 +308,7 @@ func TestNotWaitedFor(t *testing.T) {
 		d := doubleOn(t, clients, opts)
 		hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
 		backendtest.Eventually(t, "every node has it", func() bool { return d.count(t, "k") == 5 })
-		backendtest.Eventually(t, "every node has answered", func() bool {
-			return !slices.ContainsFunc(d.majority.nodes, func(n *node) bool {
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				return n.busy
-			})
-		})
+		d.answered(t)
 		for _, n := range d.majority.nodes {
 			n.mu.Lock()
 			failure := n.failure

@@ -199,7 +199,8 @@ func TestForceOnANodeWithoutTheToken(t *testing.T) {
 	backendtest.Eventually(t, "all have it", func() bool { return d.count(t, "k") == 3 })
 	_, err := b.Renew(t.Context(), hold) // tells the token to a node that was asked late
 	require.NoError(t, err)
-	backendtest.Eventually(t, "the last one has its token", func() bool { return d.clients[2].Exists(t.Context(), d.accepted("k")).Val() == 1 })
+	d.answered(t)
+	require.EqualValues(t, 1, d.clients[2].Exists(t.Context(), d.accepted("k")).Val())
 	require.NoError(t, d.clients[2].Del(t.Context(), d.accepted("k")).Err())
 	d.nodes[0].down()
 	err = b.ForceRelease(t.Context(), "k", g.Token)
