@@ -16,7 +16,7 @@ RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # serves in the next.
 BUILD = -trimpath -ldflags=-w
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) $(ONE) -race $(BUILD) -vet=off -count=1 -p 3 -parallel 4
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) $(ONE) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
 
 # The race detector of Go 1.26 breaks down (SIGSEGV, CHECK failed) when two processors run timers of
 # one bubble of testing/synctest. On one processor it finds the same races, since it knows them by
@@ -28,11 +28,11 @@ ONE = GOMAXPROCS=1
 # race detector with every lock.
 BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
 FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 6 -timeout 20m $(BROKEN)
-# Forms that have had the suite already, on other servers or reached in another way. Two suites
-# at a time: with four, requests wait for each other, cases are inconclusive and are repeated with
-# long TTLs, and all of it takes twice as long.
+# Forms that have had the suite already, on other servers or reached in another way. Two suites of
+# a package at a time: with four, requests wait for each other, cases are inconclusive and are
+# repeated with long TTLs, and all of it takes twice as long.
 WAYS = ./redis ./redis/redlock ./mysql ./etcd ./zookeeper ./internal/rolling .
-ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 2 -timeout 20m -run ^TestAlso
+ALSO = $(BUILD) -vet=off -count=1 -p 2 -parallel 2 -timeout 20m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
