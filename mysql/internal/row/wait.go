@@ -10,8 +10,9 @@ import (
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
-// Enqueue takes a connection for the wait, and tries once to lock the row. Where
-// somebody has it, the place in the server's queue for the row is taken by Wait.
+// Enqueue takes a connection for the wait, and tries once to lock the row: a row that nobody
+// has is granted. Where somebody has it, the place in the server's queue for the row is taken by
+// Wait.
 //
 // The server's queue is in the order of arrival for as long as a statement waits,
 // which is two seconds; then the statement is sent again, at the end of the queue.
@@ -31,12 +32,14 @@ func (b *Backend) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 	err := b.lock(asking, h, req, func(ctx context.Context, s *session) error {
 		return b.lockRow(ctx, s, req.Key, true)
 	})
-	switch {
-	case err == nil:
-		t.locked = true
-	case errors.Is(err, errRowHeld):
+	if errors.Is(err, errRowHeld) {
 		h.behind.Store(true)
-	default:
+		return t, nil
+	}
+	if err == nil {
+		t.granted, err = b.grant(asking, h, req)
+	}
+	if err != nil {
 		return nil, b.refuse(ctx, h, err)
 	}
 	return t, nil
@@ -48,7 +51,7 @@ type ticket struct {
 	req backend.Request
 	h   *hold
 
-	locked bool // by Enqueue
+	granted backend.Grant // by Enqueue, if it was
 }
 
 // Behind implements backend.Ticket.
@@ -63,13 +66,11 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	defer h.leave()
 	switch h.phase {
 	case phaseAsking:
-		return b.acquire(ctx, h, req, func(ctx context.Context, s *session) error {
-			if t.locked {
-				return nil
-			}
-			return b.waitForRow(ctx, h, s, req)
-		})
+		return b.acquire(ctx, h, req, func(ctx context.Context, s *session) error { return b.waitForRow(ctx, h, s, req) })
 	case phaseHeld:
+		if t.granted.Token != 0 && b.clock.Now().Sub(t.granted.Validity.Sent) < h.s.ttl/12 {
+			return t.granted, nil
+		}
 		return b.confirmed(ctx, h, req)
 	}
 	return backend.Grant{}, wire.NotHeld(req.Key)
