@@ -30,10 +30,9 @@ BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
 FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 6 -timeout 20m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
-# repeated with long TTLs, and all of it takes twice as long. MySQL's come last, when its others
-# have ended.
+# repeated with long TTLs, and all of it takes twice as long.
 WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling . ./mysql
-ALSO = $(BUILD) -vet=off -count=1 -p 2 -parallel 2 -timeout 20m -run ^TestAlso
+ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 2 -timeout 20m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
