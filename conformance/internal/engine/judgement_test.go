@@ -13,6 +13,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	faultlock "github.com/mortiselock/lock/backend/fault"
+	memlock "github.com/mortiselock/lock/memory"
 )
 
 // standStill has the machine stand still, as far as the case can tell.
@@ -339,6 +340,40 @@ func slowServerGetsLongerTTLs(t *testing.T) {
 	assert.Equal(t, 20*time.Minute, most)
 	s.Claimed.MaxTTL, s.Claimed.MinTTL, s.Fixed = time.Second, time.Second, true
 	assert.Equal(t, time.Second, s.nextTTL(time.Second, time.Hour), "no other can be had")
+}
+
+// A rule of a Locker's own TTL is repeated with what requests take by then: no other TTL can be had,
+// and the one that the slow requests asked for would never do.
+func TestDefaultTTLIsTriedAgainWhenRequestsAreFast(t *testing.T) {
+	t.Parallel()
+	virtually(t, defaultTTLIsTriedAgain)
+}
+
+func defaultTTLIsTriedAgain(t *testing.T) {
+	store := memlock.NewStore(nil)
+	cfg := memory()
+	cfg.OpenBackend = nil
+	cfg.Open = func(ctx context.Context) (lock.Locker, error) {
+		return memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: cfg.TTL}})
+	}
+	take := func(e *Env, d time.Duration) {
+		for range len(e.pace.last) {
+			e.pace.add(d)
+		}
+	}
+	slow := &Rule{Run: func(e *Env) { take(e, time.Second) }}
+	var ttls []time.Duration
+	rule := &Rule{AtDefault: true, Run: func(e *Env) {
+		if ttls = append(ttls, e.TTL); e.TTL > e.Settings.TTL {
+			take(e, ms)
+			e.TooSlowf("", "the default is shorter than %s", e.TTL)
+		}
+	}}
+	results := judged(t, cfg, slow, rule)
+	assert.Equal(t, Pass, results[1].Verdict, results[1].Evidence)
+	require.Len(t, ttls, 2)
+	assert.Greater(t, ttls[0], cfg.TTL)
+	assert.Equal(t, cfg.TTL, ttls[1])
 }
 
 // unheard says that the server has not answered, after a while.

@@ -166,6 +166,9 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 			r.calmly(ctx)
 			defer func() { <-r.repeats }()
 		}
+		if rule.AtDefault && r.s.Open != nil { // the Locker's TTL stays, and requests may be faster by now
+			ttl = r.s.nextTTL(0, 0)
+		}
 		if ctx.Err() != nil || n >= r.s.attempts() { // another rule may have failed meanwhile
 			break
 		}
