@@ -154,7 +154,11 @@ func DetachedContext(call AcquireFunc) AcquireFunc {
 			if err == nil && h.Release != nil {
 				_ = h.Release(context.WithoutCancel(ctx))
 			}
-			err = errors.Join(ended(ctx), err)
+			if errors.Is(err, context.Canceled) { // so has life ended, whatever has ended ctx
+				err = fmt.Errorf("%w: %v", ended(ctx), err)
+			} else {
+				err = errors.Join(ended(ctx), err)
+			}
 		}
 		if err != nil {
 			end()

@@ -2,6 +2,8 @@ package conformance_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -237,4 +239,22 @@ func TestDeadlinesOfAnAdapter(t *testing.T) {
 		res, _ := rep.Result("DeadlineFromSend")
 		assert.Equal(t, want, res.Verdict, "from the answer: %t; %s", fromAnswer, res.Evidence)
 	}
+}
+
+// A call that gets a context of its own is told that this was canceled. Its caller's may have ended in
+// another way, and that is what the error says.
+func TestDetachedContextTellsHowTheCallersEnded(t *testing.T) {
+	t.Parallel()
+	call := conformance.DetachedContext(func(life context.Context, _ string, _ time.Duration) (conformance.Handle, error) {
+		<-life.Done()
+		return conformance.Handle{}, fmt.Errorf("the lock gave up: %w", life.Err())
+	})
+	gone := errors.New("the user has gone")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, gone)
+	defer cancel()
+	_, err := call(ctx, "k", time.Second)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, gone)
+	require.NotErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "the lock gave up")
 }
