@@ -27,7 +27,7 @@ ONE = GOMAXPROCS=1
 # they compute, so they run beside the rest. So does conformance: the suite's code is under the
 # race detector with every lock.
 BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
-FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 6 -timeout 20m $(BROKEN)
+FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
 # repeated with long TTLs, and all of it takes twice as long.
