@@ -4,9 +4,9 @@
 //	testrun [-outcomes FILE] [arguments of go test [-- arguments of another go test]...]
 //
 // Several go tests run side by side; one behind "then" in place of "--" when the one before it has
-// ended. Arguments like NAME=value that come first are its environment. The status is that of go test, the largest of them. With
-// -outcomes it also writes a line for each rule, form of a lock and outcome, so that two runs can
-// be compared.
+// ended. Arguments like NAME=value that come first are its environment. The status is that of go
+// test, the largest of them. With -outcomes it also writes a line for each rule, form of a lock
+// and outcome, so that two runs can be compared.
 package main
 
 import (

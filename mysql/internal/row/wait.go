@@ -68,6 +68,7 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	case phaseAsking:
 		return b.acquire(ctx, h, req, func(ctx context.Context, s *session) error { return b.waitForRow(ctx, h, s, req) })
 	case phaseHeld:
+		// An older grant would have lost much of its validity: it is confirmed by a heartbeat.
 		if t.granted.Token != 0 && b.clock.Now().Sub(t.granted.Validity.Sent) < h.s.ttl/12 {
 			return t.granted, nil
 		}
