@@ -94,15 +94,15 @@ func (s *session) watch(ctx context.Context, path string) (<-chan zk.Event, bool
 	if ch != nil {
 		return ch, true, nil
 	}
+	var era int
 	a := ask(ctx, s, func(c *zk.Conn) (<-chan zk.Event, error) {
+		era, _ = s.connection()
 		// Exists would leave a watch on the server for a node that never comes back.
 		_, _, ch, err := c.GetW(path)
 		return ch, err
 	}, func(a answer[<-chan zk.Event]) {
-		if a.err == nil { // for nobody any more, and the client library keeps it
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.retired = append(s.retired, a.value)
+		if a.err == nil { // for those who come next, as the client library keeps it
+			s.share(path, era, a.value)
 		}
 	})
 	switch {
@@ -111,10 +111,22 @@ func (s *session) watch(ctx context.Context, path string) (<-chan zk.Event, bool
 	case a.err != nil:
 		return nil, false, a.err
 	}
+	s.share(path, era, a.value)
+	return a.value, true, nil
+}
+
+// share keeps a watch that was asked for in this era. Of two on one node, both of which fire
+// at once, it is enough to know one.
+func (s *session) share(path string, era int, ch <-chan zk.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watches[path] = a.value
-	return a.value, true, nil
+	switch {
+	case fired(ch):
+	case s.era != era:
+		s.retired = append(s.retired, ch)
+	default:
+		s.watches[path] = ch
+	}
 }
 
 // sweepWatches drops the watches that have fired. The mutex is held.

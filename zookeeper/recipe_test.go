@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +37,17 @@ func word(t testing.TB, server *servertest.Server, what string) string {
 }
 
 func (b *zkBackend) dir(key string) string { return b.current.cfg.dirOf(key) }
+
+// watched are the paths that somebody watches. Each comes with the sessions that do.
+func watched(t testing.TB, server *servertest.Server) (paths []string) {
+	t.Helper()
+	for line := range strings.Lines(word(t, server, "wchp")) {
+		if strings.HasPrefix(line, "/") {
+			paths = append(paths, strings.TrimSpace(line))
+		}
+	}
+	return paths
+}
 
 // ours are the nodes of acquisitions below the key.
 func ours(t testing.TB, conn *zk.Conn, dir string) []string {
@@ -239,18 +250,58 @@ func TestCancelledAcquiresLeaveNothing(t *testing.T) {
 	}
 	wg.Wait()
 	backendtest.Eventually(t, "only the holder has a node", func() bool { return len(ours(t, conn, holder.dir(key))) == 1 })
-	backendtest.Eventually(t, "one watch on the holder is left at most, which all have shared", func() bool {
-		waiter.current.mu.Lock()
-		defer waiter.current.mu.Unlock()
-		waiter.current.sweepWatches()
-		return len(waiter.current.watches) <= 1
+	// Who finds a node that is about to go settles its token, and the session watches the
+	// floor from then on.
+	holding, floor := holder.dir(key)+"/"+ours(t, conn, holder.dir(key))[0], holder.cfg.floorDir()
+	backendtest.Eventually(t, "the holder is watched at most, and the floor", func() bool {
+		return !slices.ContainsFunc(watched(t, server), func(path string) bool { return path != holding && path != floor })
 	})
 	require.NoError(t, held.Release(t.Context()))
-	backendtest.Eventually(t, "no watch is left on the server", func() bool {
-		return regexp.MustCompile(`Total watches:0\b`).MatchString(word(t, server, "wchs"))
+	backendtest.Eventually(t, "the floor is watched at most", func() bool {
+		return !slices.ContainsFunc(watched(t, server), func(path string) bool { return path != floor })
 	})
 	require.NoError(t, l.Close())
-	backendtest.Eventually(t, "no ephemeral node is left", func() bool { return !strings.Contains(word(t, server, "dump"), nodeMark) })
+	backendtest.Eventually(t, "no ephemeral node and no watch is left", func() bool {
+		return !strings.Contains(word(t, server, "dump"), nodeMark) && len(watched(t, server)) == 0
+	})
+}
+
+// The client library keeps a watch whose answer comes when nobody waits for it any more. The
+// next who come share that one.
+func TestLateWatchIsShared(t *testing.T) {
+	t.Parallel()
+	server := servertest.ZooKeeper(t, servertest.WithControl())
+	b, conn := backendOn(t, &Options{Lock: lock.Options{TTL: longest}}, server), rawOn(t, server)
+	key := backendtest.UniqueKey(t)
+	hold, _ := backendtest.Granted(t, b, request(key))
+	path := b.dir(key) + "/" + ours(t, conn, b.dir(key))[0]
+	s := b.current
+	for range 10 {
+		era, _ := s.connection()
+		server.Freeze(t)
+		_, _, err := s.watch(backendtest.Short(t, 50*time.Millisecond), path)
+		server.Resume(t)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, _, _ = s.children(t.Context(), b.dir(key)) // is answered later
+		if errors.As(err, new(notSent)) || !s.sameConnection(era) {
+			t.Log("the watch was not sent, or its connection was lost")
+			continue
+		}
+		backendtest.Eventually(t, "the next who come share it", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.watches[path] != nil
+		})
+		require.NoError(t, b.Release(t.Context(), hold))
+		backendtest.Eventually(t, "it has fired", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.sweepWatches()
+			return s.watches[path] == nil
+		})
+		return
+	}
+	t.Skip("inconclusive: the machine is too slow to watch on one connection while a server stands still for 50 ms")
 }
 
 // Of many waiters one is granted by a release, the next one looks where it is now, and
