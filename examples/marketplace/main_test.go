@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,11 +20,11 @@ func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 
 // runUntil gives each way longer until all is well, on a machine that is slow. run audits
 // the market after each way: an item that is sold twice is an error.
-func runUntil(t *testing.T, redisURL, lockURL string, c crowd, length time.Duration, together bool, well func(bought map[string]int) bool) {
+func runUntil(t *testing.T, redisURL, lockURL string, c crowd, length time.Duration, well func(bought map[string]int) bool) {
 	t.Helper()
 	for ; ; length *= 2 {
 		var out strings.Builder
-		results, err := run(t.Context(), redisURL, lockURL, []crowd{c}, length, together, &out)
+		results, err := run(t.Context(), redisURL, lockURL, []crowd{c}, length, true, &out)
 		require.NoError(t, err)
 		require.Len(t, results, len(ways))
 		bought := map[string]int{}
@@ -36,11 +39,77 @@ func runUntil(t *testing.T, redisURL, lockURL string, c crowd, length time.Durat
 	}
 }
 
-func TestTheLockOfOneItemBuysMore(t *testing.T) {
+// offering does something when somebody has looked at an offer.
+type offering struct{ looked func() }
+
+func (o offering) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (o offering) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		err := next(ctx, cmd)
+		o.see(cmd)
+		return err
+	}
+}
+
+func (o offering) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		err := next(ctx, cmds)
+		o.see(cmds[0])
+		return err
+	}
+}
+
+func (o offering) see(cmd goredis.Cmder) {
+	if cmd.Name() == "zscore" {
+		o.looked()
+	}
+}
+
+// An offer that is made during a purchase costs who watches the market a retry, and nobody
+// who has a lock.
+func TestAnOfferSpoilsThePurchasesOfWATCH(t *testing.T) {
 	t.Parallel()
-	runUntil(t, servertest.SharedRedis(t).URL(), "", crowd{5, 5}, time.Second, false, func(bought map[string]int) bool {
-		return bought["simple lock, market"] > 0 && bought["Mortise, market"] > 0 && bought["Mortise, one item"] > 2*bought["WATCH"]
-	})
+	url := servertest.SharedRedis(t).URL()
+	opts, err := goredis.ParseURL(url)
+	require.NoError(t, err)
+	redis := goredis.NewClient(opts)
+	t.Cleanup(func() { _ = redis.Close() })
+	for _, w := range ways {
+		for _, together := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/together=%v", w.name, together), func(t *testing.T) {
+				ctx, users := t.Context(), []string{"seller", "ann"}
+				m := market{redis: redis, prefix: "{spoiled-" + rand.Text() + "}", together: together}
+				defer func() { require.NoError(t, m.clear(ctx, users)) }()
+				for _, user := range users {
+					require.NoError(t, redis.Set(ctx, m.purse(user), 10, 0).Err())
+				}
+				require.NoError(t, redis.SAdd(ctx, m.inventory("seller"), "seller.0", "seller.1").Err())
+				require.NoError(t, m.list(ctx, "seller", "seller.0", 7))
+
+				observed, offers := goredis.NewClient(opts), 0
+				defer observed.Close()
+				observed.AddHook(offering{func() {
+					if offers++; offers == 1 {
+						assert.NoError(t, m.list(ctx, "seller", "seller.1", 7))
+					}
+				}})
+				buy, leave, err := w.open(ctx, market{redis: observed, prefix: m.prefix, together: together}, url, "ann")
+				require.NoError(t, err)
+				defer leave()
+				o := offer{"seller.0", 7}
+				err = buy(ctx, o)
+				require.Equal(t, 1, offers)
+				if w.name == "WATCH" {
+					require.ErrorIs(t, err, errGone)
+					err = buy(ctx, o)
+				}
+				require.NoError(t, err)
+				require.NoError(t, m.audit(ctx, users, 20, 2))
+				require.ErrorIs(t, buy(ctx, o), errGone, "it is ann's")
+			})
+		}
+	}
 }
 
 func TestCrowds(t *testing.T) {
@@ -56,9 +125,10 @@ func TestCrowds(t *testing.T) {
 	require.ErrorContains(t, err, "make marketplace")
 }
 
-func TestLocksOfOtherServers(t *testing.T) {
+func TestEachLockBuys(t *testing.T) {
 	t.Parallel()
 	for name, lockURL := range map[string]func(t *testing.T) string{
+		"same":  func(*testing.T) string { return "" }, // Redis, as the market
 		"file":  func(t *testing.T) string { return "file:" + t.TempDir() },
 		"table": func(t *testing.T) string { return servertest.SharedMariaDB(t).URL() + "?mode=table" },
 		"row":   func(t *testing.T) string { return servertest.SharedMariaDB(t).URL() + "?mode=row" },
@@ -67,8 +137,8 @@ func TestLocksOfOtherServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runUntil(t, servertest.SharedRedis(t).URL(), lockURL(t), crowd{2, 2}, 300*time.Millisecond, true, func(bought map[string]int) bool {
-				return bought["Mortise, market"] > 0 && bought["Mortise, one item"] > 0
+			runUntil(t, servertest.SharedRedis(t).URL(), lockURL(t), crowd{2, 2}, 300*time.Millisecond, func(bought map[string]int) bool {
+				return bought["simple lock, market"] > 0 && bought["Mortise, market"] > 0 && bought["Mortise, one item"] > 0
 			})
 		})
 	}
