@@ -2,24 +2,34 @@ package table
 
 import (
 	"context"
+	"errors"
+	"math"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
 // maxBatch bounds the length of a statement, and the number of rows that it locks.
 const maxBatch = 200
 
+// patiencePart is the part of the shortest TTL of a batch in which holds may be tried again:
+// the answer comes well before a third of it, when it would be given up.
+const patiencePart = 10
+
 // RenewBatch renews up to 200 holds of one TTL in two statements. The first extends
 // those that are alone on their keys and reports the server's time, the second reads
 // what has become of them. Every other hold is renewed by itself. None
-// waits for a row that somebody has locked: such a hold is not renewed, and no other is
-// kept waiting for it.
+// waits for a row that somebody has locked: such a hold is tried again, as Renew does,
+// when all the others have been renewed.
 func (b *Backend) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+	began := b.clock.Now()
 	out := make([]backend.Renewal, len(holds))
 	byTTL := map[time.Duration][]int{}
+	shortest := time.Duration(math.MaxInt64)
 	for i, hold := range holds {
 		byTTL[hold.TTL] = append(byTTL[hold.TTL], i)
+		shortest = min(shortest, hold.TTL)
 	}
 	for ttl, list := range byTTL {
 		for len(list) > 0 {
@@ -28,7 +38,35 @@ func (b *Backend) RenewBatch(ctx context.Context, holds []backend.Hold) []backen
 			list = list[n:]
 		}
 	}
+	b.renewOutrun(ctx, holds, out, began.Add(shortest/patiencePart))
 	return out
+}
+
+// renewOutrun tries the holds again whose rows others had locked or changed, until the given
+// time. A guarded write of this client may begin between two tries.
+func (b *Backend) renewOutrun(ctx context.Context, holds []backend.Hold, out []backend.Renewal, until backend.Instant) {
+	for try := 1; try < wire.Repeats; try++ {
+		var left []int
+		for i, r := range out {
+			if errors.Is(r.Err, errUnchanged) {
+				left = append(left, i)
+			}
+		}
+		if len(left) == 0 || wire.Jitter(ctx, try) != nil {
+			return
+		}
+		for _, i := range left {
+			if !b.clock.Now().Before(until) {
+				return
+			}
+			if !b.guards.renew(holds[i]) {
+				out[i] = backend.Renewal{Validity: backend.Validity{Sent: b.clock.Now()}}
+				continue
+			}
+			out[i].Validity, out[i].Err = b.renewOnce(ctx, holds[i])
+			b.guards.renewed(holds[i])
+		}
+	}
 }
 
 func (b *Backend) renewChunk(ctx context.Context, ttl time.Duration, holds []backend.Hold, list []int, out []backend.Renewal) {

@@ -138,6 +138,162 @@ func TestBatchBesideALockedRow(t *testing.T) {
 	})
 }
 
+// heldBatch is a batch of holds of which one has its row locked by somebody else: its
+// renewals are noted, as the keys that each statement names.
+type heldBatch struct {
+	*Backend
+	holds  []backend.Hold // of a, locked, b, and one of the two of c
+	locked backend.Hold
+	tx     *sql.Tx // has the lock
+	clock  *setClock
+	// refused is called when the locked hold could not be renewed.
+	refused func()
+	mu      sync.Mutex
+	events  []string
+}
+
+// newHeldBatch has the owner of the locked key hold it so many times.
+func newHeldBatch(t *testing.T, s *servertest.Server, times int) *heldBatch {
+	t.Helper()
+	db := mysqltest.UserPool(t, s, "")
+	h := &heldBatch{clock: &setClock{}, refused: func() {}}
+	seen := &execConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
+	noting := sql.OpenDB(seen)
+	t.Cleanup(func() { require.NoError(t, noting.Close()) })
+	h.Backend = tableOn(t, noting, Options{Table: mysqltest.OwnTable(t, db)})
+	h.Backend.clock = h.clock
+	for _, key := range []string{"a", "locked", "b", "c"} {
+		var hold backend.Hold
+		for range map[string]int{"a": 1, "locked": times, "b": 1, "c": 2}[key] {
+			hold, _ = backendtest.Granted(t, h, mysqltest.OwnedRequest(key, "o", mysqltest.TTL))
+		}
+		h.holds = append(h.holds, hold)
+	}
+	h.locked = h.holds[1]
+	var err error
+	h.tx, err = db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.tx.Rollback() })
+	var n int
+	require.NoError(t, h.tx.QueryRowContext(t.Context(), "SELECT 1 FROM "+h.table+" WHERE lock_key=? FOR UPDATE", []byte(h.locked.Key)).Scan(&n))
+	alone := 0
+	seen.after = func(q string) {
+		var keys []string
+		for _, hold := range h.holds {
+			if strings.Contains(q, string(statement(nil).bytes(hold.Key))) {
+				keys = append(keys, hold.Key)
+			}
+		}
+		h.note(strings.Join(keys, " "))
+		if slices.Equal(keys, []string{h.locked.Key}) {
+			if alone++; alone == times { // that of a hold that is not the only one comes second
+				h.refused()
+			}
+		}
+	}
+	return h
+}
+
+func (h *heldBatch) note(event string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, event)
+}
+
+// setClock stands still until it is set.
+type setClock struct{ atomic.Int64 }
+
+func (c *setClock) Now() backend.Instant { return backend.Instant(c.Load()) }
+
+// execConnector tells of each statement that has changed something, or could have.
+type execConnector struct {
+	*mysqltest.PlainConnector
+	after func(q string) // set before it is used at the same time
+}
+
+func (c *execConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.PlainConnector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &execConn{mysqltest.PlainConn{Conn: conn}, c}, nil
+}
+
+type execConn struct {
+	mysqltest.PlainConn
+	c *execConnector
+}
+
+func (c *execConn) ExecContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Result, error) {
+	res, err := c.PlainConn.ExecContext(ctx, q, args)
+	if c.c.after != nil {
+		c.c.after(q)
+	}
+	return res, err
+}
+
+// A row that is locked for a moment, as by RaiseFloor, costs its hold nothing. It is tried
+// again when all the others have been renewed.
+func TestBatchTriesALockedRowAgain(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		for times, events := range map[int][]string{
+			1: {"a locked b c", "locked", "freed", "c", "c", "locked"},
+			2: {"a locked b c", "locked", "locked", "freed", "c", "c", "locked", "locked"},
+		} {
+			h := newHeldBatch(t, s, times)
+			h.refused = func() {
+				assert.NoError(t, h.tx.Rollback())
+				h.note("freed")
+			}
+			for i, r := range h.RenewBatch(backendtest.Short(t, mysqltest.Patience), h.holds) {
+				require.NoError(t, r.Err, i)
+				require.NotZero(t, r.Validity.For, i)
+			}
+			require.Equal(t, events, h.events)
+		}
+	})
+}
+
+// A row that stays locked is left when a part of the TTL has passed: the answers for the
+// others must not be late.
+func TestBatchLeavesALockedRow(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		h := newHeldBatch(t, s, 1)
+		h.refused = func() { h.clock.Add(int64(mysqltest.TTL / patiencePart)) }
+		for i, r := range h.RenewBatch(backendtest.Short(t, mysqltest.Patience), h.holds) {
+			if h.holds[i] == h.locked {
+				require.ErrorIs(t, r.Err, backend.ErrUnavailable)
+				continue
+			}
+			require.NoError(t, r.Err, i)
+			require.NotZero(t, r.Validity.For, i)
+		}
+		require.Equal(t, []string{"a locked b c", "locked", "c", "c"}, h.events)
+	})
+}
+
+// A guarded write that begins before the next try is not kept waiting, and the hold is still
+// held.
+func TestBatchLeavesALockedRowToAGuardedWrite(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		h := newHeldBatch(t, s, 1)
+		begun := make(chan error, 1)
+		h.refused = func() {
+			go func() { begun <- h.guards.begin(t.Context(), h.locked) }()
+			backendtest.Eventually(t, "it waits for the renewal that is under way", func() bool {
+				return h.guards.others(backend.Hold{Key: h.locked.Key})
+			})
+		}
+		for i, r := range h.RenewBatch(backendtest.Short(t, mysqltest.Patience), h.holds) {
+			require.NoError(t, r.Err, i)
+			require.Equal(t, h.holds[i] == h.locked, r.Validity.For == 0, i)
+		}
+		require.NoError(t, <-begun)
+		require.True(t, h.guards.end(h.locked), "a renewal was left out")
+		require.Equal(t, []string{"a locked b c", "locked", "c", "c"}, h.events)
+	})
+}
+
 // errorsConnector notes the errors of the server that its connections meet.
 type errorsConnector struct {
 	*mysqltest.PlainConnector
