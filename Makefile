@@ -16,7 +16,10 @@ RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # serves in the next.
 BUILD = -trimpath -ldflags=-w
 TESTRUN = $(GO) run ./scripts/testrun
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) $(ONE) -race $(BUILD) -vet=off -count=1 -p 2 -parallel 4
+# Test programs run side by side, six at most, as the processors have time to spare; each go test
+# has some of them ready.
+AHEAD = 3
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -most 6 $(ONE) -race $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 4
 
 # The race detector of Go 1.26 breaks down (SIGSEGV, CHECK failed) when two processors run timers of
 # one bubble of testing/synctest. On one processor it finds the same races, since it knows them by
@@ -27,12 +30,12 @@ ONE = GOMAXPROCS=1
 # they compute, so they run beside the rest. So does conformance: the suite's code is under the
 # race detector with every lock.
 BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
-FLAWED = $(BUILD) -vet=off -count=1 -p 1 -parallel 4 -timeout 20m $(BROKEN)
+FLAWED = $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 4 -timeout 30m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
 # repeated with long TTLs, and all of it takes twice as long.
 WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling . ./mysql
-ALSO = $(BUILD) -vet=off -count=1 -p 1 -parallel 2 -timeout 20m -run ^TestAlso
+ALSO = $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 2 -timeout 30m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
@@ -68,7 +71,7 @@ test: ## Run every test on real servers, each form of a lock with the race detec
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
 	@$(COMPILE) $(BROKEN) $(WAYS) >/dev/null
-	@$(GOTEST) -timeout 20m $(LONGEST) $(UNFLAWED) -- $(FLAWED) then $(ALSO) $(WAYS)
+	@$(GOTEST) -timeout 30m $(LONGEST) $(UNFLAWED) -- $(FLAWED) -- $(ALSO) $(WAYS)
 
 test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed -- $(ALSO) ./redis ./redis/redlock

@@ -25,6 +25,11 @@ type event struct {
 	run        int // of go test
 }
 
+// ends reports whether a package has ended.
+func (ev event) ends() bool {
+	return ev.Test == "" && (ev.Action == "pass" || ev.Action == "fail" || ev.Action == "skip")
+}
+
 const module = "github.com/mortiselock/lock"
 
 // test is what is known of a test, or of a package as a whole.
@@ -42,6 +47,8 @@ type summary struct {
 	tests   map[place]*test
 	first   map[string]int       // the run of go test in which a package was seen first
 	running map[string]time.Time // packages
+	began   map[string]time.Time // as running, of those that had to wait until there was room
+	waits   bool                 // a package that starts waits until there is room
 }
 
 // place is that of a test; one without a name is of a package as a whole.
@@ -51,7 +58,7 @@ type place struct {
 }
 
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, begun: time.Now(), tests: map[place]*test{}, first: map[string]int{}, running: map[string]time.Time{}}
+	return &summary{out: out, begun: time.Now(), tests: map[place]*test{}, first: map[string]int{}, running: map[string]time.Time{}, began: map[string]time.Time{}}
 }
 
 func (s *summary) at(ev event) *test {
@@ -84,7 +91,9 @@ func (s *summary) add(ev event) {
 	t := s.at(ev)
 	switch ev.Action {
 	case "start":
-		s.running[t.pkg] = time.Now()
+		if !s.waits {
+			s.running[t.pkg] = time.Now()
+		}
 	case "output", "build-output":
 		t.output = append(t.output, ev.Output)
 	case "build-fail":
@@ -92,10 +101,19 @@ func (s *summary) add(ev event) {
 		t.verdict = "fail"
 	case "pass", "fail", "skip":
 		t.verdict, t.seconds = ev.Action, ev.Elapsed
+		if begun, waited := s.began[t.pkg]; waited && t.name == "" {
+			t.seconds = time.Since(begun).Seconds()
+		}
 		if t.name == "" {
 			s.endPackage(t)
 		}
 	}
+}
+
+// begin notes that there was room for a package.
+func (s *summary) begin(p place) {
+	t := s.at(event{Package: strings.TrimSuffix(module+"/"+p.pkg, "/."), run: p.run})
+	s.running[t.pkg], s.began[t.pkg] = time.Now(), time.Now()
 }
 
 // endPackage shows how a package has ended, and what its failed tests have said.

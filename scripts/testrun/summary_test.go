@@ -72,17 +72,17 @@ func TestSplit(t *testing.T) {
 func TestRunHasTheStatusOfGoTest(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	status, err := run(&out, [][]string{{"-run", "^TestSummary$", "."}}, "")
+	status, err := run(&out, [][]string{{"-run", "^TestSummary$", "."}}, 0, "")
 	require.NoError(t, err)
 	assert.Zero(t, status, out.String())
 	assert.Contains(t, out.String(), "ok   scripts/testrun")
 	assert.Contains(t, out.String(), "1 packages in")
 	out.Reset()
-	status, err = run(&out, [][]string{{"./no-such-directory", "then", "-run", "^TestSummary$", "."}}, "")
+	status, err = run(&out, [][]string{{"./no-such-directory"}, {"-run", "^TestSummary$", "."}}, 0, "")
 	require.NoError(t, err)
 	assert.NotZero(t, status)
-	assert.Contains(t, out.String(), "ok   scripts/testrun", "what is behind one that fails is run")
-	status, err = run(&out, [][]string{{"GOFLAGS=-nonsense", "-run", "^TestSummary$", "."}}, "")
+	assert.Contains(t, out.String(), "ok   scripts/testrun", "what is beside one that fails is run")
+	status, err = run(&out, [][]string{{"GOFLAGS=-nonsense", "-run", "^TestSummary$", "."}}, 0, "")
 	require.NoError(t, err)
 	assert.NotZero(t, status, "the environment is passed on")
 }
