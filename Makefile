@@ -14,12 +14,11 @@ GOLANGCI_LINT = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 RACE = GORACE=atexit_sleep_ms=0 GOGC=400
 # Test programs are linked at each run, nobody debugs them, and what was compiled in one clone
 # serves in the next.
-BUILD = -trimpath -ldflags=-w
+BUILD = -trimpath -ldflags=-s
 TESTRUN = $(GO) run ./scripts/testrun
-# Test programs run side by side, six at most, as the processors have time to spare; each go test
-# has some of them ready.
-AHEAD = 3
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -most 6 $(ONE) -race $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 4
+# Test programs run side by side, six at most, as the processors have time to spare (scripts/testrun).
+# Each go test has some of them ready.
+GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -most 6 $(ONE) -race $(BUILD) -vet=off -count=1 -p 4 -parallel 4
 
 # The race detector of Go 1.26 breaks down (SIGSEGV, CHECK failed) when two processors run timers of
 # one bubble of testing/synctest. On one processor it finds the same races, since it knows them by
@@ -30,18 +29,18 @@ ONE = GOMAXPROCS=1
 # they compute, so they run beside the rest. So does conformance: the suite's code is under the
 # race detector with every lock.
 BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
-FLAWED = $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 4 -timeout 30m $(BROKEN)
+FLAWED = $(BUILD) -vet=off -count=1 -p 2 -parallel 4 -timeout 30m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
 # repeated with long TTLs, and all of it takes twice as long.
 WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling . ./mysql
-ALSO = $(BUILD) -vet=off -count=1 -p $(AHEAD) -parallel 2 -timeout 30m -run ^TestAlso
+ALSO = $(BUILD) -vet=off -count=1 -p 2 -parallel 2 -timeout 30m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
 UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
 
 # The packages that take longest begin first: some of them compute, others wait.
-LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest
+LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest ./examples/dispatcher ./conformance/internal/engine ./backend/fault
 
 # Locks on which no rule may fail: in memory, in files, in other processes, behind wrappers and
 # adapters, far away, and the one that docs/writing-a-backend.md shows.

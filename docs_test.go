@@ -40,7 +40,7 @@ func TestWritingABackendPage(t *testing.T) {
 	}
 	// -mod=mod does what go mod tidy does for readers, without looking further than
 	// what is built.
-	cmd := exec.Command("go", "test", "-mod=mod", "-count=1", "-v", ".")
+	cmd := exec.Command("go", "test", "-trimpath", "-mod=mod", "-count=1", "-v", ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()

@@ -50,7 +50,7 @@ func pasted(t *testing.T, text string) (program string) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
 	program = filepath.Join(dir, "pasted")
-	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./examples/pasted")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./examples/pasted")
 	build.Dir = here
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -68,6 +68,13 @@ const quietly = 30 * time.Second
 func run(out io.Writer, lists [][]string, most int, outcomes string) (int, error) {
 	var mu sync.Mutex
 	s := newSummary(out)
+	for _, args := range lists {
+		label := ""
+		if i := slices.Index(args, "-run"); i >= 0 && i+1 < len(args) && len(lists) > 1 {
+			label = " " + args[i+1]
+		}
+		s.labels = append(s.labels, label)
+	}
 	var rm *room
 	var dr *door
 	if most > 0 {

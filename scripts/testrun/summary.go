@@ -45,7 +45,7 @@ type summary struct {
 	out     io.Writer
 	begun   time.Time
 	tests   map[place]*test
-	first   map[string]int       // the run of go test in which a package was seen first
+	labels  []string             // by run, behind the names of its packages
 	running map[string]time.Time // packages
 	began   map[string]time.Time // as running, of those that had to wait until there was room
 	waits   bool                 // a package that starts waits until there is room
@@ -58,7 +58,7 @@ type place struct {
 }
 
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, begun: time.Now(), tests: map[place]*test{}, first: map[string]int{}, running: map[string]time.Time{}, began: map[string]time.Time{}}
+	return &summary{out: out, begun: time.Now(), tests: map[place]*test{}, running: map[string]time.Time{}, began: map[string]time.Time{}}
 }
 
 func (s *summary) at(ev event) *test {
@@ -67,11 +67,8 @@ func (s *summary) at(ev event) *test {
 	t := s.tests[at]
 	if t == nil {
 		t = &test{pkg: short(pkg), name: ev.Test}
-		if _, seen := s.first[pkg]; !seen {
-			s.first[pkg] = ev.run
-		}
-		if s.first[pkg] != ev.run {
-			t.pkg += " (again)"
+		if ev.run < len(s.labels) {
+			t.pkg += s.labels[ev.run]
 		}
 		s.tests[at] = t
 	}

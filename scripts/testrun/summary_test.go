@@ -92,6 +92,7 @@ func TestPackageIsRunTwice(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	s := newSummary(&out)
+	s.labels = []string{"", " ^TestAlso"}
 	for run, verdict := range []string{"pass", "fail"} {
 		for _, action := range []string{"start", verdict} {
 			s.add(event{Action: action, Package: module + "/redis", run: run})
@@ -101,5 +102,5 @@ func TestPackageIsRunTwice(t *testing.T) {
 	s.end()
 	assert.Contains(t, out.String(), "2 packages in")
 	assert.Contains(t, out.String(), "1 tests passed, 1 failed")
-	assert.Contains(t, out.String(), "FAILED: redis (again) TestOne")
+	assert.Contains(t, out.String(), "FAILED: redis ^TestAlso TestOne")
 }
