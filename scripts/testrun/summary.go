@@ -158,6 +158,7 @@ var (
 	frame   = regexp.MustCompile(`^\s*(=== |--- FAIL: )`) // what go test says of any test
 	where   = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
 	verdict = regexp.MustCompile(`^(not claimed|skipped|inconclusive): `)
+	again   = regexp.MustCompile(`: inconclusive with a TTL of \S+, trying again with \S+ when it is calmer`)
 )
 
 // said is the first line that a test has logged last: why it was skipped.
@@ -217,6 +218,9 @@ func (s *summary) end() {
 		parts = append(parts, fmt.Sprintf("%s %.0f s", p.pkg, p.seconds))
 	}
 	fmt.Fprintf(s.out, "slowest: %s\n", strings.Join(parts, ", "))
+	if repeated := s.repeated(); len(repeated) > 0 {
+		fmt.Fprintf(s.out, "repeated, since something was held up: %s\n", strings.Join(repeated, ", "))
+	}
 	if len(left) > 0 {
 		fmt.Fprintln(s.out, "left out:")
 	}
@@ -233,6 +237,22 @@ func (s *summary) end() {
 	for _, name := range failed {
 		fmt.Fprintf(s.out, "FAILED: %s\n", name)
 	}
+}
+
+// repeated counts the attempts that were repeated, by package.
+func (s *summary) repeated() (counts []string) {
+	n := map[string]int{}
+	for _, t := range s.tests {
+		for _, line := range t.output {
+			if again.MatchString(line) {
+				n[t.pkg]++
+			}
+		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(n)) {
+		counts = append(counts, fmt.Sprintf("%s %d", pkg, n[pkg]))
+	}
+	return counts
 }
 
 // mostEvidence is how many lines of a failed test are shown again at the end.
