@@ -158,7 +158,7 @@ var (
 	frame   = regexp.MustCompile(`^\s*(=== |--- FAIL: )`) // what go test says of any test
 	where   = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
 	verdict = regexp.MustCompile(`^(not claimed|skipped|inconclusive): `)
-	again   = regexp.MustCompile(`: inconclusive with a TTL of \S+, trying again with \S+ when it is calmer`)
+	again   = regexp.MustCompile(`: inconclusive with a TTL of \S+, trying again with \S+: `)
 )
 
 // said is the first line that a test has logged last: why it was skipped.

@@ -22,7 +22,7 @@ const events = `{"Action":"start","Package":"github.com/mortiselock/lock/redis"}
 {"Action":"skip","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair/PoolClean","Elapsed":0}
 {"Action":"output","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair/FairOrder","Output":"    conformance.go:12: not claimed: the guarantees don't claim Fair\n"}
 {"Action":"skip","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair/FairOrder","Elapsed":0}
-{"Action":"output","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair","Output":"    conformance.go:12: CrashFrees: inconclusive with a TTL of 1s, trying again with 2s when it is calmer: late\n"}
+{"Action":"output","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair","Output":"    conformance.go:12: CrashFrees: inconclusive with a TTL of 1s, trying again with 2s: late\n"}
 {"Action":"pass","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance/fair","Elapsed":3}
 {"Action":"pass","Package":"github.com/mortiselock/lock/redis","Test":"TestConformance","Elapsed":3}
 {"Action":"output","Package":"github.com/mortiselock/lock/redis","Test":"TestOther","Output":"    other_test.go:3: it is broken\n"}

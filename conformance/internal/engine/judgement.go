@@ -103,6 +103,16 @@ func (e *Env) heldUp(by HoldUp) time.Duration {
 	return stood
 }
 
+// ofLate is how far back is looked for what holds cases up now.
+const ofLate = 2 * time.Second
+
+// heldUpOfLate is the longest that this process stood still, or the bystander's request took,
+// of late.
+func (s *Settings) heldUpOfLate() time.Duration {
+	from := time.Now().Add(-ofLate)
+	return max(s.stalls.since(from), s.bystander.since(from))
+}
+
 // attempts is how often a case is tried that stays inconclusive. What is not claimed is
 // tried once.
 func (s *Settings) attempts() int {

@@ -154,18 +154,19 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 		if res.Verdict != Inconclusive || res.early || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
+		if n == 1 && !rule.Alone {
+			leave()
+			r.calmly(ctx)
+			defer func() { <-r.repeats }()
+			heldUp = r.s.heldUpOfLate() // the first attempts held each other up
+		}
 		next := ttl
 		if (!rule.AtDefault || r.s.Open == nil) && !res.unreliable {
 			next = r.s.nextTTL(ttl, heldUp)
 		}
 		why, _, _ := strings.Cut(res.Evidence, "\n")
-		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s when it is calmer: %s", rule.Name, ttl, next, why)
+		r.s.Logf("%s: inconclusive with a TTL of %s, trying again with %s: %s", rule.Name, ttl, next, why)
 		ttl = next
-		if n == 1 && !rule.Alone {
-			leave()
-			r.calmly(ctx)
-			defer func() { <-r.repeats }()
-		}
 		if rule.AtDefault && r.s.Open != nil { // the Locker's TTL stays, and requests may be faster by now
 			ttl = r.s.nextTTL(0, 0)
 		}
