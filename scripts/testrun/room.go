@@ -35,7 +35,7 @@ type guest struct {
 
 const (
 	lookback = 2 * time.Second        // for so long, processors must have had time to spare
-	spare    = 0.25                   // of the processors' time
+	spare    = 0.35                   // of the processors' time
 	looks    = 250 * time.Millisecond // between two looks
 )
 
