@@ -36,7 +36,7 @@ func weaker(a, b backend.Guarantees) backend.Guarantees {
 		Name:            a.Name + " and " + b.Name,
 		Reach:           lower(a.Reach, b.Reach, backend.ReachProcess, backend.ReachHost, backend.ReachNetwork),
 		Assumptions:     slices.Clone(a.Assumptions),
-		Expiry:          lower(a.Expiry, b.Expiry, backend.ClockUnknown, backend.ClockServerWall, backend.ClockMajority, backend.ClockServerSteps, backend.ClockConnection, backend.ClockHost, backend.ClockProcess),
+		Expiry:          lower(a.Expiry, b.Expiry, backend.ClockUnknown, backend.ClockServerWall, backend.ClockMajority, backend.ClockServerSteady, backend.ClockConnection, backend.ClockHost, backend.ClockProcess),
 		MinTTL:          max(a.MinTTL, b.MinTTL),
 		MaxTTL:          a.MaxTTL,
 		TTLGrain:        commonMultiple(a.TTLGrain, b.TTLGrain),

@@ -21,7 +21,7 @@ type Guarantees struct {
 	Assumptions []string `json:"assumptions"`
 
 	// Expiry says whose clock ends a hold that is no longer renewed.
-	Expiry Clockwork `json:"expiry"`
+	Expiry ExpiryClock `json:"expiry"`
 
 	// MinTTL, MaxTTL and TTLGrain bound what a request may ask. A TTL outside the
 	// bounds or not a multiple of the grain is refused. In JSON all durations are
@@ -49,11 +49,11 @@ type Guarantees struct {
 	// events they still increase. Release and expiry are always survived by a
 	// backend that has tokens.
 	Token         TokenSource `json:"token"`
-	TokenSurvives []Event     `json:"token_survives"`
+	TokenSurvives []Fault     `json:"token_survives"`
 
 	// HoldsSurvive lists the events after which a hold that is still renewed goes
 	// on. After any other event the holder is told that it was lost.
-	HoldsSurvive []Event `json:"holds_survive"`
+	HoldsSurvive []Fault `json:"holds_survive"`
 
 	// Reentrancy says where the holds of an explicit owner are counted.
 	Reentrancy Reentrancy `json:"reentrancy"`
@@ -139,18 +139,18 @@ const (
 	ReachNetwork Reach = "network" // everybody who reaches the server
 )
 
-// Clockwork says whose clock ends a hold that is no longer renewed.
-type Clockwork string
+// ExpiryClock says whose clock ends a hold that is no longer renewed.
+type ExpiryClock string
 
 // Whose clock ends a hold.
 const (
-	ClockProcess     Clockwork = "process"     // the monotonic clock of this process
-	ClockHost        Clockwork = "host"        // the boot clock of this machine; the wall clock does not matter
-	ClockServerWall  Clockwork = "server wall" // the wall clock of the server; set forward, it ends holds early
-	ClockServerSteps Clockwork = "server rate" // the server's monotonic clock; its wall clock does not matter
-	ClockMajority    Clockwork = "majority"    // the clocks of a majority of servers
-	ClockConnection  Clockwork = "connection"  // the server's idle timer of the connection
-	ClockUnknown     Clockwork = "unknown"     // an adapter that does not say
+	ClockProcess      ExpiryClock = "process"       // the monotonic clock of this process
+	ClockHost         ExpiryClock = "host"          // the boot clock of this machine; the wall clock does not matter
+	ClockServerWall   ExpiryClock = "server wall"   // the wall clock of the server; set forward, it ends holds early
+	ClockServerSteady ExpiryClock = "server steady" // the server's monotonic clock; its wall clock does not matter
+	ClockMajority     ExpiryClock = "majority"      // the clocks of a majority of servers
+	ClockConnection   ExpiryClock = "connection"    // the server's idle timer of the connection
+	ClockUnknown      ExpiryClock = "unknown"       // an adapter that does not say
 )
 
 // TokenSource says where fencing tokens come from.
@@ -164,22 +164,22 @@ const (
 	TokenQuorum   TokenSource = "quorum"   // accepted by a majority in a second phase
 )
 
-// Event is something that happens to a server or a record.
-type Event string
+// Fault is something that happens to a holder, a server or a record.
+type Fault string
 
-// The events that tokens and holds may survive.
+// The faults that tokens and holds may survive.
 const (
-	EventClientCrash   Event = "client crash"   // the holder's process is killed
-	EventRecordRemoved Event = "record removed" // an operator deletes the record
-	EventRestart       Event = "restart"        // the server is killed and starts again with its data
-	EventFailover      Event = "failover"       // another member takes over
-	EventDataLoss      Event = "data loss"      // the server starts again without its data
+	FaultClientCrash   Fault = "client crash"   // the holder's process is killed
+	FaultRecordRemoved Fault = "record removed" // an operator deletes the record
+	FaultRestart       Fault = "restart"        // the server is killed and starts again with its data
+	FaultFailover      Fault = "failover"       // another member takes over
+	FaultDataLoss      Fault = "data loss"      // the server starts again without its data
 )
 
-// Survives reports whether the list contains the event.
-func Survives(list []Event, e Event) bool {
+// Survives reports whether the list contains the fault.
+func Survives(list []Fault, f Fault) bool {
 	for _, x := range list {
-		if x == e {
+		if x == f {
 			return true
 		}
 	}

@@ -24,7 +24,7 @@ type OpenConfig struct {
 	TTL time.Duration
 	// Logger receives warnings about the server's settings. It is never nil.
 	Logger *slog.Logger
-	// LookOnly: the backend is for its optional interfaces, with which an operator looks
+	// LookOnly: the backend is for its abilities, with which an operator looks
 	// at holds and ends them. What they need on the server and what is missing there, such
 	// as a table, is not made: nobody holds anything then, and the Logger is told, since
 	// a name may be mistyped.

@@ -29,7 +29,7 @@ type Config struct {
 	// closes the backend. Default: lock.New. It is for testing another policy over
 	// the primitives of package backend, with the rules that disturb its requests:
 	// the backend that it is given may be one of OpenBackend behind faults, without
-	// its optional interfaces. It needs OpenBackend.
+	// its abilities. It needs OpenBackend.
 	Wrap func(b backend.Backend, ttl time.Duration) (lock.Locker, error)
 
 	// Guarantees are the claims to be held against what is seen. Default: what

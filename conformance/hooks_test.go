@@ -123,7 +123,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// bare hides the optional interfaces of a backend.
+// bare hides the abilities of a backend.
 type bare struct{ backend.Backend }
 
 type queuing struct {

@@ -161,7 +161,7 @@ var contract = []struct{ file, pkg, names string }{
 	{"errors.go", "lock", ""},
 	{"backend/doc.go", "backend", ""},
 	{"backend/backend.go", "backend", ""},
-	{"backend/optional.go", "backend", ""},
+	{"backend/abilities.go", "backend", ""},
 	{"backend/guarantees.go", "backend", ""},
 	{"backend/errors.go", "backend", ""},
 	{"backend/key.go", "backend", ""},

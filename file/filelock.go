@@ -123,8 +123,8 @@ func (b *files) Guarantees() backend.Guarantees {
 		MaxTTL:   maxTTL,
 		TTLGrain: ttlGrain,
 		Token:    backend.TokenCounter,
-		TokenSurvives: []backend.Event{
-			backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart,
+		TokenSurvives: []backend.Fault{
+			backend.FaultClientCrash, backend.FaultRecordRemoved, backend.FaultRestart,
 		},
 		Reentrancy:     backend.ReentrancyServer,
 		Waiting:        backend.WaitPush,

@@ -124,7 +124,7 @@ func guarantees() backend.Guarantees {
 		MaxTTL:         10 * 365 * 24 * time.Hour,
 		TTLGrain:       1,
 		Token:          backend.TokenCounter,
-		TokenSurvives:  []backend.Event{backend.EventRecordRemoved},
+		TokenSurvives:  []backend.Fault{backend.FaultRecordRemoved},
 		Reentrancy:     backend.ReentrancyServer,
 		Waiting:        backend.WaitPush,
 		ManualRenewal:  true,

@@ -27,7 +27,7 @@ func guarantees(appendOnly bool) backend.Guarantees {
 		MaxTTL:         wire.MaxTTL,
 		TTLGrain:       time.Millisecond,
 		Token:          backend.TokenCounter,
-		TokenSurvives:  []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventDataLoss},
+		TokenSurvives:  []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved, backend.FaultRestart, backend.FaultDataLoss},
 		Reentrancy:     backend.ReentrancyServer,
 		Waiting:        backend.WaitPush,
 		ManualRenewal:  true,
@@ -38,7 +38,7 @@ func guarantees(appendOnly bool) backend.Guarantees {
 		GuardedWrite:   true,
 	}
 	if appendOnly {
-		g.HoldsSurvive = []backend.Event{backend.EventRestart}
+		g.HoldsSurvive = []backend.Fault{backend.FaultRestart}
 	}
 	return g
 }

@@ -82,7 +82,7 @@ func NewBackend(ctx context.Context, client goredis.UniversalClient, opts *Optio
 	return b, nil
 }
 
-// redisBackend implements backend.Backend and the optional interfaces that are named below.
+// redisBackend implements backend.Backend and the abilities that are named below.
 type redisBackend struct {
 	client     goredis.UniversalClient
 	closesIt   bool

@@ -140,7 +140,7 @@ func TestBrokenConnectionsOfThePool(t *testing.T) {
 	server.Restart(t, true)
 	_, err := b.Renew(t.Context(), hold)
 	require.NoError(t, err, "connections that the restart has closed are replaced")
-	require.True(t, backend.Survives(b.Guarantees().HoldsSurvive, backend.EventRestart))
+	require.True(t, backend.Survives(b.Guarantees().HoldsSurvive, backend.FaultRestart))
 	server.Restart(t, false)
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrNotHeld)

@@ -9,33 +9,33 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// The seam implements what it disturbs of the optional interfaces; backend.As offers only
+// faulty implements what it disturbs of the abilities; backend.As offers only
 // what the inner backend has too.
 var (
-	_ backend.Wrapper       = (*seam)(nil)
-	_ backend.Watcher       = (*seam)(nil)
-	_ backend.Queuer        = (*seam)(nil)
-	_ backend.BatchRenewer  = (*seam)(nil)
-	_ backend.HandOverer    = (*seam)(nil)
-	_ backend.ReleaseTeller = (*seam)(nil)
-	_ backend.Inspector     = (*seam)(nil)
-	_ backend.ForceReleaser = (*seam)(nil)
-	_ backend.LossNotifier  = (*seam)(nil)
+	_ backend.Wrapper       = (*faulty)(nil)
+	_ backend.Watcher       = (*faulty)(nil)
+	_ backend.Queuer        = (*faulty)(nil)
+	_ backend.BatchRenewer  = (*faulty)(nil)
+	_ backend.HandOverer    = (*faulty)(nil)
+	_ backend.ReleaseTeller = (*faulty)(nil)
+	_ backend.Inspector     = (*faulty)(nil)
+	_ backend.ForceReleaser = (*faulty)(nil)
+	_ backend.LossNotifier  = (*faulty)(nil)
 )
 
 // Unwrap implements backend.Wrapper.
-func (s *seam) Unwrap() backend.Backend { return s.inner }
+func (s *faulty) Unwrap() backend.Backend { return s.inner }
 
 // lacks is for who did not ask backend.As.
 func lacks[T any]() error {
 	return fmt.Errorf("%w: the inner backend is no %s", backend.ErrUnsupported, reflect.TypeFor[T]().Name())
 }
 
-// primitives is the seam without the abilities that it disturbs. What is left changes
+// primitives is the faulty without the abilities that it disturbs. What is left changes
 // nothing, and [Faults.Lose] needs it.
 type primitives struct {
 	backend.Backend
-	s *seam
+	s *faulty
 }
 
 func (p primitives) Clock() backend.Clock                             { return p.s.Clock() }
@@ -43,7 +43,7 @@ func (p primitives) Partition(key string) string                      { return p
 func (p primitives) NotifyLoss(lost func(id backend.ID, cause error)) { p.s.NotifyLoss(lost) }
 
 // Enqueue implements backend.Queuer.
-func (s *seam) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+func (s *faulty) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	inner, ok := backend.As[backend.Queuer](s.inner)
 	if !ok {
 		return nil, lacks[backend.Queuer]()
@@ -69,7 +69,7 @@ func (s *seam) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket
 
 // ticket is a place in the queue of the inner backend.
 type ticket struct {
-	s     *seam
+	s     *faulty
 	inner backend.Ticket
 	req   backend.Request
 }
@@ -99,7 +99,7 @@ func (t *ticket) Withdraw(ctx context.Context) error {
 }
 
 // RenewBatch implements backend.BatchRenewer. See OpRenew.
-func (s *seam) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+func (s *faulty) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
 	var (
 		together      []backend.Hold
@@ -130,7 +130,7 @@ func (s *seam) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.R
 }
 
 // roundTrip renews the holds in one request, with the delays of its ways.
-func (s *seam) roundTrip(ctx context.Context, holds []backend.Hold, before, after decision) []backend.Renewal {
+func (s *faulty) roundTrip(ctx context.Context, holds []backend.Hold, before, after decision) []backend.Renewal {
 	inner, ok := backend.As[backend.BatchRenewer](s.inner)
 	if !ok {
 		return failed(len(holds), lacks[backend.BatchRenewer]())
@@ -185,7 +185,7 @@ func withoutHang(d decision) decision {
 }
 
 // HandOver implements backend.HandOverer.
-func (s *seam) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+func (s *faulty) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	inner, ok := backend.As[backend.HandOverer](s.inner)
 	if !ok {
 		return backend.Grant{}, lacks[backend.HandOverer]()
@@ -198,7 +198,7 @@ func (s *seam) HandOver(ctx context.Context, from backend.Hold, to backend.Reque
 }
 
 // Inspect implements backend.Inspector.
-func (s *seam) Inspect(ctx context.Context, key string) (backend.Record, error) {
+func (s *faulty) Inspect(ctx context.Context, key string) (backend.Record, error) {
 	inner, ok := backend.As[backend.Inspector](s.inner)
 	if !ok {
 		return backend.Record{}, lacks[backend.Inspector]()
@@ -209,7 +209,7 @@ func (s *seam) Inspect(ctx context.Context, key string) (backend.Record, error) 
 }
 
 // ForceRelease implements backend.ForceReleaser.
-func (s *seam) ForceRelease(ctx context.Context, key string, token uint64) error {
+func (s *faulty) ForceRelease(ctx context.Context, key string, token uint64) error {
 	inner, ok := backend.As[backend.ForceReleaser](s.inner)
 	if !ok {
 		return lacks[backend.ForceReleaser]()

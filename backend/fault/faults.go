@@ -34,7 +34,7 @@ type Options struct {
 // Faults decides about the calls of one backend and remembers what it did to them.
 // All methods are safe for concurrent use.
 type Faults struct {
-	seam    *seam
+	faulty  *faulty
 	observe func(Injection)
 	answer  func(op Op, key string, took time.Duration, err error)
 	since   time.Time
@@ -76,7 +76,7 @@ func New(inner backend.Backend, opts *Options) *Faults {
 		timers: map[*time.Timer]struct{}{}, watches: map[*watch]struct{}{},
 	}
 	f.life, f.end = context.WithCancel(context.Background())
-	f.seam = newSeam(f, inner)
+	f.faulty = newFaulty(f, inner)
 	if opts != nil {
 		f.observe, f.answer = opts.Observe, opts.Answered
 		if opts.Random != nil {
@@ -93,12 +93,12 @@ func New(inner backend.Backend, opts *Options) *Faults {
 // Its Close ends what hangs or is delayed with backend.ErrClosed, throws away late
 // requests that have not been sent yet (the network loses them), waits for those
 // that have, and then closes the inner backend.
-func (f *Faults) Backend() backend.Backend { return f.seam }
+func (f *Faults) Backend() backend.Backend { return f.faulty }
 
 // Primitives is Backend with try, renewal and release only. The lock package does with
 // these: it waits by polling, so that every acquisition goes through OpTry.
 // Use one of the two, not both.
-func (f *Faults) Primitives() backend.Backend { return primitives{f.seam, f.seam} }
+func (f *Faults) Primitives() backend.Backend { return primitives{f.faulty, f.faulty} }
 
 // Lose has the Locker told that every hold on the key is lost that was granted
 // through this backend, as if the server or the session had ended them. It returns

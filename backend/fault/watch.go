@@ -12,7 +12,7 @@ var errBroken = errors.New("faultlock: the watch was broken")
 
 // watch hands the signals of a watch of the inner backend on.
 type watch struct {
-	s      *seam
+	s      *faulty
 	key    string
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -21,7 +21,7 @@ type watch struct {
 }
 
 // Watch implements backend.Watcher.
-func (s *seam) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+func (s *faulty) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
 	inner, ok := backend.As[backend.Watcher](s.inner)
 	if !ok {
 		return nil, lacks[backend.Watcher]()

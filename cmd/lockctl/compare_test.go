@@ -124,9 +124,9 @@ func requireTest(t *testing.T, name string) {
 // What survives something of its server's is proved by a test that does it to the server.
 func TestWhatServersSurviveIsProvedByTests(t *testing.T) {
 	t.Parallel()
-	beyond := func(list []backend.Event) bool { // what the suite does
-		return slices.ContainsFunc(list, func(e backend.Event) bool {
-			return e != backend.EventClientCrash && e != backend.EventRecordRemoved
+	beyond := func(list []backend.Fault) bool { // what the suite does
+		return slices.ContainsFunc(list, func(e backend.Fault) bool {
+			return e != backend.FaultClientCrash && e != backend.FaultRecordRemoved
 		})
 	}
 	for _, d := range backend.DefaultMux.Declared() {

@@ -82,7 +82,7 @@ func oneKey(_ *cobra.Command, args []string) error {
 	return usageError("there are %d arguments, and one key is expected", len(args))
 }
 
-// ability is the optional interface of the backend, or a usage error that names
+// ability is what the backend can do besides, or a usage error that names
 // what it cannot do.
 func ability[T any](b backend.Backend, what string) (T, error) {
 	t, ok := backend.As[T](b)

@@ -92,14 +92,14 @@ var reaches = map[backend.Reach]string{
 	backend.ReachNetwork: "whoever reaches the server",
 }
 
-var clocks = map[backend.Clockwork]string{
-	backend.ClockProcess:     "the clock of the process",
-	backend.ClockHost:        "the machine's boot clock",
-	backend.ClockServerWall:  "the server's wall clock",
-	backend.ClockServerSteps: "the server's steady clock",
-	backend.ClockMajority:    "the clocks of a majority",
-	backend.ClockConnection:  "the server's idle timer",
-	backend.ClockUnknown:     unknown,
+var clocks = map[backend.ExpiryClock]string{
+	backend.ClockProcess:      "the clock of the process",
+	backend.ClockHost:         "the machine's boot clock",
+	backend.ClockServerWall:   "the server's wall clock",
+	backend.ClockServerSteady: "the server's steady clock",
+	backend.ClockMajority:     "the clocks of a majority",
+	backend.ClockConnection:   "the server's idle timer",
+	backend.ClockUnknown:      unknown,
 }
 
 var tokens = map[backend.TokenSource]string{
@@ -128,7 +128,7 @@ func yes(is bool, text string) string {
 	return "no"
 }
 
-func events(list []backend.Event) string {
+func events(list []backend.Fault) string {
 	if len(list) == 0 {
 		return nothingStopped
 	}

@@ -84,6 +84,6 @@ func (c counted) Close() error {
 func (c counted) Guarantees() backend.Guarantees {
 	g := c.tableLock.Guarantees()
 	g.Token = backend.TokenCounter
-	g.TokenSurvives = []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved}
+	g.TokenSurvives = []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved}
 	return g
 }

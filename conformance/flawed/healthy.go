@@ -161,7 +161,7 @@ func released(done bool, err error) error {
 
 func held(key string) error { return &backend.HeldError{Key: key} }
 
-// primitives are those of memlock without its optional interfaces.
+// primitives are those of memlock without its abilities.
 type primitives struct{ backend.Backend }
 
 // Clock implements backend.Clocked.

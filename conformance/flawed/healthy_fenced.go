@@ -50,6 +50,6 @@ func (f fenced) Try(ctx context.Context, req backend.Request) (backend.Grant, er
 func (f fenced) Guarantees() backend.Guarantees {
 	g := f.single.Guarantees()
 	g.Token = backend.TokenCounter
-	g.TokenSurvives = []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved}
+	g.TokenSurvives = []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved}
 	return g
 }

@@ -18,7 +18,7 @@ import (
 	memlock "github.com/mortiselock/lock/memory"
 )
 
-// flawed is a memory backend without its optional interfaces, with one flaw.
+// flawed is a memory backend without its abilities, with one flaw.
 type flawed struct {
 	backend.Backend
 	sh  *shared

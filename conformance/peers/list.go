@@ -99,7 +99,7 @@ var etcdMutex = Peer{
 		"LostWhenUnreachable": "the client counts the TTL from the last answer and looks every half second; Done promises to be closed when the lease expires",
 	},
 	Guarantees: backend.Guarantees{
-		Name: "etcd concurrency.Mutex", Reach: backend.ReachNetwork, Expiry: backend.ClockServerSteps,
+		Name: "etcd concurrency.Mutex", Reach: backend.ReachNetwork, Expiry: backend.ClockServerSteady,
 		MinTTL: 2 * time.Second, MaxTTL: 2 * time.Second, TTLGrain: time.Second, TakeoverLag: time.Second,
 		Token: backend.TokenRevision, Reentrancy: backend.ReentrancyNone, Waiting: backend.WaitQueue, Fair: true, LossSignal: true,
 	},

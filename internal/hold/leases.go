@@ -20,7 +20,7 @@ type Leases struct {
 	expiries  *expiries
 	renewers  call.Pool
 	reporters call.Pool // of ends that nobody asked for
-	notices   *notices  // nil when the backend notifies nobody
+	losses    *losses   // nil when the backend notifies nobody
 
 	dueRenewals []dueRenewal // guarded by the scheduler's mutex
 }
@@ -41,7 +41,7 @@ func NewLeases(s *call.Server) *Leases {
 		notifier, _ = s.Backend.(backend.LossNotifier)
 	}
 	if notifier != nil {
-		c.notices = &notices{leases: map[backend.ID]*Lease{}, early: map[backend.ID]error{}}
+		c.losses = &losses{leases: map[backend.ID]*Lease{}, early: map[backend.ID]error{}}
 		notifier.NotifyLoss(c.lossNoticed)
 	}
 	return c

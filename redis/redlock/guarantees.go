@@ -39,7 +39,7 @@ func guarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration,
 		GuardedWrite:   false, // no write is atomic on a majority
 	}
 	if appendOnly {
-		g.HoldsSurvive = []backend.Event{backend.EventRestart}
+		g.HoldsSurvive = []backend.Fault{backend.FaultRestart}
 	}
 	if longest := restartDelay.Truncate(g.TTLGrain); longest < g.MaxTTL {
 		g.MaxTTL = longest
@@ -51,9 +51,9 @@ func guarantees(nodes int, tokens bool, restartDelay, tokenMemory time.Duration,
 			remembered = tokenMemory.String()
 		}
 		g.Token = backend.TokenQuorum
-		g.TokenSurvives = []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved}
+		g.TokenSurvives = []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved}
 		if appendOnly {
-			g.TokenSurvives = append(g.TokenSurvives, backend.EventRestart)
+			g.TokenSurvives = append(g.TokenSurvives, backend.FaultRestart)
 		}
 		g.Assumptions = append(g.Assumptions,
 			"Tokens rise, whatever the clocks do, as long as every server keeps the last one that it accepted.",

@@ -316,7 +316,7 @@ func (r *rows) Guarantees() backend.Guarantees {
 		Name: "flawed rows", Reach: backend.ReachNetwork,
 		Assumptions: []string{"One server, which is not restarted while a key is held."},
 		Expiry:      backend.ClockConnection, MinTTL: time.Second, MaxTTL: 24 * time.Hour, TTLGrain: time.Second, TakeoverLag: time.Second,
-		Token: backend.TokenCounter, TokenSurvives: []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved},
+		Token: backend.TokenCounter, TokenSurvives: []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved},
 		Reentrancy: backend.ReentrancyNone, Waiting: backend.WaitPoll,
 		ManualRenewal: true, WithoutRenewal: true, LossSignal: true, Deadline: true,
 	}

@@ -50,6 +50,6 @@ func (t tokenInside) Release(ctx context.Context, hold backend.Hold) error {
 
 func (t tokenInside) Guarantees() backend.Guarantees {
 	g := t.rows.Guarantees()
-	g.TokenSurvives = []backend.Event{backend.EventClientCrash}
+	g.TokenSurvives = []backend.Fault{backend.FaultClientCrash}
 	return g
 }

@@ -55,6 +55,6 @@ func (t tokenUncommitted) Try(ctx context.Context, req backend.Request) (backend
 
 func (t tokenUncommitted) Guarantees() backend.Guarantees {
 	g := t.rows.Guarantees()
-	g.TokenSurvives = []backend.Event{backend.EventClientCrash}
+	g.TokenSurvives = []backend.Fault{backend.FaultClientCrash}
 	return g
 }

@@ -224,7 +224,7 @@ func (r *recipe) Guarantees() backend.Guarantees {
 	return backend.Guarantees{
 		Name: "zookeeper recipe", Reach: backend.ReachNetwork,
 		Assumptions: []string{"It is part of a test."},
-		Expiry:      backend.ClockServerSteps,
+		Expiry:      backend.ClockServerSteady,
 		MinTTL:      r.timeout, MaxTTL: r.timeout, TTLGrain: time.Millisecond, TakeoverLag: r.timeout / 2,
 		EndsWithSession: true,
 		Token:           backend.TokenRevision,

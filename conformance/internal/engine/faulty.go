@@ -16,7 +16,7 @@ type FaultSite struct {
 }
 
 var (
-	// Primitives: the optional interfaces are left out, so that every request is a
+	// Primitives: the abilities are left out, so that every request is a
 	// try, a renewal or a release. The lock package does without them.
 	Primitives = FaultSite{"primitives", (*faultlock.Faults).Primitives}
 	// Whole: queues, batches of renewals, watches and hand-overs are disturbed too.
@@ -41,7 +41,7 @@ func usesOptional(b backend.Backend) bool {
 	return false
 }
 
-// Implements reports whether the backend has the optional interface.
+// Implements reports whether the backend has the ability.
 func Implements[T any](b backend.Backend) bool {
 	_, ok := backend.As[T](b)
 	return ok
@@ -65,7 +65,7 @@ func (e *Env) EachFaultSite(f func(via FaultSite)) {
 // at the primitives.
 func (e *Env) Faulty() (*Client, *faultlock.Faults) { return e.FaultyAt(Primitives, nil) }
 
-// FaultyWhole is Faulty with the optional interfaces of the backend, whose requests can be
+// FaultyWhole is Faulty with the abilities of the backend, whose requests can be
 // disturbed too.
 func (e *Env) FaultyWhole() (*Client, *faultlock.Faults) { return e.FaultyAt(Whole, nil) }
 

@@ -37,7 +37,7 @@ type Settings struct {
 	Config
 	Claimed  backend.Guarantees
 	Says     bool // the lock states its guarantees itself
-	able     bool // the backend has optional interfaces that the lock package uses
+	able     bool // the backend has abilities that the lock package uses
 	TTL      time.Duration
 	Long     time.Duration // for leases that must not expire during a case
 	Fixed    bool          // only one TTL can be had

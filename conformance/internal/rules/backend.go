@@ -274,8 +274,8 @@ func guaranteesAreStable(e *engine.Env) {
 	if g.Token == backend.TokenNone && len(g.TokenSurvives) > 0 {
 		e.Failf("", "TokenSurvives is %v, although there are no tokens", g.TokenSurvives)
 	}
-	if backend.Survives(g.HoldsSurvive, backend.EventRecordRemoved) {
-		e.Failf("", "HoldsSurvive is %v; expected it without %q, since whose record is removed holds nothing", g.HoldsSurvive, backend.EventRecordRemoved)
+	if backend.Survives(g.HoldsSurvive, backend.FaultRecordRemoved) {
+		e.Failf("", "HoldsSurvive is %v; expected it without %q, since whose record is removed holds nothing", g.HoldsSurvive, backend.FaultRecordRemoved)
 	}
 	_, queues := backend.As[backend.Queuer](a.Backend)
 	if queues != (g.Waiting == backend.WaitQueue) {

@@ -334,7 +334,7 @@ func TestMutantsOfAbilities(t *testing.T) {
 			m.says = func(g backend.Guarantees) backend.Guarantees { g.Expiry = "sundial"; return g }
 		}},
 		"an event that nobody knows": {"GuaranteesAreStable", func(m *ableMutant) {
-			m.says = func(g backend.Guarantees) backend.Guarantees { g.HoldsSurvive = []backend.Event{"flood"}; return g }
+			m.says = func(g backend.Guarantees) backend.Guarantees { g.HoldsSurvive = []backend.Fault{"flood"}; return g }
 		}},
 		"advice for a longer TTL than any": {"GuaranteesAreStable", func(m *ableMutant) {
 			m.says = func(g backend.Guarantees) backend.Guarantees {

@@ -14,7 +14,7 @@ import (
 	memlock "github.com/mortiselock/lock/memory"
 )
 
-// optionalMutant breaks an optional interface.
+// optionalMutant breaks an ability.
 type optionalMutant struct {
 	*mutant
 	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)

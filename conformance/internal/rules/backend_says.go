@@ -46,7 +46,7 @@ func knownWords(e *engine.Env, g backend.Guarantees) {
 	if !slices.Contains([]backend.Reach{"", backend.ReachProcess, backend.ReachHost, backend.ReachNetwork}, g.Reach) {
 		wrong("Reach", g.Reach)
 	}
-	if !slices.Contains([]backend.Clockwork{"", backend.ClockProcess, backend.ClockHost, backend.ClockServerWall, backend.ClockServerSteps,
+	if !slices.Contains([]backend.ExpiryClock{"", backend.ClockProcess, backend.ClockHost, backend.ClockServerWall, backend.ClockServerSteady,
 		backend.ClockMajority, backend.ClockConnection, backend.ClockUnknown}, g.Expiry) {
 		wrong("Expiry", g.Expiry)
 	}
@@ -59,10 +59,10 @@ func knownWords(e *engine.Env, g backend.Guarantees) {
 	if !slices.Contains([]backend.Waiting{"", backend.WaitPoll, backend.WaitPush, backend.WaitQueue}, g.Waiting) {
 		wrong("Waiting", g.Waiting)
 	}
-	for field, events := range map[string][]backend.Event{"TokenSurvives": g.TokenSurvives, "HoldsSurvive": g.HoldsSurvive} {
+	for field, events := range map[string][]backend.Fault{"TokenSurvives": g.TokenSurvives, "HoldsSurvive": g.HoldsSurvive} {
 		for i, event := range events {
-			if !slices.Contains([]backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart,
-				backend.EventFailover, backend.EventDataLoss}, event) || slices.Contains(events[:i], event) {
+			if !slices.Contains([]backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved, backend.FaultRestart,
+				backend.FaultFailover, backend.FaultDataLoss}, event) || slices.Contains(events[:i], event) {
 				e.Failf("", "%s has %q; expected the constants of package backend, each once", field, event)
 			}
 		}

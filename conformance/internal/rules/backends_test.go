@@ -658,7 +658,7 @@ func TestMutantBackends(t *testing.T) {
 		}},
 		"holds are claimed to survive the removal of their record": {"GuaranteesAreStable", func(m *mutant) {
 			m.g = func(g backend.Guarantees) backend.Guarantees {
-				g.HoldsSurvive = []backend.Event{backend.EventRestart, backend.EventRecordRemoved}
+				g.HoldsSurvive = []backend.Fault{backend.FaultRestart, backend.FaultRecordRemoved}
 				return g
 			}
 		}},

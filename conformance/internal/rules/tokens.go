@@ -99,7 +99,7 @@ func tokenIncreases(e *engine.Env) {
 
 func tokenSurvives(e *engine.Env) {
 	cycles := e.Rounds(3*e.TTL, 1, 10)
-	removing := backend.Survives(e.Claimed.TokenSurvives, backend.EventRecordRemoved)
+	removing := backend.Survives(e.Claimed.TokenSurvives, backend.FaultRecordRemoved)
 	if removing && e.Remove == nil {
 		e.Notef("not tried without Config.Remove: the token after the removal of the record")
 		removing = false

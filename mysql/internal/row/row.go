@@ -235,7 +235,7 @@ func Guarantees() backend.Guarantees {
 		TTLGrain:       time.Second,
 		TakeoverLag:    time.Second, // the thread pool of MariaDB looks at idle connections twice a second
 		Token:          backend.TokenCounter,
-		TokenSurvives:  []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventDataLoss},
+		TokenSurvives:  []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved, backend.FaultRestart, backend.FaultDataLoss},
 		Reentrancy:     backend.ReentrancyClient,
 		Waiting:        backend.WaitQueue,
 		ManualRenewal:  true,

@@ -141,7 +141,7 @@ func testServerDies(t *testing.T, server, _ *servertest.Server) {
 	mysqltest.Exec(t, mysqltest.AdminPool(t, server), "SET GLOBAL innodb_flush_log_at_trx_commit=1")
 	db := mysqltest.UserPool(t, server, "")
 	b := tableOn(t, db, Options{})
-	require.Contains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
+	require.Contains(t, b.Guarantees().HoldsSurvive, backend.FaultRestart)
 	hold, g := backendtest.Granted(t, b, mysqltest.Request(backendtest.UniqueKey(t)))
 	server.Kill(t)
 	_, err := b.Renew(t.Context(), hold)
@@ -177,7 +177,7 @@ func fmtErr(_ backend.Grant, err error) string {
 func TestServerForgetsCommits(t *testing.T) {
 	mysqltest.OnEach(t, func(t *testing.T, server *servertest.Server) {
 		b := tableOn(t, mysqltest.Pool(t, servertest.MySQLDSN(server), ""), Options{})
-		require.NotContains(t, b.Guarantees().HoldsSurvive, backend.EventRestart)
+		require.NotContains(t, b.Guarantees().HoldsSurvive, backend.FaultRestart)
 		forgotten := false
 		var last uint64
 		for range 10 {

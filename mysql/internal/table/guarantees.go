@@ -34,7 +34,7 @@ func Guarantees(durable bool) backend.Guarantees {
 		MaxTTL:         maxTTL,
 		TTLGrain:       time.Microsecond,
 		Token:          backend.TokenCounter,
-		TokenSurvives:  []backend.Event{backend.EventClientCrash, backend.EventRecordRemoved, backend.EventRestart, backend.EventDataLoss},
+		TokenSurvives:  []backend.Fault{backend.FaultClientCrash, backend.FaultRecordRemoved, backend.FaultRestart, backend.FaultDataLoss},
 		Reentrancy:     backend.ReentrancyServer,
 		Waiting:        backend.WaitPoll,
 		ManualRenewal:  true,
@@ -45,7 +45,7 @@ func Guarantees(durable bool) backend.Guarantees {
 		GuardedWrite:   true,
 	}
 	if durable {
-		g.HoldsSurvive = []backend.Event{backend.EventRestart}
+		g.HoldsSurvive = []backend.Fault{backend.FaultRestart}
 	}
 	return g
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// notices finds the lease that a backend's notice of loss is about. A notice may
+// losses finds the lease that a backend's notice of loss is about. A notice may
 // come before the answer to the request that was granted; it is kept for the
 // lease that is to come.
-type notices struct {
+type losses struct {
 	mu     sync.Mutex
 	leases map[backend.ID]*Lease
 	early  map[backend.ID]error // acquisitions under way, with the notice if there was one
@@ -19,7 +19,7 @@ type notices struct {
 // is forgotten. One that came before the request which is about to be sent was about an
 // earlier grant.
 func (c *Leases) Expect(id backend.ID) {
-	n := c.notices
+	n := c.losses
 	if n == nil {
 		return
 	}
@@ -28,9 +28,9 @@ func (c *Leases) Expect(id backend.ID) {
 	n.early[id] = nil
 }
 
-// Heed registers an admitted lease for notices, and ends it if its loss was noticed before.
+// Heed registers an admitted lease for notices of loss, and ends it if there was one before.
 func (c *Leases) Heed(l *Lease) {
-	n := c.notices
+	n := c.losses
 	if n == nil {
 		return
 	}
@@ -49,7 +49,7 @@ func (c *Leases) Heed(l *Lease) {
 
 // Forget drops an acquisition, or a lease that has ended.
 func (c *Leases) Forget(id backend.ID) {
-	n := c.notices
+	n := c.losses
 	if n == nil {
 		return
 	}
@@ -61,7 +61,7 @@ func (c *Leases) Forget(id backend.ID) {
 
 // lossNoticed is the function that the backend calls.
 func (c *Leases) lossNoticed(id backend.ID, cause error) {
-	n := c.notices
+	n := c.losses
 	n.mu.Lock()
 	l := n.leases[id]
 	if _, ok := n.early[id]; ok && l == nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// seam is the backend that callers see, with the three primitives. The optional
+// faulty is the backend that callers see, with the three primitives. The optional
 // interfaces are beside it (abilities.go).
-type seam struct {
+type faulty struct {
 	f     *Faults
 	inner backend.Backend
 	clock backend.Clock
 }
 
-func newSeam(f *Faults, inner backend.Backend) *seam {
-	s := &seam{f: f, inner: inner, clock: backend.SystemClock()}
+func newFaulty(f *Faults, inner backend.Backend) *faulty {
+	s := &faulty{f: f, inner: inner, clock: backend.SystemClock()}
 	if c, ok := backend.As[backend.Clocked](inner); ok {
 		s.clock = c.Clock()
 	}
@@ -24,13 +24,13 @@ func newSeam(f *Faults, inner backend.Backend) *seam {
 }
 
 // Guarantees implements backend.Backend. They are those of the inner backend.
-func (s *seam) Guarantees() backend.Guarantees { return s.inner.Guarantees() }
+func (s *faulty) Guarantees() backend.Guarantees { return s.inner.Guarantees() }
 
 // Clock implements backend.Clocked.
-func (s *seam) Clock() backend.Clock { return s.clock }
+func (s *faulty) Clock() backend.Clock { return s.clock }
 
 // Partition implements backend.Partitioner.
-func (s *seam) Partition(key string) string {
+func (s *faulty) Partition(key string) string {
 	if p, ok := backend.As[backend.Partitioner](s.inner); ok {
 		return p.Partition(key)
 	}
@@ -38,7 +38,7 @@ func (s *seam) Partition(key string) string {
 }
 
 // Close implements backend.Backend.
-func (s *seam) Close() error {
+func (s *faulty) Close() error {
 	if !s.f.close() {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (s *seam) Close() error {
 }
 
 // NotifyLoss implements backend.LossNotifier.
-func (s *seam) NotifyLoss(lost func(id backend.ID, cause error)) {
+func (s *faulty) NotifyLoss(lost func(id backend.ID, cause error)) {
 	s.f.mu.Lock()
 	s.f.notify = lost
 	s.f.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *seam) NotifyLoss(lost func(id backend.ID, cause error)) {
 }
 
 // Try implements backend.Backend.
-func (s *seam) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+func (s *faulty) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	g, err := carry(ctx, s, OpTry, req.Key, nil, func(ctx context.Context) (backend.Grant, error) {
 		return s.inner.Try(ctx, req)
 	})
@@ -64,22 +64,22 @@ func (s *seam) Try(ctx context.Context, req backend.Request) (backend.Grant, err
 }
 
 // Renew implements backend.Backend.
-func (s *seam) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+func (s *faulty) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	return carry(ctx, s, OpRenew, hold.Key, nil, s.renewing(hold))
 }
 
-func (s *seam) renewing(hold backend.Hold) send[backend.Validity] {
+func (s *faulty) renewing(hold backend.Hold) send[backend.Validity] {
 	return func(ctx context.Context) (backend.Validity, error) { return s.inner.Renew(ctx, hold) }
 }
 
 // Release implements backend.Backend.
-func (s *seam) Release(ctx context.Context, hold backend.Hold) error {
+func (s *faulty) Release(ctx context.Context, hold backend.Hold) error {
 	_, err := s.ReleaseTelling(ctx, hold)
 	return err
 }
 
 // ReleaseTelling implements backend.ReleaseTeller.
-func (s *seam) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
+func (s *faulty) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
 	s.ended(hold.ID)
 	return carry(ctx, s, OpRelease, hold.Key, nil, func(ctx context.Context) (int, error) {
 		if t, ok := backend.As[backend.ReleaseTeller](s.inner); ok {
@@ -90,7 +90,7 @@ func (s *seam) ReleaseTelling(ctx context.Context, hold backend.Hold) (others in
 }
 
 // granted remembers the holds that Lose can hit.
-func (s *seam) granted(req backend.Request, g backend.Grant, err error) (backend.Grant, error) {
+func (s *faulty) granted(req backend.Request, g backend.Grant, err error) (backend.Grant, error) {
 	if err == nil {
 		s.f.mu.Lock()
 		s.f.held[req.ID] = req.Key
@@ -99,7 +99,7 @@ func (s *seam) granted(req backend.Request, g backend.Grant, err error) (backend
 	return g, err
 }
 
-func (s *seam) ended(id backend.ID) {
+func (s *faulty) ended(id backend.ID) {
 	s.f.mu.Lock()
 	delete(s.f.held, id)
 	s.f.mu.Unlock()
@@ -110,12 +110,12 @@ type send[T any] func(ctx context.Context) (T, error)
 
 // carry carries one call, with whatever it meets. What was applied and whose answer
 // nobody gets is given to orphan, if that is not nil.
-func carry[T any](ctx context.Context, s *seam, op Op, key string, orphan func(T), do send[T]) (T, error) {
+func carry[T any](ctx context.Context, s *faulty, op Op, key string, orphan func(T), do send[T]) (T, error) {
 	return meeting(ctx, s, s.f.meet(ctx, op, key), orphan, timed(s, op, key, do))
 }
 
 // timed tells how long the inner backend takes.
-func timed[T any](s *seam, op Op, key string, do send[T]) send[T] {
+func timed[T any](s *faulty, op Op, key string, do send[T]) send[T] {
 	if s.f.answer == nil {
 		return do
 	}
@@ -128,7 +128,7 @@ func timed[T any](s *seam, op Op, key string, do send[T]) send[T] {
 }
 
 // meeting carries a call about which was decided.
-func meeting[T any](ctx context.Context, s *seam, d decision, orphan func(T), do send[T]) (v T, err error) {
+func meeting[T any](ctx context.Context, s *faulty, d decision, orphan func(T), do send[T]) (v T, err error) {
 	var none T
 	lost := func() {
 		if err == nil && orphan != nil {
@@ -187,7 +187,7 @@ func meeting[T any](ctx context.Context, s *seam, d decision, orphan func(T), do
 
 // detached is the context of a request that nobody waits for: it keeps the values
 // of the caller's context, and ends with the backend.
-func (s *seam) detached(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *faulty) detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.f.life, cancel)
 	return ctx, func() { stop(); cancel() }
