@@ -11,7 +11,8 @@ const (
 	// maxTTL is what etcd accepts (lessor, maxTTL).
 	maxTTL = 9_000_000_000 * time.Second
 	// takeoverLag covers the half second between two looks of the server at its
-	// leases, and the round of consensus of the revocation.
+	// leases, and the round of consensus of the revocation. A new leader lets every lease
+	// begin anew.
 	takeoverLag = time.Second
 )
 

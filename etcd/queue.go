@@ -74,8 +74,8 @@ const (
 )
 
 // Wait watches the place before this one, and asks for the head of the queue when
-// it is gone, when the watch breaks, and every third of the TTL, when the session is
-// renewed too.
+// it is gone, when the watch breaks, and every third of the TTL of this place, when the session
+// is renewed too.
 func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 	if t.granted && t.b.clock.Now().Sub(t.sent) < t.s.ttl/12 {
 		return t.grant(t.sent)

@@ -249,9 +249,8 @@ func (b *etcdBackend) renewedWithin(s *session, d time.Duration) bool {
 	return !s.gone && b.clock.Now() < s.sent.Add(d)
 }
 
-// freshly runs f, and renews the session beside it when it is stale. The validity
-// of a grant comes from what was confirmed, so that the outcome of the renewal
-// decides nothing here.
+// freshly runs f, and renews the session beside it when it is stale. It waits for that too, for a
+// sixth of the TTL at most: the validity of a grant comes from what was confirmed by then.
 func (b *etcdBackend) freshly(ctx context.Context, s *session, f func() error) error {
 	if !b.stale(s) {
 		return f()

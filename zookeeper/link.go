@@ -28,7 +28,8 @@ func (h *hosts) Next() (string, bool) {
 	return h.s.cfg.servers[h.i%len(h.s.cfg.servers)], h.s.ended()
 }
 
-// dial connects to one server. After a round in which none answered it pauses.
+// dial connects to one server. The timeout is that of the client library, always a second.
+// After a round in which none answered it pauses.
 func (s *session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	s.mu.Lock()
 	failures, asked, outlived := s.failures, s.timeout, s.outlivedLocked()

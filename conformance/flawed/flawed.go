@@ -73,13 +73,15 @@ type (
 	onMemory  func(primitives) backend.Backend
 	onAll     func(backend.Backend) backend.Backend
 	onQueue   func(queued) backend.Backend
-	// onPolicy makes a Locker around l, which is on b, which may be behind faults.
+	// onPolicy makes a Locker around l, which is on b, which may be behind faults: for mistakes in
+	// what is done with right primitives, where the rule counts or disturbs requests.
 	onPolicy func(l *lock.Client, b backend.Backend) lock.Locker
 	// onPolicyOver is onPolicy with something beneath l, which is what b is then.
 	onPolicyOver struct {
 		beneath func(backend.Backend) backend.Backend
 		policy  onPolicy
 	}
+	// asLocker is a finished Locker: no rule that needs Config.OpenBackend can catch it.
 	asLocker func(*lock.Client) lock.Locker
 )
 

@@ -18,7 +18,7 @@ import (
 //	 tick, hint, broken, othersDue
 //
 // The second question closes the gap between the first refusal and the watch. A backend
-// that can't watch has no hints: its waiters sleep until the next tick. A lease that is
+// that can't watch has no hints: refused, its waiters sleep until the next tick, and ask. A lease that is
 // handed over, the end of the context and Close end a sleep, and the wait, without a question
 // to the machine.
 type machine struct {

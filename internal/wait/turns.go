@@ -10,8 +10,8 @@ import (
 
 // turn is the turn that a release leaves to other clients: this Locker would take the key
 // again before they have heard that it is free. Where nobody waits in this Locker, there
-// is no lane and no watch that could tell of the others; the release tells, or the
-// refusal that this Locker met before.
+// is no lane and no watch that could tell of the others; the release tells, or where the server
+// tells nobody, as with those who poll, the refusal that this Locker met before (doubts).
 //
 // It begins with the release: an acquisition of this Locker that comes before the answer
 // would take the key before anybody knows of the others.

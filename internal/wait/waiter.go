@@ -24,7 +24,7 @@ type waiter struct {
 // the server has a queue, see queue.
 func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 	a := w.a
-	var next step
+	next := step{do: actTurn} // what look says without a watch
 	if w.m.asked || w.m.watching {
 		next = w.m.look(w.view())
 	}

@@ -41,7 +41,7 @@ func (e *Env) Opts(ttl time.Duration, more ...lock.Option) []lock.Option {
 	return append([]lock.Option{lock.WithTTL(ttl)}, more...)
 }
 
-// Try calls TryAcquire with a TTL that outlasts the case.
+// Try calls TryAcquire with a TTL that outlasts the case; Get makes a call without one.
 func (c *Client) Try(key string, more ...lock.Option) (*Hold, error) {
 	return c.TryFor(c.Env.Ctx, key, c.Env.Long, more...)
 }

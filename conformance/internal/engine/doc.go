@@ -10,6 +10,7 @@
 // How long the calls of a client with faults took excuses nothing. [AcrossProcesses] gives a
 // rule processes, and [AtFaultSites] runs it for each place where faults can be put.
 //
-// Package rules has the rules, and package conformance what users call. Engine imports
-// neither.
+// Package rules has the rules, and what they share: leases of each kind (kinds.go), the ways in
+// which they come about (ways.go), kinds of errors (errors.go). Package conformance has what users
+// call. Engine imports neither.
 package engine

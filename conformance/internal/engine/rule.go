@@ -16,7 +16,7 @@ type Rule struct {
 	Claims    []Claim       // that switch it on; none: every lock must keep it
 	Seam      bool          // needs Config.OpenBackend
 	Alone     bool          // runs when all others have ended, so that all clients of the store are its own
-	AtDefault bool          // its leases have the default TTL of a Locker, which Config.Open alone decides
+	AtDefault bool          // it compares leases of the default TTL of a Locker, which Config.Open alone decides, with Env.TTL
 	Limit     time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
 	LimitTTLs int
 	Run       func(*Env)

@@ -90,7 +90,7 @@ var waitingRules = []*engine.Rule{
 	},
 	{
 		Name:      "EndedContexts",
-		Statement: "With an ended context Renew loses nothing, Acquire adds nothing, and Release hands on.",
+		Statement: "With an ended context Renew loses nothing, Acquire adds nothing, and Release hands on, once.",
 		Run:       endedContexts,
 	},
 	{

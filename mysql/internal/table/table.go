@@ -95,7 +95,8 @@ func Open(ctx context.Context, s wire.Settings) (*Backend, error) {
 }
 
 // Backend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
-// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller.
+// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller. Nobody is told of a
+// release: it is no Watcher, Queuer or ReleaseTeller, and its waiters poll.
 type Backend struct {
 	db         *sql.DB
 	closesIt   bool
