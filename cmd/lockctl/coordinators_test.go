@@ -53,7 +53,7 @@ func TestRunOnCoordinators(t *testing.T) {
 			waiter.requireStatus(0)
 
 			p := start(t, url, "run", "--ttl", "8s", "taken", "--", "sh", "-c",
-				`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
+				`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.05; done`)
 			b, err := backend.DefaultMux.Open(context.Background(), url, backend.OpenConfig{TTL: 8 * time.Second})
 			require.NoError(t, err)
 			defer b.Close()

@@ -58,7 +58,7 @@ func TestRunOnMySQL(t *testing.T) {
 
 		// A record that is removed by force stops the command.
 		p := start(t, url, "run", "--ttl", "6s", key, "--", "sh", "-c",
-			`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
+			`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.05; done`)
 		removeRecord(t, url, key, tokenOf(t, p.line()))
 		require.Equal(t, "asked", p.line())
 		p.requireStatus(exitLost)

@@ -171,7 +171,7 @@ func TestFrozenToolLosesTheHoldAndTheCommand(t *testing.T) {
 func TestRemovedRecordStopsTheCommand(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
 		p := start(t, url, "run", "--ttl", "6s", key, "--", "sh", "-c",
-			`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
+			`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo $LOCK_TOKEN; while :; do sleep 0.05; done`)
 		removeRecord(t, url, key, tokenOf(t, p.line()))
 		require.Equal(t, "asked", p.line())
 		p.requireStatus(exitLost)
@@ -183,7 +183,7 @@ func TestRemovedRecordStopsTheCommand(t *testing.T) {
 func TestCommandThatDoesNotListenIsKilledOnLoss(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
 		p := start(t, url, "run", "--ttl", "15s", "--grace", "3s", key, "--", "sh", "-c",
-			`trap "echo asked" TERM; echo $$; echo $LOCK_TOKEN; while :; do sleep 0.01; done`)
+			`trap "echo asked" TERM; echo $$; echo $LOCK_TOKEN; while :; do sleep 0.05; done`)
 		command := pidOf(t, p.line())
 		removeRecord(t, url, key, tokenOf(t, p.line()))
 		require.Equal(t, "asked", p.line())
@@ -197,7 +197,7 @@ func TestServerThatGoesAwayStopsTheCommand(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
 	p := start(t, server.URL(), "run", "--ttl", "9s", "k", "--", "sh", "-c",
-		`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+		`exec 2>/dev/null; trap "echo asked; exit 0" TERM; echo ready; while :; do sleep 0.05; done`)
 	require.Equal(t, "ready", p.line())
 	server.Freeze(t)
 	require.Equal(t, "asked", p.line())
@@ -225,7 +225,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	onEveryBackend(t, func(t *testing.T, url, key string) {
 		p := start(t, url, "run", key, "--", "sh", "-c",
 			`trap "echo hup" HUP; trap "echo usr1" USR1; trap "echo usr2" USR2; trap "echo quit" QUIT; trap "echo int" INT; trap "exit 9" TERM
-			echo ready; while :; do sleep 0.01; done`)
+			echo ready; while :; do sleep 0.05; done`)
 		require.Equal(t, "ready", p.line())
 		for name, sig := range map[string]os.Signal{
 			"hup": syscall.SIGHUP, "usr1": syscall.SIGUSR1, "usr2": syscall.SIGUSR2, "quit": syscall.SIGQUIT, "int": syscall.SIGINT,

@@ -90,8 +90,8 @@ func TestSignalsReachTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	v := supervise(t, long(), `
 		trap "echo outer" USR1; trap 'kill -KILL $!; exit 7' TERM
-		sh -c 'trap "echo inner" USR1; echo ready; while :; do sleep 0.01; done' &
-		while :; do sleep 0.01; done`)
+		sh -c 'trap "echo inner" USR1; echo ready; while :; do sleep 0.05; done' &
+		while :; do sleep 0.05; done`)
 	require.Equal(t, "ready", v.line())
 	v.s.signals <- syscall.SIGUSR1
 	require.ElementsMatch(t, []string{"inner", "outer"}, []string{v.line(), v.line()})
@@ -126,7 +126,7 @@ func TestStoppedBeforeTheDeadlineWhenRenewalsFail(t *testing.T) {
 	t.Parallel()
 	lease := newFakeLease(8 * time.Second) // three of them for the shell to start, and five to stop
 	s := &supervisor{lease: lease, ttl: 15 * time.Second, grace: time.Minute}
-	v := supervise(t, s, `trap "echo asked; exit 0" TERM; echo $$; while :; do sleep 0.01; done`)
+	v := supervise(t, s, `trap "echo asked; exit 0" TERM; echo $$; while :; do sleep 0.05; done`)
 	ran := control(t, s, pidOf(t, v.line()))
 	require.Equal(t, "asked", v.line())
 	out := v.end()
@@ -158,7 +158,7 @@ func TestChildrenOfTheCommandGetTheGraceToo(t *testing.T) {
 	s := &supervisor{lease: lease, ttl: time.Hour, grace: hang}
 	file := filepath.Join(t.TempDir(), "saved")
 	v := supervise(t, s, `
-		sh -c 'trap "sleep 0.3; echo > `+file+`; exit" TERM; echo ready; while :; do sleep 0.01; done' &
+		sh -c 'trap "sleep 0.3; echo > `+file+`; exit" TERM; echo ready; while :; do sleep 0.05; done' &
 		wait`)
 	require.Equal(t, "ready", v.line())
 	lease.end(lock.ErrTakenOver)
@@ -173,7 +173,7 @@ func TestRemovedRecordStopsTheCommandAtOnce(t *testing.T) {
 	t.Parallel()
 	lease := newFakeLease(time.Hour)
 	s := &supervisor{lease: lease, ttl: time.Hour, grace: 3 * time.Second}
-	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.01; done`)
+	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.05; done`)
 	require.Equal(t, "ready", v.line())
 	lease.end(lock.ErrTakenOver)
 	require.Equal(t, "asked", v.line())
@@ -186,7 +186,7 @@ func TestZeroGraceKillsAtOnce(t *testing.T) {
 	t.Parallel()
 	lease := newFakeLease(time.Hour)
 	s := &supervisor{lease: lease, ttl: time.Hour}
-	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.01; done`)
+	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.05; done`)
 	require.Equal(t, "ready", v.line())
 	lease.end(lock.ErrSessionLost)
 	out := v.end()
@@ -199,7 +199,7 @@ func TestExpiredHoldKillsWithoutGrace(t *testing.T) {
 	t.Parallel()
 	lease := newFakeLease(time.Hour)
 	s := &supervisor{lease: lease, ttl: time.Hour, grace: time.Minute, renewed: make(chan struct{}), signals: make(chan os.Signal, 8)}
-	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.01; done`)
+	v := supervise(t, s, `trap "echo asked" TERM; echo ready; while :; do sleep 0.05; done`)
 	require.Equal(t, "ready", v.line())
 	lease.move(time.Now().Add(-time.Second)) // as after a pause
 	s.signals <- syscall.SIGCONT
@@ -218,7 +218,7 @@ func TestRenewalsKeepTheCommandRunning(t *testing.T) {
 		renewed := make(chan struct{}, 1)
 		s := &supervisor{lease: lease, ttl: 3 * time.Second, grace: time.Second, renewed: renewed}
 		file := filepath.Join(t.TempDir(), "go")
-		v := supervise(t, s, `echo ready; while ! test -e `+file+`; do sleep 0.01; done; exit 5`)
+		v := supervise(t, s, `echo ready; while ! test -e `+file+`; do sleep 0.05; done; exit 5`)
 		lease.move(time.Now().Add(time.Hour))
 		if hinted {
 			renewed <- struct{}{}

@@ -131,8 +131,8 @@ func TestCheckOnATerminalShowsABar(t *testing.T) {
 func TestInterruptKeyReachesTheCommand(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
-		"before it needs the terminal": `trap "echo int; exit 6" INT; echo ready; while :; do sleep 0.01; done`,
-		"when it has the terminal":     `read a; trap "echo int; exit 6" INT; echo ready; while :; do sleep 0.01; done`,
+		"before it needs the terminal": `trap "echo int; exit 6" INT; echo ready; while :; do sleep 0.05; done`,
+		"when it has the terminal":     `read a; trap "echo int; exit 6" INT; echo ready; while :; do sleep 0.05; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
