@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // permanent are the answers of the server that waiting does not cure.
@@ -102,12 +103,12 @@ func mayHaveRun(err error) bool {
 
 // keyError is the error of a request that may have changed something.
 func keyError(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("etcdlock: key %q: %w", key, describe(ctx, err))
+	return failure.OfKey("etcdlock", key, describe(ctx, err))
 }
 
 // readError is the error of a request that changes nothing.
 func readError(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("etcdlock: key %q: %w", key, harmless(ctx, err))
+	return failure.OfKey("etcdlock", key, harmless(ctx, err))
 }
 
 // harmless marks what is not a refusal for good as "unavailable".
@@ -122,17 +123,11 @@ func harmless(ctx context.Context, err error) error {
 // describe marks the error with its sentinel, adds what to do about it, and makes
 // it match the context that caused it.
 func describe(ctx context.Context, err error) error {
-	cause := ctx.Err()
-	if cause == nil && errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
-		cause = context.DeadlineExceeded // of one attempt, or a moment before the timer of ctx
+	sentinel, hint := sentinelFor(err), hintFor(err)
+	if status.Code(err) == codes.DeadlineExceeded && !errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // of one attempt, or a moment before the timer of ctx
 	}
-	if sentinel := sentinelFor(err); sentinel != nil {
-		err = fmt.Errorf("%w: %w%s", sentinel, err, hintFor(err))
-	}
-	if cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
+	return failure.Describe(ctx, err, sentinel, hint)
 }
 
 func hintFor(err error) string {
@@ -144,28 +139,17 @@ func hintFor(err error) string {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return "; compact and defragment the server, then disarm its alarm"
 	case badCertificate(err):
-		return "; check ca, cert and key, and the names in the server's certificate"
+		return failure.CheckCertificates
 	}
 	return ""
 }
 
-// unmark takes away the promise that nothing was changed, and keeps the text.
-func unmark(err error) error { return unmarked{err} }
-
-type unmarked struct{ err error }
-
-func (u unmarked) Error() string { return u.err.Error() + "; an earlier attempt had lost its answer" }
-
-func (u unmarked) Is(target error) bool {
-	if target == backend.ErrUnavailable || target == backend.ErrPermanent {
-		return false
-	}
-	return errors.Is(u.err, target)
+// unmark takes away the promise that nothing was changed.
+func unmark(err error) error {
+	return failure.Unmarked(fmt.Errorf("%w; an earlier attempt had lost its answer", err))
 }
 
-func notHeld(key string) error {
-	return fmt.Errorf("etcdlock: key %q: %w", key, backend.ErrNotHeld)
-}
+func notHeld(key string) error { return failure.NotHeld("etcdlock", key) }
 
 func takenOver(key string) error {
 	return fmt.Errorf("etcdlock: key %q: %w", key, backend.ErrTakenOver)

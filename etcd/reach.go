@@ -3,8 +3,6 @@ package etcdlock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"net/url"
 	"strings"
 	"time"
@@ -13,6 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 const (
@@ -89,7 +89,7 @@ func badCertificate(err error) bool {
 	if err == nil {
 		return false
 	}
-	if errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.HostnameError)) {
+	if failure.BadCertificate(err) {
 		return true
 	}
 	text := err.Error()

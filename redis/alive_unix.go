@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mortiselock/lock/redis/internal/wire"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // alive reports whether the server has not closed an idle connection, and has sent nothing.
@@ -38,7 +38,7 @@ func alive(conn net.Conn) bool {
 		// Perhaps to TLS alone, as a ticket for the next connection is.
 		_ = conn.SetDeadline(time.Now().Add(time.Millisecond))
 		_, err := conn.Read(make([]byte, 1))
-		return wire.IsTimeout(err)
+		return failure.IsTimeout(err)
 	}
 	return err == nil && silent
 }

@@ -7,6 +7,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -25,11 +26,11 @@ func (b *redisBackend) refusal(err error) error {
 func keyError(ctx context.Context, n names, err error, lost bool) error {
 	err = wire.Describe(ctx, err)
 	if lost {
-		return fmt.Errorf("redislock: key %q: an attempt lost its reply, and after it: %w", n.key, wire.Unmarked(err))
+		return fmt.Errorf("redislock: key %q: an attempt lost its reply, and after it: %w", n.key, failure.Unmarked(err))
 	}
 	var refusal goredis.Error
 	if errors.As(err, &refusal) && wire.Code(refusal.Error()) == "WRONGTYPE" {
 		return fmt.Errorf("redislock: key %q: %w; look at the Redis keys %q and %q", n.key, err, n.record(), n.counter())
 	}
-	return fmt.Errorf("redislock: key %q: %w", n.key, err)
+	return failure.OfKey("redislock", n.key, err)
 }

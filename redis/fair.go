@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -203,7 +204,7 @@ type fairTicket struct {
 
 func (t *fairTicket) ask(ctx context.Context, place string) error {
 	r, err := t.f.ask(ctx, t.req, place)
-	if r.repeated || err != nil && !wire.ChangedNothing(err) {
+	if r.repeated || err != nil && !failure.ChangedNothing(err) {
 		t.doubt.Store(true)
 	}
 	if err != nil {

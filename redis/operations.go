@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -77,7 +78,7 @@ func (r reply) refusal(n names, err error) error {
 		return err
 	}
 	return fmt.Errorf("redislock: key %q: %w: an attempt lost its reply, and may take effect yet; after it: %w",
-		n.key, backend.ErrOutcomeUnknown, wire.Unmarked(err))
+		n.key, backend.ErrOutcomeUnknown, failure.Unmarked(err))
 }
 
 // Renew extends the hold in one script.
@@ -216,9 +217,7 @@ func (b *redisBackend) inspect(ctx context.Context, s script, key string) (backe
 // foreignRecord is what every script answers about a record that is not ours.
 const foreignRecord = -1
 
-func notHeld(key string) error {
-	return fmt.Errorf("redislock: key %q: %w", key, backend.ErrNotHeld)
-}
+func notHeld(key string) error { return failure.NotHeld("redislock", key) }
 
 func foreignError(n names) error {
 	return fmt.Errorf("redislock: key %q: %w: the value of the Redis key %q was not written by this version of the library, and is left as it is; remove it, or choose another prefix",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
@@ -236,7 +237,7 @@ func TestRefusalOfARepeatIsUnknown(t *testing.T) {
 	unknown := func(err error) {
 		t.Helper()
 		require.ErrorIs(t, err, backend.ErrOutcomeUnknown)
-		require.False(t, wire.ChangedNothing(err), "%v", err)
+		require.False(t, failure.ChangedNothing(err), "%v", err)
 		require.NotErrorAs(t, err, new(*backend.HeldError))
 	}
 	key := backendtest.UniqueKey(t)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
-	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 func optionsOf(t *testing.T, raw string, ttl time.Duration) (*goredis.UniversalOptions, string, error) {
@@ -181,7 +181,7 @@ func TestServerThatIsAwayIsUnavailable(t *testing.T) {
 	}
 	all.Wait()
 	_, err = b.(*redisBackend).client.Get(t.Context(), "key").Result()
-	require.True(t, wire.DialFailed(err), "go-redis has taken too much off: %v", err)
+	require.True(t, failure.DialFailed(err), "go-redis has taken too much off: %v", err)
 }
 
 func TestOpenIsBoundByItsContext(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // notSent is the reason why a request was not sent.
@@ -24,7 +25,7 @@ var refusals = []error{
 
 // answered reports whether the server has answered the request, with success or not.
 func answered(err error) bool {
-	return err == nil || isAny(err, refusals) || strings.HasPrefix(err.Error(), "unknown error: ")
+	return err == nil || failure.IsAny(err, refusals) || strings.HasPrefix(err.Error(), "unknown error: ")
 }
 
 // gaveUp reports that the wait for an answer was given up; the request is under way.
@@ -42,22 +43,13 @@ func disconnected(err error) bool {
 	return lostReply(err) || errors.As(err, new(notSent)) && errors.Is(err, backend.ErrUnavailable)
 }
 
-func isAny(err error, targets []error) bool {
-	for _, t := range targets {
-		if errors.Is(err, t) {
-			return true
-		}
-	}
-	return false
-}
-
 // sentinelFor returns the error of package backend for an answer that promises that
 // nothing was changed, and nil for every other.
 func sentinelFor(err error) error {
 	switch {
-	case isAny(err, []error{zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrInvalidPath, zk.ErrInvalidFlags, zk.ErrBadArguments}):
+	case failure.IsAny(err, []error{zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL, zk.ErrNoChildrenForEphemerals, zk.ErrInvalidPath, zk.ErrInvalidFlags, zk.ErrBadArguments}):
 		return backend.ErrPermanent
-	case isAny(err, []error{zk.ErrSessionMoved, zk.ErrSessionExpired, zk.ErrNoServer}):
+	case failure.IsAny(err, []error{zk.ErrSessionMoved, zk.ErrSessionExpired, zk.ErrNoServer}):
 		return backend.ErrUnavailable
 	}
 	return unnamed[codeOf(err)].sentinel
@@ -101,7 +93,7 @@ func hintFor(err error) string {
 
 // describe marks the error with its sentinel and adds what to do about it.
 func describe(err error) error {
-	if isAny(err, []error{backend.ErrUnavailable, backend.ErrPermanent, backend.ErrLost, backend.ErrHeld, backend.ErrNotHeld}) {
+	if failure.IsAny(err, []error{backend.ErrUnavailable, backend.ErrPermanent, backend.ErrLost, backend.ErrHeld, backend.ErrNotHeld}) {
 		return err
 	}
 	if sentinel := sentinelFor(err); sentinel != nil {
@@ -115,13 +107,13 @@ func keyError(key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("zklock: key %q: %w", key, describe(err))
+	return failure.OfKey("zklock", key, describe(err))
 }
 
 // writeError is the error of an operation that may have taken effect when there was
 // no answer.
 func writeError(key string, err error) error {
-	if err == nil || isAny(err, []error{backend.ErrHeld, backend.ErrNotHeld}) {
+	if err == nil || failure.IsAny(err, []error{backend.ErrHeld, backend.ErrNotHeld}) {
 		return err
 	}
 	if errors.As(err, new(notSent)) && gaveUp(err) {
@@ -131,14 +123,14 @@ func writeError(key string, err error) error {
 		return keyError(key, err)
 	}
 	if gaveUp(err) || lostReply(err) {
-		return fmt.Errorf("zklock: key %q: %w: no answer: %w", key, backend.ErrOutcomeUnknown, unmarked{err})
+		return fmt.Errorf("zklock: key %q: %w: no answer: %w", key, backend.ErrOutcomeUnknown, failure.Unmarked(err))
 	}
 	return keyError(key, err)
 }
 
 // readError is the error of an operation that changed nothing.
 func readError(key string, err error) error {
-	if err == nil || isAny(err, []error{backend.ErrHeld, backend.ErrNotHeld}) {
+	if err == nil || failure.IsAny(err, []error{backend.ErrHeld, backend.ErrNotHeld}) {
 		return err
 	}
 	if gaveUp(err) || lostReply(err) {
@@ -147,13 +139,4 @@ func readError(key string, err error) error {
 	return keyError(key, err)
 }
 
-// unmarked hides the sentinels that promise that nothing was changed.
-type unmarked struct{ err error }
-
-func (u unmarked) Error() string { return u.err.Error() }
-
-func (u unmarked) Is(target error) bool {
-	return target != backend.ErrUnavailable && target != backend.ErrPermanent && errors.Is(u.err, target)
-}
-
-func notHeld(key string) error { return fmt.Errorf("zklock: key %q: %w", key, backend.ErrNotHeld) }
+func notHeld(key string) error { return failure.NotHeld("zklock", key) }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // node is what this side knows of the node of one acquisition. It is recorded before
@@ -124,7 +125,7 @@ func (n *node) create(ctx context.Context, d details, version int32) (creation, 
 		}
 		if ferr != nil {
 			n.doom()
-			return c, fmt.Errorf("%w; and looking for what it may have created: %w", err, unmarked{ferr})
+			return c, fmt.Errorf("%w; and looking for what it may have created: %w", err, failure.Unmarked(ferr))
 		}
 	}
 }

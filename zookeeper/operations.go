@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // tryRounds bounds the looks at a key that others take and leave at that very moment.
@@ -181,14 +182,14 @@ func (n *node) mustLead(ctx context.Context) error {
 	children, _, err := n.s.children(ctx, n.dir)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		n.doom()
-		return fmt.Errorf("%w: a look at what is before the node: %w", backend.ErrOutcomeUnknown, unmarked{err})
+		return fmt.Errorf("%w: a look at what is before the node: %w", backend.ErrOutcomeUnknown, failure.Unmarked(err))
 	}
 	a, found := aheadOf(children, n.own())
 	if found && a.n == 0 {
 		return nil
 	}
 	if _, err := n.remove(ctx); err != nil {
-		return fmt.Errorf("%w: removing the node of a try that is refused: %w", backend.ErrOutcomeUnknown, unmarked{err})
+		return fmt.Errorf("%w: removing the node of a try that is refused: %w", backend.ErrOutcomeUnknown, failure.Unmarked(err))
 	}
 	if !found {
 		return fmt.Errorf("%w: the node was removed by somebody else", backend.ErrUnavailable)

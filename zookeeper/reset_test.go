@@ -17,6 +17,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -257,6 +258,6 @@ func TestAnswersWithoutAName(t *testing.T) {
 		if sentinel != nil {
 			assert.ErrorIs(t, told, sentinel)
 		}
-		assert.NoError(t, sentinelFor(unmarked{fmt.Errorf("%w; later", err)}))
+		assert.NoError(t, sentinelFor(failure.Unmarked(fmt.Errorf("%w; later", err))))
 	}
 }

@@ -3,11 +3,12 @@ package zklock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
+
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // secure shakes hands on a new connection, which it closes on failure. The server has
@@ -35,6 +36,5 @@ func badCertificate(err error) bool {
 	if err == nil {
 		return false
 	}
-	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.HostnameError)) ||
-		errors.As(err, new(tls.AlertError)) || strings.Contains(err.Error(), "remote error: tls:")
+	return failure.BadCertificate(err) || errors.As(err, new(tls.AlertError)) || strings.Contains(err.Error(), "remote error: tls:")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -52,7 +53,7 @@ func (b *majority) failure(ctx context.Context, r *round, key string) error {
 	}
 	err := fmt.Errorf("%w: %d of %d nodes failed%s, and %d are needed: %s", sentinel, failures, len(b.nodes), without, b.quorum, strings.Join(texts, "; "))
 	if cause := ctx.Err(); cause != nil {
-		return fmt.Errorf("redlock: key %q: %w: %w", key, cause, wire.Unmarked(err))
+		return fmt.Errorf("redlock: key %q: %w: %w", key, cause, failure.Unmarked(err))
 	}
 	if unknown {
 		err = fmt.Errorf("%w; %w", err, backend.ErrOutcomeUnknown)
@@ -113,6 +114,4 @@ func (b *majority) problemOf(c *call, key string) problem {
 	return problem{text: fmt.Sprintf("gave an unexpected reply of type %T", c.value), unknown: true}
 }
 
-func notHeld(key string) error {
-	return fmt.Errorf("redlock: key %q: %w", key, backend.ErrNotHeld)
-}
+func notHeld(key string) error { return failure.NotHeld("redlock", key) }

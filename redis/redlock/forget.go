@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -76,7 +77,7 @@ func (b *majority) settle(ctx context.Context) [maxNodes]bool {
 		all := true
 		for i, n := range b.nodes {
 			settled[i] = settled[i] || r.tally.votes[i] == no && !n.owes()
-			down[i] = down[i] || r.tally.votes[i] == failed && wire.DialFailed(r.calls[i].err)
+			down[i] = down[i] || r.tally.votes[i] == failed && failure.DialFailed(r.calls[i].err)
 			all = all && (settled[i] || down[i])
 		}
 		if all {

@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -264,7 +265,7 @@ func (n *node) finish(batch []*call, tested bool) []*call {
 		if c.err == nil || wire.ServerRefused(c.err) {
 			answered = true
 		} else {
-			timeout = timeout || wire.IsTimeout(c.err)
+			timeout = timeout || failure.IsTimeout(c.err)
 			lost = lost || errors.Is(c.err, goredis.ErrClosed)
 		}
 	}

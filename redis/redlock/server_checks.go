@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/construct"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -46,7 +47,7 @@ func (b *majority) checkNodes(ctx context.Context, clients []*goredis.Client, op
 	for i, s := range states {
 		name := b.nodes[i].name
 		switch {
-		case wire.BadCertificate(s.err): // it may have run out, and the others go on
+		case failure.BadCertificate(s.err): // it may have run out, and the others go on
 		case errors.Is(s.err, backend.ErrPermanent), errors.Is(s.err, backend.ErrInvalid):
 			return fmt.Errorf("redlock: open: node %s: %w", name, s.err)
 		case s.err != nil:

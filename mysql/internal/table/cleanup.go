@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
@@ -18,7 +18,7 @@ func Cleanup(ctx context.Context, db *sql.DB, name string, olderThan time.Durati
 	if err != nil {
 		return 0, err
 	}
-	if err := b.checkSettings(ctx, slog.New(slog.DiscardHandler)); err != nil {
+	if err := b.checkSettings(ctx, construct.Logger(nil)); err != nil {
 		return 0, err
 	}
 	return b.Cleanup(ctx, olderThan)

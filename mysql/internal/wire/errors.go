@@ -9,13 +9,13 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // Numbers of server errors that mean something of their own to this package.
@@ -164,7 +164,7 @@ func Sentinel(err error) error {
 	case errors.As(err, &certificate), databaseClosed(err):
 		return backend.ErrPermanent
 	// The driver and database/sql return ErrBadConn only for what was not sent.
-	case errors.Is(err, driver.ErrBadConn), dialFailed(err), errors.Is(err, ErrReadOnly):
+	case errors.Is(err, driver.ErrBadConn), failure.DialFailed(err), errors.Is(err, ErrReadOnly):
 		return backend.ErrUnavailable
 	}
 	return unsentSentinel(err)
@@ -187,20 +187,9 @@ func databaseClosed(err error) bool {
 // PoolClosed reports that the pool was closed by its owner.
 func PoolClosed(err error) bool { return strings.Contains(err.Error(), "sql: database is closed") }
 
-// dialFailed reports that there was no connection to send anything on.
-func dialFailed(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
-}
-
-func isTimeout(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
-}
-
 // KeyError is the error of an operation on a key.
 func KeyError(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("mysqllock: key %q: %w", key, Describe(ctx, err))
+	return failure.OfKey("mysqllock", key, Describe(ctx, err))
 }
 
 // OpenError is the error of a request of the opening. None of them changes
@@ -216,32 +205,16 @@ func OpenError(ctx context.Context, err error) error {
 }
 
 // NotHeld says that there is no such hold.
-func NotHeld(key string) error {
-	return fmt.Errorf("mysqllock: key %q: %w", key, backend.ErrNotHeld)
-}
+func NotHeld(key string) error { return failure.NotHeld("mysqllock", key) }
 
 // Describe marks the error with its sentinel, adds what to do about it, and makes
 // a timeout match the context that caused it. Errors that are marked already stay
 // as they are.
 func Describe(ctx context.Context, err error) error {
-	if !errors.Is(err, backend.ErrPermanent) && !errors.Is(err, backend.ErrUnavailable) {
-		if sentinel := Sentinel(err); sentinel != nil {
-			err = fmt.Errorf("%w: %w%s", sentinel, err, hintFor(err))
-		}
+	if errors.Is(err, backend.ErrPermanent) || errors.Is(err, backend.ErrUnavailable) {
+		return failure.Describe(ctx, err, nil, "")
 	}
-	if isTimeout(err) && !errors.Is(err, context.DeadlineExceeded) && deadlinePassed(ctx) {
-		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-	}
-	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
-}
-
-// deadlinePassed is true a moment before ctx.Err when the timer is late.
-func deadlinePassed(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !time.Now().Before(deadline)
+	return failure.Describe(ctx, err, Sentinel(err), hintFor(err))
 }
 
 func hintFor(err error) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // greetingLimit is how long the first words of a server are waited for. It sends them
@@ -22,7 +23,7 @@ const greetingLimit = time.Second
 // connection. It looks when the opening has failed already: a server counts those who
 // connect and leave again. It is nil where nothing better is known.
 func NotMySQL(ctx context.Context, cfg *mysql.Config, err error) error {
-	if !errors.Is(err, backend.ErrUnavailable) || dialFailed(err) || CodeOf(err) != 0 || errors.Is(err, context.Canceled) {
+	if !errors.Is(err, backend.ErrUnavailable) || failure.DialFailed(err) || CodeOf(err) != 0 || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), greetingLimit)
@@ -40,7 +41,7 @@ func NotMySQL(ctx context.Context, cfg *mysql.Config, err error) error {
 	switch {
 	case read == nil && head[3] == 0 && (head[4] == protocolVersion || head[4] == errorPacket):
 		return nil
-	case isTimeout(read):
+	case failure.IsTimeout(read):
 		return noGreeting{err, fmt.Sprintf("what listens at %s does not greet, as MySQL and MariaDB do at once: check the host and the port, or whether the server hangs", cfg.Addr)}
 	}
 	return noGreeting{err, fmt.Sprintf("what listens at %s does not speak the protocol of MySQL: check the host and the port", cfg.Addr)}

@@ -10,6 +10,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 // Settings is what a URL says, checked.
@@ -40,12 +41,9 @@ func ReadURL(u *backend.URL, cfg backend.OpenConfig) (Settings, error) {
 		Create: q.Bool("create", true),
 		Pool:   q.Int("pool_size", notGiven),
 		TTL:    cfg.TTL,
-		Logger: cfg.Logger,
+		Logger: construct.Logger(cfg.Logger),
 
 		LookOnly: cfg.LookOnly,
-	}
-	if s.Logger == nil {
-		s.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := mysql.NewConfig()
 	c.User, c.Passwd = u.User, u.Password

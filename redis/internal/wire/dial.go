@@ -6,6 +6,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // QuietDialer dials as go-redis does by itself. Where no server is reached it gives a connection on which
@@ -15,7 +17,7 @@ func QuietDialer(opts *goredis.Options) func(ctx context.Context, network, addr 
 	dial := goredis.NewDialer(opts)
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if err != nil && DialFailed(err) {
+		if err != nil && failure.DialFailed(err) {
 			return undialled{unreached{err}}, nil
 		}
 		return conn, err

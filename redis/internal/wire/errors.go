@@ -2,18 +2,15 @@ package wire
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // transientCodes are the first words of refusals that time can cure. The script
@@ -64,9 +61,9 @@ func Sentinel(err error) error {
 	switch {
 	case errors.As(err, &moving):
 		return backend.ErrUnavailable
-	case errors.Is(err, goredis.ErrClosed), BadCertificate(err):
+	case errors.Is(err, goredis.ErrClosed), failure.BadCertificate(err):
 		return backend.ErrPermanent
-	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), DialFailed(err):
+	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), failure.DialFailed(err):
 		return backend.ErrUnavailable
 	}
 	return nil
@@ -105,24 +102,10 @@ func ServerRefused(err error) bool {
 	return errors.As(err, &refusal)
 }
 
-// DialFailed reports that there was no connection to send anything on.
-func DialFailed(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
-}
-
-// BadCertificate reports that one side did not accept the certificate of the other, so
-// that nothing was carried out on the connection. A server may also just end it.
-func BadCertificate(err error) bool {
-	var op *net.OpError
-	return errors.As(err, new(*tls.CertificateVerificationError)) ||
-		errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
-}
-
 // ConnectionBroke reports that the connection ended before the reply: the
 // command may have been applied, and the same command can be sent again.
 func ConnectionBroke(err error) bool {
-	if IsTimeout(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if failure.IsTimeout(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	var op *net.OpError
@@ -132,56 +115,10 @@ func ConnectionBroke(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// IsTimeout reports that the time for an answer ran out.
-func IsTimeout(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
-}
-
-var nothingChanged = []error{
-	backend.ErrUnavailable, backend.ErrPermanent, backend.ErrHeld, backend.ErrNotHeld, backend.ErrTooManyHolds, backend.ErrUnsupported,
-	backend.ErrNotSent,
-}
-
-// ChangedNothing reports that an error says that nothing was changed, nor will be.
-func ChangedNothing(err error) bool {
-	return slices.ContainsFunc(nothingChanged, func(promise error) bool { return errors.Is(err, promise) })
-}
-
-// Unmarked hides the sentinels that promise that nothing was changed, and keeps the
-// text and the rest.
-func Unmarked(err error) error { return unmarked{err} }
-
-type unmarked struct{ err error }
-
-func (u unmarked) Error() string { return u.err.Error() }
-
-func (u unmarked) Is(target error) bool {
-	return !slices.Contains(nothingChanged, target) && errors.Is(u.err, target)
-}
-
 // Describe marks the error with its sentinel, adds what to do about it, and
 // makes a timeout match the context that caused it.
 func Describe(ctx context.Context, err error) error {
-	shown := Sanitized(err)
-	switch sentinel := Sentinel(err); {
-	case sentinel != nil:
-		err = fmt.Errorf("%w: %w%s", sentinel, shown, Hint(err))
-	case IsTimeout(err) && !errors.Is(err, context.DeadlineExceeded) && deadlinePassed(ctx):
-		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, shown)
-	default:
-		err = shown
-	}
-	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
-}
-
-// deadlinePassed is true a moment before ctx.Err when the timer is late.
-func deadlinePassed(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !time.Now().Before(deadline)
+	return failure.Describe(ctx, Sanitized(err), Sentinel(err), Hint(err))
 }
 
 // Hint is what to do about an error, as its text goes on.
@@ -204,8 +141,8 @@ func Hint(err error) string {
 	switch {
 	case errors.Is(err, goredis.ErrClosed):
 		return "; the client was closed before the Locker"
-	case BadCertificate(err):
-		return "; check ca, cert and key, and the names in the server's certificate"
+	case failure.BadCertificate(err):
+		return failure.CheckCertificates
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted):
 		return "; all connections of the client's pool are busy: make the pool larger (pool_size)"
 	}

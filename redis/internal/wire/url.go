@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 )
 
 // InvalidURL is the error of a URL that can't be followed.
@@ -37,11 +38,11 @@ func Database(path string) (int, error) {
 func HintAboutTLS(err error, used bool, use, dont string) string {
 	var record tls.RecordHeaderError
 	switch {
-	case DialFailed(err):
+	case failure.DialFailed(err):
 		return ""
 	case errors.As(err, &record):
 		return "; the server speaks no TLS on this port: " + dont + ", or name the port for TLS"
-	case used && (IsTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
+	case used && (failure.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded)):
 		return "; if the server speaks no TLS on this port, " + dont + ", or name the port for TLS"
 	case !used && (ConnectionBroke(err) || errors.Is(err, syscall.ECONNRESET)):
 		return "; if the server wants TLS on this port, " + use
