@@ -30,8 +30,8 @@ func (st *statements) insertFloor() string {
 // and those before are found. Then it writes the floor beside the token of each record. Tokens
 // stay as they are, and the next grants count on from the floor.
 func (b *Backend) RaiseFloor(ctx context.Context, above uint64) error {
-	if above >= largestToken-1 {
-		return fmt.Errorf("mysqllock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(largestToken-2))
+	if above >= largestToken {
+		return fmt.Errorf("mysqllock: %w: a floor of %d is too large: at most %d", backend.ErrInvalid, above, uint64(largestToken-1))
 	}
 	if err := b.raiseFloor(ctx, above); err != nil {
 		return fmt.Errorf("mysqllock: raising the floor of the tokens: %w", wire.Describe(ctx, err))

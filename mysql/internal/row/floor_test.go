@@ -80,10 +80,10 @@ func TestFloorOfEveryRecord(t *testing.T) {
 		require.NoError(t, err)
 		require.Greater(t, once(t, b, "used"), above)
 
-		require.ErrorIs(t, a.RaiseFloor(t.Context(), largestToken-1), backend.ErrInvalid)
-		require.NoError(t, a.RaiseFloor(t.Context(), largestToken-2))
+		require.ErrorIs(t, a.RaiseFloor(t.Context(), largestToken), backend.ErrInvalid)
+		require.NoError(t, a.RaiseFloor(t.Context(), largestToken-1))
 		for _, key := range []string{"used", "newer"} {
-			require.EqualValues(t, largestToken-1, once(t, b, key))
+			require.EqualValues(t, largestToken, once(t, b, key))
 		}
 	})
 }

@@ -62,8 +62,9 @@ func (st *statements) row(key string) string {
 
 const utcMicros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
-// largestToken is what a float64 can count to without a gap, as in every backend.
-const largestToken = 1 << 53
+// largestToken is the last one that is granted, as in every backend: from 2^53 on, floating point
+// numbers no longer tell neighbours apart.
+const largestToken = 1<<53 - 1
 
 // raise writes the next token and who has it, if that session lives and the server takes
 // writes, and returns the token as the last insert id. The server floors it with its clock and
