@@ -51,7 +51,7 @@ func askedOf(r conformance.Rule) (of []string) {
 	return of
 }
 
-// ruleLists is a list of rules for each subject.
+// ruleLists names the rules of each subject. Their sentences are in reports.
 func ruleLists() string {
 	var b strings.Builder
 	bySubject, subjects := map[string][]conformance.Rule{}, []string(nil)
@@ -69,15 +69,24 @@ func ruleLists() string {
 			all = slices.DeleteFunc(all, func(of string) bool { return !slices.Contains(askedOf(r), of) })
 		}
 		if len(all) > 0 {
-			fmt.Fprintf(&b, "All *(%s)*.\n\n", strings.Join(all, ", "))
+			fmt.Fprintf(&b, "All of *%s*.\n\n", strings.Join(all, ", "))
 		}
+		byAsked, asked := map[string][]string{}, []string(nil)
 		for _, r := range rules {
-			asked := ""
 			of := slices.DeleteFunc(askedOf(r), func(of string) bool { return slices.Contains(all, of) })
-			if len(of) > 0 {
-				asked = fmt.Sprintf(" *(%s)*", strings.Join(of, ", "))
+			which := strings.Join(of, ", ")
+			if byAsked[which] == nil {
+				asked = append(asked, which)
 			}
-			fmt.Fprintf(&b, "- **%s**: %s%s\n", r.Name, r.Statement, asked)
+			byAsked[which] = append(byAsked[which], r.Name)
+		}
+		slices.SortStableFunc(asked, func(a, b string) int { return len(a) - len(b) })
+		for _, which := range asked {
+			names := strings.Join(byAsked[which], ", ")
+			if which != "" {
+				names = fmt.Sprintf("*%s*: %s", which, names)
+			}
+			fmt.Fprintf(&b, "- %s\n", names)
 		}
 	}
 	fmt.Fprintf(&b, "\n%d rules.\n\n", len(conformance.Rules()))

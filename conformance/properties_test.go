@@ -231,12 +231,11 @@ func testedElsewhere() string {
 	var b strings.Builder
 	b.WriteString("### What no rule asks\n\n")
 	b.WriteString("What takes a particular server, its faults, or a clock is asked by [tests of this\n" +
-		"project](../conformance/properties_test.go), by the name of the property:\n")
-	var names []string
+		"project](../conformance/properties_test.go):\n\n")
 	for _, p := range properties {
 		if p.rules == "" {
-			names = append(names, strings.ToLower(p.name[:1])+p.name[1:])
+			b.WriteString("- " + strings.ToLower(p.name[:1]) + p.name[1:] + "\n")
 		}
 	}
-	return b.String() + strings.Join(names, "; ") + ".\n\n"
+	return b.String() + "\n"
 }
