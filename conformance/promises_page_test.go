@@ -74,7 +74,7 @@ func (s sentence) beginning() string {
 		}
 	}
 	for _, at := range partEnd.FindAllStringIndex(text, -1) {
-		if long(text, 12) && long(text[:at[0]], 7) {
+		if long(text, 11) && long(text[:at[0]], 5) {
 			return strings.TrimRight(text[:at[0]], ",") + "..."
 		}
 	}
@@ -92,7 +92,7 @@ func TestPromises(t *testing.T) {
 	}
 	broken := brokenLocks(t)
 	var tried strings.Builder
-	untried := map[string]string{} // by why
+	untried, asked := map[string]string{}, map[string][]string{} // by why
 	var whys []string
 	aside, section := 0, ""
 	for _, s := range readContract(t) {
@@ -107,15 +107,17 @@ func TestPromises(t *testing.T) {
 		case p.aside != "":
 			aside++
 		case p.why != "":
-			var tests []string
-			for _, test := range testsOf(t, property{name: s.id(), tests: p.tests}) {
-				tests = append(tests, fmt.Sprintf("[%s](%s)", test[1], test[0]))
-			}
+			tests := testsOf(t, property{name: s.id(), tests: p.tests})
 			assert.NotEmpty(t, tests, "%s: no test of this project asks it either", s.id())
 			if untried[p.why] == "" {
 				whys = append(whys, p.why)
 			}
-			untried[p.why] += fmt.Sprintf("- %s.%s: %s %s\n", pkg, id, s.beginning(), strings.Join(tests, ", "))
+			for _, test := range tests {
+				if link := fmt.Sprintf("[%s](%s)", test[1], test[0]); !slices.Contains(asked[p.why], link) {
+					asked[p.why] = append(asked[p.why], link)
+				}
+			}
+			untried[p.why] += fmt.Sprintf("- %s.%s: %s\n", pkg, id, s.beginning())
 		default:
 			if section != pkg {
 				section = pkg
@@ -136,9 +138,9 @@ func TestPromises(t *testing.T) {
 		assert.Fail(t, "a sentence of the table is in no comment any more", "%s: %s", key[0], key[1])
 	}
 	want := fmt.Sprintf(promisesHead, aside) + tried.String() +
-		"\n## What can't be tried from outside\n\nTests of this project ask it.\n"
+		"\n## What can't be tried from outside\n\nTests of this project ask it, as named below each reason.\n"
 	for _, why := range whys {
-		want += "\n" + why + "\n\n" + untried[why]
+		want += "\n" + why + "\n\n" + untried[why] + "\n" + strings.Join(asked[why], ", ") + "\n"
 	}
 	if *updatePromises && !t.Failed() {
 		require.NoError(t, os.WriteFile(promisesPage, []byte(want), 0o644))
