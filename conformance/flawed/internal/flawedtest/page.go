@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -19,7 +20,8 @@ const updateCommand = "go test -p 1 ./conformance/flawed/... -run TestPage -upda
 const pageHead = `# Flawed locks
 
 Locks as people write them. The suite must catch each by the [rule](conformance.md#the-rules) that stands behind it, and
-pass the same lock without the mistake. The file of each tells where such locks were seen, and what to write instead.
+pass the same lock without the mistake. The file of each tells what goes wrong, where such locks were seen, and what to
+write instead. Those that another project has had an issue about have a sentence here.
 
     go test -v -run 'TestFlawed|TestHealthy' ./conformance/flawed/...
 
@@ -74,6 +76,9 @@ func (c *Collection) CheckPage(t *testing.T) {
 	}
 }
 
+// issue is a reference to an issue of another project.
+var issue = regexp.MustCompile(`\w/[\w.-]+#\d`)
+
 // write makes the part.
 func (c *Collection) write() string {
 	subjects := map[string]string{}
@@ -83,8 +88,12 @@ func (c *Collection) write() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s\n\n", c.part.intro)
 	for _, m := range c.flawed {
-		fmt.Fprintf(&b, "- [%s](../%s/%s): %s. [%s](conformance.md#%s)\n",
-			upper(m.Title), c.part.dir, m.File, strings.TrimRight(m.Summary, "."), m.Rule, subjects[m.Rule])
+		sentence := ""
+		if issue.MatchString(m.Seen) {
+			sentence = strings.TrimRight(m.Summary, ".") + ". "
+		}
+		fmt.Fprintf(&b, "- [%s](../%s/%s): %s[%s](conformance.md#%s)\n",
+			upper(m.Title), c.part.dir, m.File, sentence, m.Rule, subjects[m.Rule])
 	}
 	b.WriteString("\n")
 	return b.String()
