@@ -40,6 +40,31 @@ func (t table) markdown() string {
 	return b.String()
 }
 
+// without is the table without the columns of these headings.
+func (t table) without(heads ...string) table {
+	less := table{number: t.number}
+	for _, row := range t.rows {
+		var cells []string
+		for i, text := range row {
+			if !slices.Contains(heads, t.rows[0][i]) {
+				cells = append(cells, text)
+			}
+		}
+		less.rows = append(less.rows, cells)
+	}
+	return less
+}
+
+// offPage are the headings of the columns that the page leaves to the terminal and to the
+// plots: medians, beside which p99 and the longest wait say more, and sizes that are drawn.
+func (sc *scenario) offPage() []string {
+	heads := []string{heads[p50]}
+	for _, size := range sc.plotted {
+		heads = append(heads, sc.sizeHead(size))
+	}
+	return heads
+}
+
 // heads are the headings of the figures, with their units.
 var heads = [figures]string{
 	p50: "p50 ms", p99: "p99 ms", longest: "longest, in fair shares", allocations: "allocations",
@@ -220,13 +245,13 @@ Contexts can be cancelled. Holds have a TTL of 15 s where nothing else is said.
 
 | Column | |
 |---|---|
-| p50, p99 | of a pair of acquire and release; under contention, of the wait |
-| longest | the longest wait, of those too who wait at the end; the fair share is one turn of everybody else |
+| p99 | of a pair of acquire and release; under contention, of the wait |
+| longest | the longest wait, also of who waits at the end; the fair share is one turn of everybody else |
 | allocations, processor | of the clients, for a pair or a grant; up to two allocations are the tool's |
 | commands | requests that the server has counted, for a pair or a grant |
 
 A cell of waiters is grants per second / commands per grant. One of what is held is goroutines / KB of heap and stacks
-per lease / µs of processor time per lease in each TTL. A dash was not tried.
+per lease / µs of processor time per lease in each TTL. A dash was not tried. The plots have further sizes.
 
     make bench                                                  # everything, in ten minutes at most
     cd bench && go run . -backend redis -scenario serial        # some of it
@@ -254,7 +279,7 @@ func (b *bench) section(p *strings.Builder, st *store) {
 		if len(st.in(sc)) == 0 {
 			continue
 		}
-		fmt.Fprintf(p, "\n### %s: %s\n\n%s", st.title, sc.name, b.table(st, sc).markdown())
+		fmt.Fprintf(p, "\n### %s: %s\n\n%s", st.title, sc.name, b.table(st, sc).without(sc.offPage()...).markdown())
 		var without []string
 		for _, c := range st.contenders {
 			if why := c.not[sc.name]; why != "" {

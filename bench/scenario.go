@@ -19,7 +19,9 @@ type scenario struct {
 	// sizes are what grows: waiters or leases. unit names one and several.
 	sizes []int
 	unit  [2]string
-	run   func(b *bench, st *store, s *servers, sc *scenario) error
+	// plotted are the sizes that the page has in its plots only.
+	plotted []int
+	run     func(b *bench, st *store, s *servers, sc *scenario) error
 }
 
 var scenarios = []*scenario{
@@ -46,7 +48,8 @@ var scenarios = []*scenario{
 		about:   "The same with 1 to 1,000 goroutines that wait, for half of the time.",
 		columns: []figure{rate, commands},
 		sizes:   []int{1, 10, 100, 1000}, unit: [2]string{"waiter", "waiters"},
-		run: (*bench).contest,
+		plotted: []int{100},
+		run:     (*bench).contest,
 	},
 	{
 		name: crowd, title: "Crowd", rate: "grants/s",
@@ -60,7 +63,8 @@ var scenarios = []*scenario{
 		about:   "One client holds and renews 1 to 100,000 keys, with a TTL of 4 s; 10,000 with 6 s, 100,000 with 15 s.",
 		columns: []figure{goroutines, memory, keeping},
 		sizes:   []int{1, 1000, 10_000, 100_000}, unit: [2]string{"lease", "leases"},
-		run: (*bench).hold,
+		plotted: []int{1},
+		run:     (*bench).hold,
 	},
 }
 
