@@ -3,7 +3,6 @@ package peers
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -96,9 +95,9 @@ The [suite](conformance.md), run on locks of others through short [adapters](../
 the TTL, are those of the library's README or examples. It is no ranking: each has aims of its own.
 
 In the table, *keeps* means that no round saw a violation, *breaks* that every round did, *varies* that some did, and
-*undecided* that the machine was too slow in every round. *Not claimed* is what the library does not promise. With a
-dash there is nothing to try it with, such as a lease that is not renewed. Rules that none of these locks can be tried
-with, such as those of re-entry, are left out.
+*undecided* that the machine was too slow in every round. *Not claimed* is what the library does not promise, for [these
+reasons](../conformance/peers/list.go). With a dash there is nothing to try it with, such as a lease that is not
+renewed. Rules that none of these locks can be tried with, such as those of re-entry, are left out.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)
@@ -109,35 +108,6 @@ with, such as those of re-entry, are left out.
 `)
 	for _, p := range All() {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", p.Name, p.Version, p.Server, p.Adapter)
-	}
-	b.WriteString("\nNot claimed, and so not counted:\n\n")
-	type reason struct{ peers, why string }
-	var reasons []reason
-	rules := map[reason][]string{}
-	deviations := map[string]bool{}
-	for _, p := range All() {
-		for rule := range p.Deviations {
-			deviations[rule] = true
-		}
-	}
-	for _, rule := range slices.Sorted(maps.Keys(deviations)) {
-		byWhy := map[string][]string{}
-		for _, p := range All() {
-			if why := p.Deviations[rule]; why != "" {
-				byWhy[why] = append(byWhy[why], short(p))
-			}
-		}
-		for _, why := range slices.Sorted(maps.Keys(byWhy)) {
-			key := reason{strings.Join(byWhy[why], ", "), why}
-			if rules[key] == nil {
-				reasons = append(reasons, key)
-			}
-			rules[key] = append(rules[key], rule)
-		}
-	}
-	slices.SortStableFunc(reasons, func(a, b reason) int { return cmp.Compare(a.peers, b.peers) })
-	for _, r := range reasons {
-		fmt.Fprintf(&b, "- %s: %s: %s\n", r.peers, strings.Join(rules[r], ", "), r.why)
 	}
 	b.WriteString("\n## The rules\n\n| Rules |")
 	for _, p := range All() {
@@ -162,7 +132,7 @@ with, such as those of re-entry, are left out.
 	for _, row := range rows {
 		fmt.Fprintf(&b, "| %s%s |\n", strings.Join(alike[row], ", "), row)
 	}
-	b.WriteString(evidenceHeading + "\nThe broken [rules](conformance.md#the-rules), what the library promises, and the first line of the evidence.\n")
+	b.WriteString(evidenceHeading + "\nThe broken [rules](conformance.md#the-rules), what the library promises, and what was seen of one of them.\n")
 	for _, p := range All() {
 		b.WriteString(evidenceOf(p, found[p.Name], rounds))
 	}
@@ -182,14 +152,11 @@ func evidenceOf(p Peer, o *outcome, rounds int) string {
 		return fmt.Sprintf("**%s** (%s)", rule, o.words[rule])
 	}
 	for _, g := range together(o.evidence, func(rule string) string { return p.Breaks[rule] }) {
-		if len(g.rules) == 1 {
-			fmt.Fprintf(&b, "- %s: %s. Seen: %s\n", how(g.rules[0]), g.text, firstOf(o.evidence[g.rules[0]]))
-			continue
-		}
-		fmt.Fprintf(&b, "- %s. Seen:\n", g.text)
+		var rules []string
 		for _, rule := range g.rules {
-			fmt.Fprintf(&b, "  - %s: %s\n", how(rule), firstOf(o.evidence[rule]))
+			rules = append(rules, how(rule))
 		}
+		fmt.Fprintf(&b, "- %s: %s. Seen: %s\n", strings.Join(rules, ", "), g.text, oneOf(o.evidence, g.rules))
 	}
 	return b.String()
 }
@@ -216,17 +183,29 @@ func together(evidence map[string]string, says func(rule string) string) (groups
 	return groups
 }
 
+// oneOf is the first line of the evidence of one of the rules, if possible of one whose case
+// did not just take too long.
+func oneOf(evidence map[string]string, rules []string) string {
+	for _, rule := range rules {
+		if first := firstOf(evidence[rule]); !strings.HasPrefix(first, "the case did not end") {
+			return first
+		}
+	}
+	return firstOf(evidence[rules[0]])
+}
+
 var (
 	instants = regexp.MustCompile(`^at [0-9.]+ s: `)
 	runs     = regexp.MustCompile(`conformance/[0-9a-f]{8}/`)
 )
 
-// firstOf is the first line of the evidence, without what is of one run only, and without
-// a list of calls that hang.
+// firstOf is the first line of the evidence, without what is of one run only, without a list
+// of calls that hang, and without what was expected, which the rule says.
 func firstOf(evidence string) string {
 	first, _, _ := strings.Cut(evidence, "\n")
 	first, _, _ = strings.Cut(first, " (The lease that stood in the way")
 	first, _, _ = strings.Cut(first, ". Calls that had not returned: client ")
+	first, _, _ = strings.Cut(first, "; expected ")
 	first = runs.ReplaceAllString(instants.ReplaceAllString(first, ""), "")
 	return strings.ReplaceAll(first, "<", "&lt;")
 }
