@@ -56,9 +56,13 @@ func (t table) without(heads ...string) table {
 }
 
 // offPage are the headings of the columns that the page leaves to the terminal and to the
-// plots: medians, beside which p99 and the longest wait say more, and sizes that are drawn.
+// plots: medians, beside which p99 and the longest wait say more; commands in parallel, which
+// are those in series; and sizes that are drawn.
 func (sc *scenario) offPage() []string {
 	heads := []string{heads[p50]}
+	if sc.name == parallel {
+		heads = append(heads, sc.head(commands))
+	}
 	for _, size := range sc.plotted {
 		heads = append(heads, sc.sizeHead(size))
 	}
@@ -248,10 +252,10 @@ Contexts can be cancelled. Holds have a TTL of 15 s where nothing else is said.
 | p99 | of a pair of acquire and release; under contention, of the wait |
 | longest | the longest wait, also of who waits at the end; the fair share is one turn of everybody else |
 | allocations, processor | of the clients, for a pair or a grant; up to two allocations are the tool's |
-| commands | requests that the server has counted, for a pair or a grant |
+| commands | requests that the server has counted, for a pair or a grant; in parallel about as in series |
 
-A cell of waiters is grants per second / commands per grant. One of what is held is goroutines / KB of heap and stacks
-per lease / µs of processor time per lease in each TTL. A dash was not tried. The plots have further sizes.
+A cell of waiters or crowd is grants per second / commands per grant. One of what is held is goroutines / KB of heap and
+stacks per lease / µs of processor time per lease in each TTL. A dash was not tried. The plots have further sizes.
 
     make bench                                                  # everything, in ten minutes at most
     cd bench && go run . -backend redis -scenario serial        # some of it

@@ -56,7 +56,8 @@ var scenarios = []*scenario{
 		about:   "The same with 10 and 200 clients of one goroutine each, as in so many programs.",
 		columns: []figure{rate, commands},
 		sizes:   []int{10, 200}, unit: [2]string{"client", "clients"},
-		run: (*bench).contest,
+		plotted: []int{10},
+		run:     (*bench).contest,
 	},
 	{
 		name: held, title: "Held",
