@@ -28,7 +28,7 @@ ONE = GOMAXPROCS=1
 # Broken locks are there to be caught by a rule, not by the race detector. They wait more than
 # they compute, so they run beside the rest. So does conformance: the suite's code is under the
 # race detector with every lock.
-BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
+BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance ./examples/tutorial
 FLAWED = $(BUILD) -vet=off -count=1 -p 2 -parallel 4 -timeout 30m $(BROKEN)
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
@@ -37,7 +37,7 @@ WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling . ./mysql
 ALSO = $(BUILD) -vet=off -count=1 -p 2 -parallel 2 -timeout 30m -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
-UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$')
+UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$' -e /examples/tutorial)
 
 # The packages that take longest begin first: some of them compute, others wait.
 LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest ./examples/dispatcher ./conformance/internal/engine ./backend/fault
