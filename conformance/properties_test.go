@@ -170,7 +170,7 @@ var properties = []property{
 	{"What belongs to others", "Foreign keys, rows and nodes near a lock's own neither break it nor are touched.",
 		"", "redis: TestForeignDataIsNamedAndLeftAlone TestCounterOfAnotherFormIsLeftAlone; etcd: TestForeignKeysAreLeftAlone; mysql/internal/table: TestForeignRow; zookeeper: TestForeignChildrenAreIgnored; file: TestDirectoryInTheWay"},
 	{"Close", "It ends holds with the cause closed, and waits, in bounded time, with a server that hangs too.",
-		"CloseEndsHolds CloseEndsWaits CloseTwice CallsAreBounded", ".: TestCloseIsBoundedWhenTheServerHangs; redis: TestCloseWhileTheServerHangs; zookeeper: TestCloseWithoutServer"},
+		"CloseEndsHolds CloseEndsWaits CloseTwice CloseUnreachable CallsAreBounded", ".: TestCloseIsBoundedWhenTheServerHangs; redis: TestCloseWhileTheServerHangs; zookeeper: TestCloseWithoutServer"},
 	{"One file", "No sequence of calls locks two files at once; a file that others remove is a loss, and one that is left behind blocks nobody.",
 		"", "file: TestEightProcesses TestReplacedGuard TestGuardsAreNeverRemoved TestRemovedRecordIsALoss TestLeftovers TestChildDoesNotKeepTheGuard"},
 	{"Operators", "They see what is so, and end only what they have seen.",

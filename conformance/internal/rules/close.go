@@ -29,6 +29,12 @@ var closeRules = []*engine.Rule{
 		Run:       closeTwice,
 	},
 	{
+		Name:      "CloseUnreachable",
+		Statement: "What a Locker held that was closed without a reachable server ends within its TTL, and nothing more is asked for it.",
+		Seam:      true,
+		Run:       closeUnreachable,
+	},
+	{
 		Name:      "IdleLockerWorks",
 		Statement: "A Locker that was idle works as before, and has kept what it holds.",
 		LimitTTLs: 30,
@@ -300,6 +306,27 @@ func secondCloseWaits(e *engine.Env) {
 	server.Heal()
 	wait()
 	waitToo()
+}
+
+// closeUnreachable closes a Locker that renews a hold, and has the server reachable again
+// afterwards.
+func closeUnreachable(e *engine.Env) {
+	a, server := e.FaultyWhole()
+	defer server.Heal()
+	b := e.Locker()
+	key := e.Key("a")
+	h := a.MustTryFor(key, e.TTL)
+	h.Lapses()
+	server.All(faultlock.FailBefore())
+	_ = a.Close() // CallsAreBounded asks when it returns
+	asked := func() int { return engine.Requests(server, key, append(engine.OpsToKeep, engine.OpsToGet...)...) }
+	before, closed := asked(), time.Now()
+	server.Heal()
+	b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "the Locker of its holder was closed while no server could be reached, and must not renew it any more").MustRelease()
+	e.Pause(time.Until(closed.Add(e.TTL))) // it may have been free at once
+	if n := asked() - before; n > 0 {
+		e.Failf(key, "a Locker asked %d times for the key, or for its renewal, after its Close had returned; expected nothing of it any more", n)
+	}
 }
 
 // noLeak repeats a cycle of everything that a Locker does. What a cycle leaves

@@ -271,6 +271,19 @@ func TestMutantPolicies(t *testing.T) {
 				}
 			}
 		}},
+		"renews on after a Close that failed": {"CloseUnreachable", func(m *lockerMutant, b backend.Backend) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				held, _ := lock.HeldOn[backend.Backend](l.Lease)
+				context.AfterFunc(l.Lease.Context(), func() {
+					for range 50 {
+						time.Sleep(l.set.TTL / 5)
+						if _, err := b.Renew(context.Background(), held.Hold); errors.Is(err, lock.ErrNotHeld) {
+							return // it was released
+						}
+					}
+				})
+			}
+		}},
 		"a second release is always well": {"ReleaseUnknown", func(m *lockerMutant, _ backend.Backend) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				again := false
