@@ -23,7 +23,7 @@ var networkRules = []*engine.Rule{
 	},
 	{
 		Name:      "SilentCallsEnd",
-		Statement: "On a silent network TryAcquire and Acquire return soon after their context has ended.",
+		Statement: "On a silent network TryAcquire, Acquire and Renew return soon after their context has ended, Release and Close by themselves.",
 		Run:       silentCallsEnd,
 	},
 	{
@@ -120,11 +120,11 @@ func cutWhileAcquiring(e *engine.Env) {
 }
 
 func silentCallsEnd(e *engine.Env) {
-	limit := 2*e.TTL + e.Slack()
-	ends := func(op string, get func(c *engine.Client) engine.Getter) func() {
+	ends := func(op, since string, limit time.Duration, prepare func(a *engine.Client, key string) func(ctx context.Context)) func() {
 		return func() {
 			key := e.Key("%s", op)
 			a, net := e.Behind(key)
+			call := prepare(a, key)
 			net.Silent()
 			defer net.Heal()
 			ctx, cancel := context.WithCancel(e.Ctx)
@@ -132,23 +132,48 @@ func silentCallsEnd(e *engine.Env) {
 			done := make(chan struct{})
 			wait := e.Start(func() {
 				defer close(done)
-				if h, err := a.Get(op, get(a), ctx, key, e.Opts(e.TTL)); err == nil {
-					_ = h.Release(e.Ctx)
-				}
+				call(ctx)
 			})
 			e.Pause(e.TTL / 8) // its request is under way
 			cancel()
 			if !e.Within(limit, done) {
 				net.Heal()
-				e.OverdueFatalf(key, "%s had not returned %s after its context was cancelled, while the network was silent", op, limit)
+				e.OverdueFatalf(key, "%s had not returned %s after it was %s, while the network was silent", op, limit, since)
 			}
 			wait()
 		}
 	}
-	e.Together(
-		ends("TryAcquire", func(c *engine.Client) engine.Getter { return c.Locker.TryAcquire }),
-		ends("Acquire", func(c *engine.Client) engine.Getter { return c.Locker.Acquire }),
-	)
+	soon := 2*e.TTL + e.Slack()
+	get := func(op string, getter func(c *engine.Client) engine.Getter) func() {
+		return ends(op, "cancelled", soon, func(a *engine.Client, key string) func(context.Context) {
+			return func(ctx context.Context) {
+				if h, err := a.Get(op, getter(a), ctx, key, e.Opts(e.TTL)); err == nil {
+					_ = h.Release(e.Ctx)
+				}
+			}
+		})
+	}
+	// Five seconds are promised of Close, and a bound of Release. They need no context for it.
+	bound := 5*time.Second + e.Slack()
+	calls := []func(){
+		get("TryAcquire", func(c *engine.Client) engine.Getter { return c.Locker.TryAcquire }),
+		get("Acquire", func(c *engine.Client) engine.Getter { return c.Locker.Acquire }),
+		ends("Release", "called", bound, func(a *engine.Client, key string) func(context.Context) {
+			h := a.MustTry(key)
+			return func(context.Context) { _ = h.Release(e.Ctx) }
+		}),
+		ends("Close", "called", bound, func(a *engine.Client, key string) func(context.Context) {
+			a.MustTry(key)
+			return func(context.Context) { _ = a.Close() }
+		}),
+	}
+	if e.Claimed.ManualRenewal {
+		calls = append(calls, ends("Renew", "cancelled", soon, func(a *engine.Client, key string) func(context.Context) {
+			h := a.MustTry(key)
+			return func(ctx context.Context) { _ = h.Lease.Renew(ctx) }
+		}))
+	}
+	e.Together(calls...)
 }
 
 func refusedIsNotUnknown(e *engine.Env) {

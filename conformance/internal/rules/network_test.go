@@ -334,6 +334,28 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				return f.send(context.WithoutCancel(ctx), req)
 			}
 		}},
+		"Renew ends with the answer": {"SilentCallsEnd", "Renew had not returned", func(_ *farBackend, m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.renew = func(context.Context) error { return l.Lease.Renew(context.Background()) }
+			}
+		}},
+		"Release ends when the server confirms it": {"SilentCallsEnd", "Release had not returned", func(_ *farBackend, m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.release = func(ctx context.Context) error {
+					for {
+						if err := l.Lease.Release(ctx); !errors.Is(err, lock.ErrOutcomeUnknown) {
+							return err
+						}
+					}
+				}
+			}
+		}},
+		"Close ends when the server answers": {"SilentCallsEnd", "Close had not returned", func(f *farBackend, m *lockerMutant) {
+			m.close = func() error {
+				_, _ = f.send(context.Background(), farRequest{Op: "release", Key: "any", ID: backend.NewID().Hex()})
+				return m.Client.Close()
+			}
+		}},
 		"a server that was not reached may have done it": {"RefusedIsNotUnknown", "again and again", func(f *farBackend, _ *lockerMutant) {
 			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
 				a, err := f.send(ctx, req)
