@@ -110,7 +110,7 @@ var promises = []promise{
 	{of: "lock.WithTTL", text: "WithTTL sets the time to live of the lease: how long others wait when its holder dies.", rules: "AcquireKeepsTTL HoldersTTLCounts EveryTTLLasts CrashFrees"},
 	{of: "lock.WithTTL", text: "A TTL that the backend cannot keep is refused, never rounded.", rules: "TTLRange TTLGrain"},
 	{of: "lock.WithOwner", text: "WithOwner makes the acquisition reentrant: it succeeds at once when the key is already held by the same owner, as one more hold with the same token and a lease of its own.", rules: "ReentrantCount ReentrantSameToken ReentrantOverWaiters ReentrantOwnLeases"},
-	{of: "lock.WithOwner", text: "The key is free when the last hold has ended; at most backend.MaxHolds exist at a time.", rules: "ReentrantCount ReentrantModel ReentrantAfterLoss ReentrantFault ReentrantLimit"},
+	{of: "lock.WithOwner", text: "The key is free when the last hold has ended; at most backend.MaxHolds exist at a time.", rules: "ReentrantCount ReentrantModel ReentrantAfterLoss ReentrantFault ReentrantThroughCut ReentrantLimit"},
 	{of: "lock.WithOwner", text: "Owners are compared byte by byte.", rules: "ReentrantExplicit LongestNames"},
 	{of: "lock.WithOwner", text: "An owner is a secret like a password: whoever knows it walks in.", rules: "NoSecretsInErrors NoSecretsInLeases NoSecretsShown"},
 	{of: "lock.WithoutRenewal", text: "WithoutRenewal leaves renewal to the caller: the lease ends at its deadline unless [Lease.Renew] is called.", rules: "WithoutRenewalEnds RenewByHand"},

@@ -110,7 +110,7 @@ var properties = []property{
 	{"Re-entry never shortens", "It leaves the holds that exist as long as they are, and does not revive a lost one.",
 		"ReentrantExtends ReentrantAfterLoss", ".: TestLossWhileTheOwnerEnters"},
 	{"Re-entry in trouble", "Lost requests and answers change the count by no more than they should, and the last release frees.",
-		"ReentrantFault", ".: TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut; mysql/internal/table: TestTableLostSecondHold"},
+		"ReentrantFault ReentrantThroughCut", ".: TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut; mysql/internal/table: TestTableLostSecondHold"},
 	{"Tokens grow", "From grant to grant, in the order of the grants.",
 		"TokenIncreases TokenInGrantOrder TokenInTakeoverOrder", ""},
 	{"Tokens survive", "They grow across release, expiry, removal by an operator, and clean-up.",

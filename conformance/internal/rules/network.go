@@ -42,6 +42,12 @@ var networkRules = []*engine.Rule{
 		Run:       cutWhileReleasing,
 	},
 	{
+		Name:      "ReentrantThroughCut",
+		Statement: "An owner's re-entry whose connection is cut is one more hold, or an error that leaves the others as they are.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       reentrantThroughCut,
+	},
+	{
 		Name:      "CutIsKeptOrTold",
 		Statement: "A holder whose connections are cut keeps the key, or is told before the next grant. Its Locker goes on.",
 		Run:       cutIsKeptOrTold,
@@ -266,6 +272,50 @@ func cutWhileReleasing(e *engine.Env) {
 		_ = h.Release(e.Ctx)
 		e.Pause(e.TTL / 4) // what is repeated in the background
 		unharmed(e, d, next, "the next holder has it, and repeats of the earlier release must not free it")
+	})
+}
+
+// reentrantThroughCut has an owner enter again while its connection is cut, and believes
+// the answer.
+func reentrantThroughCut(e *engine.Env) {
+	b := e.Locker()
+	eachLoss(e, func(a *engine.Client, key string, arm, heal func()) {
+		owner := lock.WithOwner(e.Owner("A"))
+		outer := a.MustTryFor(key, e.TTL, owner)
+		outer.Lapses() // the network may be down for long
+		arm()
+		inner, err := a.TryFor(e.Ctx, key, e.TTL, owner)
+		heal()
+		e.Pause(e.TTL / 8) // what is repeated or taken back in the background
+		certain := !outer.Lost() && !endsWithConnection(e)
+		leave := func(h *engine.Hold) {
+			if h.Release(e.Ctx) != nil {
+				certain = false
+			}
+		}
+		switch {
+		case err == nil:
+			leave(outer)
+			if certain && !inner.Lost() {
+				b.MustRefuse(key, "its owner has entered it twice, and has released the first of its two leases")
+			}
+			leave(inner)
+		case certain:
+			if errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+				e.Failf(key, "TryAcquire by the owner that holds the key, whose connection was cut, returned %s; expected a lease, or an error that says that the outcome is unknown or the server unavailable", engine.Outcome(err))
+			}
+			b.MustRefuse(key, "its owner holds it, and has only failed to enter it again")
+			fallthrough
+		default:
+			leave(outer)
+		}
+		if next, taken := b.Try(key); taken == nil {
+			_ = next.Release(e.Ctx)
+			return
+		} else if err == nil && certain {
+			e.UnexpectedFatal(key, taken, "TryAcquire returned %s; expected a lease, because both leases of the owner, whose second entry was granted though its connection was cut, were released without an error", engine.Outcome(taken))
+		}
+		b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "its owner has released what it was granted, and what it was told an error of keeps the key for one TTL at most").MustRelease()
 	})
 }
 

@@ -450,6 +450,36 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				return a, err
 			}
 		}},
+		"an owner's entry without an answer was granted": {"ReentrantThroughCut", "has released the first of its two leases", func(f *farBackend, _ *lockerMutant) {
+			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+				a, err := f.send(ctx, req)
+				if req.Op == "try" && req.Owner != "" && errors.Is(err, backend.ErrOutcomeUnknown) {
+					return farAnswer{Holds: 2}, nil
+				}
+				return a, err
+			}
+		}},
+		"an owner's entry that failed is sent again as if it were another": {"ReentrantThroughCut", "both leases of the owner", func(f *farBackend, _ *lockerMutant) {
+			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+				a, err := f.send(ctx, req)
+				if req.Op == "try" && req.Owner != "" && errors.Is(err, backend.ErrOutcomeUnknown) {
+					again := req
+					again.ID = backend.NewID().Hex()
+					if _, err := f.send(ctx, again); err == nil {
+						return f.send(ctx, req)
+					}
+				}
+				return a, err
+			}
+		}},
+		"what is left of an owner's entry is taken back by key": {"ReentrantThroughCut", "has only failed to enter it again", func(f *farBackend, _ *lockerMutant) {
+			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+				if req.Op == "release" && req.Token == 0 {
+					req.Op = "delete"
+				}
+				return f.send(ctx, req)
+			}
+		}},
 		"dials once": {"CutIsKeptOrTold", "TryAcquire and Release of a free key still fail", func(f *farBackend, _ *lockerMutant) {
 			var broken atomic.Bool
 			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
