@@ -37,7 +37,7 @@ var hooks = []hook{
 	{field: "Child", does: "names the Config for processes that the suite starts",
 		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
 	{field: "Proxy", does: "opens a Locker that reaches the server at another address",
-		rules: "CutWhileAcquiring SilenceWhileAcquiring SilentCallsEnd RefusedIsNotUnknown CutIsNoRefusal CutWhileReleasing ReentrantThroughCut CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
+		rules: "CutWhileAcquiring SilenceWhileAcquiring SilentCallsEnd SilentLeaseIsRead RefusedIsNotUnknown CutIsNoRefusal CutWhileReleasing ReentrantThroughCut CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},
 	{field: "Guarded", does: "writes a value guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody BatchRenewBesideGuardedWrite"},
 	{field: "EndSession", does: "ends the session of the last one in the server's queue", rules: "WaiterSessionCheck NextSessionHolds"},

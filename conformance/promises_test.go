@@ -58,7 +58,7 @@ var promises = []promise{
 	{of: "lock.Lease.Context", text: "context.Cause then matches ErrReleased, ErrClosed, or ErrLost with its reason (ErrExpired, ErrTakenOver, ErrSessionLost, ErrMaxHold).", rules: "ReleaseIsNoLoss LostByDeadline LostOnRemoval MaxHoldEnds CloseEndsHolds CauseIsStable LostWhenCutOff"},
 	{of: "lock.Lease.Context", text: "It ends by the deadline at the latest, by a local timer that no hanging call can delay.", rules: "LostByDeadline LostWhenCutOff"},
 	{of: "lock.Lease.Context", text: "Its Err method compares the clock with the deadline, so that after a pause the first look already tells.", rules: "PauseIsNoticed"},
-	{of: "lock.Lease.Context", text: "It carries no values and reading it does no I/O.", rules: "CauseIsStable LeaseIsLocal"},
+	{of: "lock.Lease.Context", text: "It carries no values and reading it does no I/O.", rules: "CauseIsStable LeaseIsLocal SilentLeaseIsRead"},
 	{of: "lock.Lease.Context", text: "It does not end with the context given to Acquire; that of [Do] ends with both.", rules: "HoldOutlivesAcquireCtx"},
 	{of: "lock.Lease.Deadline", text: "Deadline is until when the hold is certain without another renewal, measured on a clock that counts suspend.", rules: "ServerOutlivesD DeadlineFromSend"},
 	{of: "lock.Lease.Deadline", text: "The second result is false when it is unknown.", rules: "HandsOut"},

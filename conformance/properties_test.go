@@ -68,7 +68,7 @@ var properties = []property{
 	{"A loss is told once", "It has a cause and stays; a release, also beside a renewal, is no loss.",
 		"ReleaseIsNoLoss CauseIsStable DeadlineEnds LossEndsUse ReleaseBesideRenewal ContextEndsFirst", ""},
 	{"A look is free", "To look whether a lease has ended sends nothing, and waits for nothing.",
-		"LeaseIsLocal", "internal/hold: TestFirstLookTellsWhileTheTimerIsStillAtIt"},
+		"LeaseIsLocal SilentLeaseIsRead", "internal/hold: TestFirstLookTellsWhileTheTimerIsStillAtIt"},
 	{"A release frees", "When it has returned, the next try is granted.",
 		"ReleaseFrees", ""},
 	{"A release ends its own hold only", "Releasing a lease that has run out, or ends at that moment, leaves the next holder alone, and says so.",

@@ -27,6 +27,11 @@ var networkRules = []*engine.Rule{
 		Run:       silentCallsEnd,
 	},
 	{
+		Name:      "SilentLeaseIsRead",
+		Statement: "On a silent network a lease is read at once.",
+		Run:       silentLeaseIsRead,
+	},
+	{
 		Name:      "RefusedIsNotUnknown",
 		Statement: "A try whose connections are refused says neither \"unknown\" nor \"held\": nothing was sent.",
 		Run:       refusedIsNotUnknown,
@@ -180,6 +185,27 @@ func silentCallsEnd(e *engine.Env) {
 		}))
 	}
 	e.Together(calls...)
+}
+
+// silentLeaseIsRead is LeaseIsLocal for locks between which and their server there is nothing
+// but a network.
+func silentLeaseIsRead(e *engine.Env) {
+	key := e.Key("a")
+	a, net := e.Behind(key)
+	h := a.MustTry(key)
+	net.Silent()
+	defer net.Heal()
+	read := make(chan struct{})
+	wait := e.Start(func() {
+		defer close(read)
+		readOften(h.Lease)
+	})
+	inTime := e.Within(e.Slack(), read)
+	net.Heal() // what judges reads the lease too
+	if !inTime {
+		e.Overduef(key, "reading a lease a thousand times, while the network was silent, had not ended after %s; expected it to wait for nothing", e.Slack())
+	}
+	wait()
 }
 
 func refusedIsNotUnknown(e *engine.Env) {

@@ -334,6 +334,14 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				return f.send(context.WithoutCancel(ctx), req)
 			}
 		}},
+		"asks the server for the deadline": {"SilentLeaseIsRead", "expected it to wait for nothing", func(f *farBackend, m *lockerMutant) {
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				l.deadline = func() (time.Time, bool) {
+					_, _ = f.send(context.Background(), farRequest{Op: "renew", Key: l.Key(), ID: backend.NewID().Hex(), TTL: l.set.TTL})
+					return l.Lease.Deadline()
+				}
+			}
+		}},
 		"Renew ends with the answer": {"SilentCallsEnd", "Renew had not returned", func(_ *farBackend, m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.renew = func(context.Context) error { return l.Lease.Renew(context.Background()) }
