@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -54,7 +55,7 @@ func TestCloseWaitsForAReleaseUnderWay(t *testing.T) {
 		require.NoError(t, err)
 		lease, err := l.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		c.delay(memlock.OpRelease, time.Second, 0)
+		c.delay(faultlock.OpRelease, time.Second, 0)
 		go lease.Release(t.Context())
 		synctest.Wait()
 		require.NoError(t, l.Close())
@@ -70,7 +71,7 @@ func TestNothingIsSentAfterClose(t *testing.T) {
 		require.NoError(t, err)
 		lease, err := l.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		c.delay(memlock.OpRelease, time.Hour, 0)
+		c.delay(faultlock.OpRelease, time.Hour, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, lease.Release(ctx), lock.ErrOutcomeUnknown)
@@ -86,7 +87,7 @@ func TestNothingIsSentAfterClose(t *testing.T) {
 
 func TestGrantUnderWayAtCloseIsGivenBack(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
-		s.delay(memlock.OpTry, time.Second, time.Second)
+		s.delay(faultlock.OpTry, time.Second, time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		errs := make(chan error, 1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -184,7 +185,7 @@ func TestAnsweredRequestsAreNotLookedFor(t *testing.T) {
 		var releases atomic.Int64
 		l, err := lock.New(countReleases{s, &releases}, nil)
 		require.NoError(t, err)
-		s.delay(memlock.OpTry, 0, 5*time.Millisecond) // it answers while the clean-up waits a moment
+		s.delay(faultlock.OpTry, 0, 5*time.Millisecond) // it answers while the clean-up waits a moment
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err = l.TryAcquire(ctx, "k")

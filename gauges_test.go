@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -88,6 +90,7 @@ type observedLease struct {
 type observedClient struct {
 	*gauges
 	l       *lock.Client
+	faults  *faultlock.Faults
 	mu      sync.Mutex
 	leases  []*observedLease
 	refused int                        // calls that returned an error
@@ -247,15 +250,18 @@ func (g *gaugeWorld) open() *observedClient {
 	w := &observedClient{gauges: &gauges{open: map[uint64]lock.Event{}}, waiting: map[int]context.CancelFunc{}}
 	var observe lock.Observer
 	observe, w.again = g.feed(w.observe)
-	b, err := memlock.NewBackend(g.t.Context(), &memlock.Options{Store: g.store, Queue: g.on == "queue"})
-	require.NoError(g.t, err)
+	var b backend.Backend
 	if g.on == "slow" {
 		s := newSlow(g.t, g.store)
-		for _, op := range []memlock.Op{memlock.OpTry, memlock.OpRenew, memlock.OpRelease} {
+		w.faults = s.disturbed()
+		for _, op := range []faultlock.Op{faultlock.OpTry, faultlock.OpRenew, faultlock.OpRelease} {
 			s.delay(op, time.Duration(g.rnd.IntN(300))*time.Millisecond, time.Duration(g.rnd.IntN(300))*time.Millisecond)
 		}
 		b = s
+	} else {
+		b, w.faults = disturbedBackend(g.t, &memlock.Options{Store: g.store, Queue: g.on == "queue"})
 	}
+	var err error
 	w.l, err = lock.New(b, &lock.Options{Observer: observe})
 	require.NoError(g.t, err)
 	return w
@@ -273,6 +279,11 @@ func (g *gaugeWorld) options() []lock.Option {
 		opts = append(opts, lock.WithMaxHold(time.Duration(1+g.rnd.IntN(20))*time.Second))
 	}
 	return opts
+}
+
+// ops are the requests of a kind.
+func (g *gaugeWorld) ops() []faultlock.Op {
+	return [][]faultlock.Op{opsTry, {faultlock.OpRenew}, opsRelease}[g.rnd.IntN(3)]
 }
 
 // step does one thing, and compares when nothing moves any more.
@@ -324,9 +335,13 @@ func (g *gaugeWorld) step() error {
 	case p < 80:
 		g.store.Remove(key)
 	case p < 83:
-		g.store.DropReplies([]memlock.Op{memlock.OpTry, memlock.OpRenew, memlock.OpRelease}[g.rnd.IntN(3)], 1)
+		w.faults.Next(1, faultlock.FailAfter(), g.ops()...)
 	case p < 86:
-		g.store.FailRequests([]memlock.Op{memlock.OpTry, memlock.OpRenew, memlock.OpRelease}[g.rnd.IntN(3)], g.rnd.IntN(6))
+		if n := g.rnd.IntN(6); n > 0 {
+			w.faults.Next(n, faultlock.Drop(), g.ops()...)
+		} else {
+			w.faults.Heal()
+		}
 	case p < 87:
 		if err := g.close(w); err != nil {
 			return err
@@ -345,7 +360,7 @@ func (g *gaugeWorld) step() error {
 // close closes a Client, of which nothing is held and nobody waits then, and releases some
 // leases once more.
 func (g *gaugeWorld) close(w *observedClient) error {
-	_ = w.l.Close() // whatever the store was told to refuse
+	_ = w.l.Close() // whatever its faults are
 	if g.on == "slow" {
 		time.Sleep(4 * time.Second) // for calls that Close has ended
 	}
@@ -422,8 +437,8 @@ func TestCloseTellsTheEndsOfCallsThatHang(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		s.delay(memlock.OpTry, time.Minute, 0)
-		s.delay(memlock.OpRelease, time.Minute, 0)
+		s.delay(faultlock.OpTry, time.Minute, 0)
+		s.delay(faultlock.OpRelease, time.Minute, 0)
 		calls.Go(func() { _ = lease.Release(ctx) })
 		calls.Go(func() { _ = kept.Release(ctx) })
 		time.Sleep(2 * time.Second) // who waits asks again, and has no answer

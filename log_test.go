@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -65,10 +66,10 @@ func TestContentionIsNoNews(t *testing.T) {
 // that the lease is lost, and none of those between.
 func TestRenewalsThatFailAreLoggedOnce(t *testing.T) {
 	t.Parallel()
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, _ opener) {
 		var text bytes.Buffer
 		var failed atomic.Int32
-		l := open(func(o *memlock.Options) {
+		l, faults := disturb(func(o *memlock.Options) {
 			o.Lock.Logger = slog.New(slog.NewTextHandler(&text, nil))
 			o.Lock.Observer = func(_ context.Context, e lock.Event) {
 				if e.Kind == lock.EventRenewalFailed {
@@ -92,18 +93,18 @@ func TestRenewalsThatFailAreLoggedOnce(t *testing.T) {
 		lease, err := l.Acquire(t.Context(), "k", lock.WithTTL(30*time.Second))
 		require.NoError(t, err)
 		for range 2 {
-			store.FailRequests(memlock.OpRenew, -1)
+			faults.All(faultlock.Drop(), faultlock.OpRenew)
 			time.Sleep(15 * time.Second)
 			require.GreaterOrEqual(t, failed.Swap(0), int32(2))
-			store.FailRequests(memlock.OpRenew, 0)
+			faults.Heal()
 			time.Sleep(time.Minute)
 			require.NoError(t, lease.Context().Err())
 			require.Equal(t, []string{"WARN lock renewal failed, trying again", "INFO lock renewed again"}, logged())
 		}
-		store.FailRequests(memlock.OpRenew, -1)
+		faults.All(faultlock.Drop(), faultlock.OpRenew)
 		<-lease.Context().Done()
 		require.Equal(t, []string{"WARN lock renewal failed, trying again", "WARN lock lost"}, logged())
-		store.FailRequests(memlock.OpRenew, 0)
+		faults.Heal()
 	})
 }
 
@@ -130,18 +131,17 @@ func (h talkative) Handle(_ context.Context, r slog.Record) error {
 func TestLoggerIsCalledWithoutAMutex(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
-		op      memlock.Op
+		ops     []faultlock.Op
 		message string
 		cause   func(t *testing.T, l lock.Locker, lease lock.Lease)
 	}{
-		"a clean-up fails": {memlock.OpRelease, "clean-up not confirmed", func(t *testing.T, _ lock.Locker, lease lock.Lease) {
+		"a clean-up fails": {opsRelease, "clean-up not confirmed", func(t *testing.T, _ lock.Locker, lease lock.Lease) {
 			require.ErrorIs(t, lease.Release(t.Context()), lock.ErrOutcomeUnknown)
 		}},
-		"a renewal fails": {memlock.OpRenew, "renewal failed", func(*testing.T, lock.Locker, lock.Lease) {}},
+		"a renewal fails": {[]faultlock.Op{faultlock.OpRenew}, "renewal failed", func(*testing.T, lock.Locker, lock.Lease) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := memlock.NewStore(nil)
 			called := make(chan string, 1)
 			var l *lock.Client
 			ready := make(chan struct{})
@@ -151,13 +151,12 @@ func TestLoggerIsCalledWithoutAMutex(t *testing.T) {
 					_ = lease.Context().Err()
 				}
 			}})
-			var err error
-			l, err = memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{TTL: 3 * time.Second, Logger: log}})
-			require.NoError(t, err)
+			var faults *faultlock.Faults
+			l, faults = disturbed(t, &memlock.Options{Store: memlock.NewStore(nil), Lock: lock.Options{TTL: 3 * time.Second, Logger: log}})
 			close(ready)
 			lease, err := l.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
-			store.FailRequests(fault.op, -1)
+			faults.All(faultlock.Drop(), fault.ops...)
 			fault.cause(t, l, lease)
 			select {
 			case message := <-called:
@@ -165,7 +164,7 @@ func TestLoggerIsCalledWithoutAMutex(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("the logger is still waiting for the Locker")
 			}
-			store.FailRequests(fault.op, 0)
+			faults.Heal()
 			require.NoError(t, l.Close())
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -122,9 +123,9 @@ var pairChecks = map[string]func(ctx context.Context, p lock.Locker, s *watchedS
 				return err
 			}
 			time.Sleep(time.Second)
-			s.stores[i].FailRequests(memlock.OpRenew, -1)
+			s.faults[i].All(faultlock.Drop(), faultlock.OpRenew)
 			_ = lease.Renew(ctx)
-			s.stores[i].FailRequests(memlock.OpRenew, 0)
+			s.faults[i].Heal()
 			until, ok := lease.Deadline()
 			if !ok || time.Until(until) > 9*time.Second {
 				return fmt.Errorf("not renewed in store %d: deadline in %s (%t)", i, time.Until(until), ok)
@@ -141,10 +142,11 @@ var pairChecks = map[string]func(ctx context.Context, p lock.Locker, s *watchedS
 	},
 }
 
-// watchedStores are two stores, their Lockers, and what was asked of these.
+// watchedStores are two stores, their Lockers, the faults of these, and what was asked of them.
 type watchedStores struct {
 	stores  [2]*memlock.Store
 	lockers [2]lock.Locker
+	faults  [2]*faultlock.Faults
 
 	mu     sync.Mutex
 	events []string
@@ -320,8 +322,8 @@ func TestFlawedPairs(t *testing.T) {
 					s := &watchedStores{}
 					for i, called := range []string{"old", "new"} {
 						s.stores[i] = memlock.NewStore(nil)
-						c, err := memlock.New(t.Context(), &memlock.Options{Store: s.stores[i], Lock: lock.Options{TTL: 10 * time.Second}})
-						require.NoError(t, err)
+						c, faults := disturbed(t, &memlock.Options{Store: s.stores[i], Lock: lock.Options{TTL: 10 * time.Second}})
+						s.faults[i] = faults
 						defer func() {
 							_ = c.Close()
 							time.Sleep(time.Second) // what a pair does at the end of its leases

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/ways"
@@ -283,7 +284,15 @@ func TestPairIsLostWithEitherStore(t *testing.T) {
 				if which == "new" {
 					store, other = s.next, s.old
 				}
-				p := s.pair()
+				faults := map[*memlock.Store]*faultlock.Faults{}
+				open := func(store *memlock.Store) *lock.Client {
+					l, f := disturbed(t, &memlock.Options{Store: store})
+					faults[store] = f
+					return l
+				}
+				p, err := lock.Both(open(s.old), open(s.next))
+				require.NoError(t, err)
+				defer func() { assert.NoError(t, p.Close()) }()
 				l, err := p.Acquire(ctx, "k", lock.WithTTL(3*time.Second))
 				require.NoError(t, err)
 				store.Remove("k")
@@ -298,11 +307,11 @@ func TestPairIsLostWithEitherStore(t *testing.T) {
 
 				l, err = p.Acquire(ctx, "k", lock.WithTTL(3*time.Second))
 				require.NoError(t, err)
-				store.FailRequests(memlock.OpRenew, -1)
+				faults[store].All(faultlock.Drop(), faultlock.OpRenew)
 				<-l.Context().Done()
 				require.ErrorIs(t, cause(l), lock.ErrExpired)
 				require.ErrorContains(t, cause(l), "the "+which+" store")
-				store.FailRequests(memlock.OpRenew, 0)
+				faults[store].Heal()
 				require.ErrorIs(t, l.Release(ctx), lock.ErrLost)
 			})
 		})
@@ -764,15 +773,15 @@ func TestPairClosesBetweenGrantAndReturn(t *testing.T) {
 func TestPairGrantIsUsable(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
-	for name, slowness := range map[string]func(s [2]*slow, stores [2]*memlock.Store){
-		"the second answers late": func(s [2]*slow, _ [2]*memlock.Store) {
-			s[1].delay(memlock.OpTry, 0, ttl*6/10)
-			s[0].delay(memlock.OpRenew, 0, ttl/10)
+	for name, slowness := range map[string]func(s [2]*slow, first *faultlock.Faults){
+		"the second answers late": func(s [2]*slow, _ *faultlock.Faults) {
+			s[1].delay(faultlock.OpTry, 0, ttl*6/10)
+			s[0].delay(faultlock.OpRenew, 0, ttl/10)
 		},
-		"and the first is not renewed": func(s [2]*slow, stores [2]*memlock.Store) {
-			s[0].delay(memlock.OpTry, 0, ttl/10)
-			s[1].delay(memlock.OpTry, 0, ttl*6/10)
-			stores[0].FailRequests(memlock.OpRenew, -1)
+		"and the first is not renewed": func(s [2]*slow, first *faultlock.Faults) {
+			s[0].delay(faultlock.OpTry, 0, ttl/10)
+			s[1].delay(faultlock.OpTry, 0, ttl*6/10)
+			first.All(faultlock.Drop(), faultlock.OpRenew)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -787,9 +796,10 @@ func TestPairGrantIsUsable(t *testing.T) {
 					require.NoError(t, err)
 					sides[i] = c
 				}
+				first := slows[0].disturbed()
 				p, err := lock.Both(sides[0], sides[1])
 				require.NoError(t, err)
-				slowness(slows, stores)
+				slowness(slows, first)
 				for _, opts := range [][]lock.Option{nil, {lock.WithoutRenewal()}} {
 					lease, err := p.TryAcquire(t.Context(), "k", opts...)
 					if err != nil {
@@ -803,7 +813,7 @@ func TestPairGrantIsUsable(t *testing.T) {
 					assert.GreaterOrEqual(t, time.Until(until), ttl/3, "with %d options", len(opts))
 					assert.NoError(t, lease.Release(t.Context()))
 				}
-				stores[0].FailRequests(memlock.OpRenew, 0)
+				first.Heal()
 				require.NoError(t, p.Close())
 				time.Sleep(time.Hour)
 			})

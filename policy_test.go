@@ -20,23 +20,32 @@ import (
 
 // personalities runs a test in virtual time on both personalities of the memory
 // backend. open returns a further Locker on the same store.
-func personalities(t *testing.T, test func(t *testing.T, store *memlock.Store, open func(...func(*memlock.Options)) lock.Locker)) {
+func personalities(t *testing.T, test func(t *testing.T, store *memlock.Store, open opener)) {
+	eachPersonality(t, func(t *testing.T, o memlock.Options) {
+		test(t, o.Store, openerOf(t, o))
+	})
+}
+
+func eachPersonality(t *testing.T, test func(t *testing.T, o memlock.Options)) {
 	for name, queue := range map[string]bool{"record": false, "queue": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memlock.NewStore(nil)
-				test(t, store, func(opts ...func(*memlock.Options)) lock.Locker {
-					o := memlock.Options{Store: store, Queue: queue}
-					for _, f := range opts {
-						f(&o)
-					}
-					l, err := memlock.New(t.Context(), &o)
-					require.NoError(t, err)
-					t.Cleanup(func() { assert.NoError(t, l.Close()) })
-					return l
-				})
+				test(t, memlock.Options{Store: memlock.NewStore(nil), Queue: queue})
 			})
 		})
+	}
+}
+
+func openerOf(t *testing.T, o memlock.Options) opener {
+	return func(opts ...func(*memlock.Options)) lock.Locker {
+		o := o
+		for _, f := range opts {
+			f(&o)
+		}
+		l, err := memlock.New(t.Context(), &o)
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, l.Close()) })
+		return l
 	}
 }
 
@@ -68,12 +77,13 @@ func TestAutomaticRenewalKeepsTheHold(t *testing.T) {
 }
 
 func TestHangingRenewalsEndTheHoldAtItsDeadline(t *testing.T) {
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
-		a, b := open(), open()
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, open opener) {
+		a, faults := disturb()
+		b := open()
 		ctx := t.Context()
 		lease, err := a.Acquire(ctx, "k", lock.WithTTL(3*time.Second))
 		require.NoError(t, err)
-		store.FailRequests(memlock.OpRenew, -1)
+		faults.All(faultlock.Drop(), faultlock.OpRenew)
 		deadline, ok := lease.Deadline()
 		require.True(t, ok)
 		granted := make(chan time.Time, 1)
@@ -91,18 +101,19 @@ func TestHangingRenewalsEndTheHoldAtItsDeadline(t *testing.T) {
 		assert.False(t, next.Before(lost), "the next grant came %s before the loss signal", lost.Sub(next))
 		assert.ErrorIs(t, lease.Release(ctx), lock.ErrLost)
 		assert.ErrorIs(t, lease.Renew(ctx), lock.ErrNotHeld)
-		store.FailRequests(memlock.OpRenew, 0)
+		faults.Heal()
 	})
 }
 
 func TestFailedRenewalsThatRecoverAreNoLoss(t *testing.T) {
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
-		a := open()
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, open opener) {
+		a, faults := disturb()
 		lease, err := a.Acquire(t.Context(), "k", lock.WithTTL(6*time.Second))
 		require.NoError(t, err)
 		for range 20 {
-			store.FailRequests(memlock.OpRenew, 2)
-			store.DropReplies(memlock.OpRenew, 1)
+			faults.Heal()
+			faults.Next(2, faultlock.Drop(), faultlock.OpRenew)
+			faults.Next(1, faultlock.FailAfter(), faultlock.OpRenew)
 			time.Sleep(6 * time.Second)
 			require.NoError(t, lease.Context().Err())
 		}
@@ -124,10 +135,11 @@ func TestRemovedRecordIsReportedWithinARenewalPeriod(t *testing.T) {
 }
 
 func TestLostReplyOfAcquireIsCountedOnce(t *testing.T) {
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, open opener) {
 		ctx := t.Context()
-		a, b := open(), open()
-		store.DropReplies(memlock.OpTry, 1)
+		a, faults := disturb()
+		b := open()
+		faults.Next(1, faultlock.FailAfter(), opsTry...)
 		lease, err := a.Acquire(ctx, "k")
 		require.NoError(t, err)
 		require.NoError(t, lease.Release(ctx))
@@ -135,7 +147,7 @@ func TestLostReplyOfAcquireIsCountedOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Release(ctx))
 
-		store.DropReplies(memlock.OpTry, 1)
+		faults.Next(1, faultlock.FailAfter(), opsTry...)
 		_, err = a.TryAcquire(ctx, "k")
 		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 		require.NotErrorIs(t, err, lock.ErrHeld)
@@ -147,12 +159,13 @@ func TestLostReplyOfAcquireIsCountedOnce(t *testing.T) {
 }
 
 func TestLostReplyOfReleaseHarmsNobody(t *testing.T) {
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, open opener) {
 		ctx := t.Context()
-		a, b := open(), open()
+		a, faults := disturb()
+		b := open()
 		lease, err := a.Acquire(ctx, "k")
 		require.NoError(t, err)
-		store.DropReplies(memlock.OpRelease, 2)
+		faults.Next(2, faultlock.FailAfter(), opsRelease...)
 		err = lease.Release(ctx)
 		if err != nil {
 			require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
@@ -400,11 +413,9 @@ func TestDo(t *testing.T) {
 }
 
 func TestRefusedBeforeAnythingIsSent(t *testing.T) {
-	store := memlock.NewStore(nil)
-	l, err := memlock.New(t.Context(), &memlock.Options{Store: store})
-	require.NoError(t, err)
+	l, faults := disturbed(t, &memlock.Options{Store: memlock.NewStore(nil)})
 	defer l.Close()
-	store.FailRequests(memlock.OpTry, -1)
+	faults.All(faultlock.Drop(), opsTry...)
 	for name, opts := range map[string][]lock.Option{
 		"ttl zero":      {lock.WithTTL(0)},
 		"ttl negative":  {lock.WithTTL(-time.Second)},
@@ -423,7 +434,7 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = l.Acquire(ended, "k")
+	_, err := l.Acquire(ended, "k")
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.NotErrorIs(t, err, lock.ErrOutcomeUnknown)
 	_, err = memlock.New(t.Context(), &memlock.Options{Lock: lock.Options{TTL: time.Microsecond}})

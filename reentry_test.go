@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -46,10 +47,11 @@ func TestWaitersOfOneOwnerEnterTogether(t *testing.T) {
 }
 
 func TestLostReplyOfAnOwnersAcquireIsCountedOnce(t *testing.T) {
-	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, open opener) {
 		ctx := t.Context()
-		a, b := open(), open()
-		store.DropReplies(memlock.OpTry, 1)
+		a, faults := disturb()
+		b := open()
+		faults.Next(1, faultlock.FailAfter(), opsTry...)
 		start := time.Now()
 		lease, err := a.Acquire(ctx, "k", lock.WithOwner("me"))
 		require.NoError(t, err)
@@ -72,12 +74,15 @@ type counted struct {
 	hangRenew func(ctx context.Context)
 	onRelease func(release func()) error
 	afterWait func()
+	faults    *faultlock.Faults // what they do meets them
 }
 
 func newCounted(t *testing.T, store *memlock.Store) *counted {
 	b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store, Queue: true})
 	require.NoError(t, err)
-	return &counted{Backend: b, Queuer: b.(backend.Queuer), notifier: b.(backend.LossNotifier)}
+	faults := faultlock.New(b, nil)
+	b = faults.Backend()
+	return &counted{Backend: b, Queuer: b.(backend.Queuer), notifier: b.(backend.LossNotifier), faults: faults}
 }
 
 func (c *counted) Clock() backend.Clock { return backend.RuntimeClock() }
@@ -130,17 +135,16 @@ func TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		store := memlock.NewStore(nil)
-		open := func() lock.Locker {
+		open := func() (lock.Locker, *faultlock.Faults) {
 			inner, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
 			require.NoError(t, err)
-			l, err := lock.New(struct { // without its queue
-				backend.Backend
-				backend.Clocked
-			}{inner, inner.(backend.Clocked)}, nil)
+			faults := faultlock.New(inner, nil)
+			l, err := lock.New(faults.Primitives(), nil) // without its queue
 			require.NoError(t, err)
-			return l
+			return l, faults
 		}
-		a, b := open(), open()
+		a, faults := open()
+		b, _ := open()
 		defer a.Close()
 		defer b.Close()
 		held, err := b.Acquire(ctx, "k")
@@ -155,7 +159,7 @@ func TestLostReplyDoesNotKeepTheOwnersOtherWaitersOut(t *testing.T) {
 		time.Sleep(5 * time.Second) // it polls now and then only
 		synctest.Wait()
 		require.NoError(t, held.Release(ctx))
-		store.DropReplies(memlock.OpTry, 1)
+		faults.Next(1, faultlock.FailAfter(), faultlock.OpTry)
 		go acquire()
 		time.Sleep(2 * time.Second)
 		require.Len(t, leases, 2, "the owner waits for itself")
@@ -260,12 +264,12 @@ func withdrawBesideAHold(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, first.Release(t.Context()))
 		<-granted
-		store.FailRequests(memlock.OpRelease, -1)
+		c.faults.All(faultlock.Drop(), opsRelease...)
 		cancel()
 		require.ErrorIs(t, <-waited, context.Canceled)
 		time.Sleep(1010 * time.Millisecond)
 		second, err := l.TryAcquire(t.Context(), "k", lock.WithOwner("me"))
-		store.FailRequests(memlock.OpRelease, 0)
+		c.faults.Heal()
 		if err != nil {
 			require.ErrorIs(t, err, lock.ErrHeld)
 		} else {
@@ -299,8 +303,7 @@ func TestEnteringWithALongTTLLastsNoLongerThanItsHold(t *testing.T) {
 		require.NoError(t, long.Release(t.Context()))
 		time.Sleep(2 * time.Hour)
 		require.NoError(t, short.Context().Err())
-		store.FailRequests(memlock.OpRenew, -1) // the process is cut off
-		store.FailRequests(memlock.OpRelease, -1)
+		c.faults.All(faultlock.Drop()) // the process is cut off
 		<-short.Context().Done()
 		other, err := memlock.New(t.Context(), &memlock.Options{Store: store, Queue: true})
 		require.NoError(t, err)
@@ -308,7 +311,7 @@ func TestEnteringWithALongTTLLastsNoLongerThanItsHold(t *testing.T) {
 		defer cancel()
 		_, err = other.Acquire(ctx, "k")
 		require.NoError(t, err, "a hold with a TTL of 3 s keeps the key for longer")
-		store.FailRequests(memlock.OpRelease, 0)
+		c.faults.Heal()
 		require.NoError(t, l.Close())
 		require.NoError(t, other.Close())
 	})
@@ -322,7 +325,7 @@ func TestNoticeOfAnEarlierGrantDoesNotEndTheNext(t *testing.T) {
 		c := newCounted(t, store)
 		l, err := lock.New(c, nil)
 		require.NoError(t, err)
-		store.DropReplies(memlock.OpTry, 2)
+		c.faults.Next(2, faultlock.FailAfter(), opsTry...)
 		time.AfterFunc(time.Millisecond, store.EndSession)
 		lease, err := l.Acquire(t.Context(), "k", lock.WithOwner("me"))
 		require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -19,7 +20,7 @@ func TestRenewEndsWithTheHold(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		l, err := a.TryAcquire(t.Context(), "k", lock.WithoutRenewal())
 		require.NoError(t, err)
-		s.delay(memlock.OpRenew, time.Hour, 0)
+		s.delay(faultlock.OpRenew, time.Hour, 0)
 		start := time.Now()
 		err = l.Renew(context.Background())
 		require.ErrorIs(t, err, lock.ErrNotHeld)
@@ -65,19 +66,18 @@ func TestRenewalsThatHangDoNotStarveOthers(t *testing.T) {
 func TestReleaseIsRepeatedForAsLongAsTheServerMayHoldTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.NewStore(nil)
-		a, err := memlock.New(t.Context(), &memlock.Options{Store: store})
-		require.NoError(t, err)
+		a, faults := disturbed(t, &memlock.Options{Store: store})
 		b, err := memlock.New(t.Context(), &memlock.Options{Store: store})
 		require.NoError(t, err)
 		lease, err := a.TryAcquire(t.Context(), "k", lock.WithTTL(time.Minute), lock.WithoutRenewal())
 		require.NoError(t, err)
 		time.Sleep(50 * time.Second)
-		store.DropReplies(memlock.OpRenew, 1)
+		faults.Next(1, faultlock.FailAfter(), faultlock.OpRenew)
 		require.Error(t, lease.Renew(t.Context()))
-		store.FailRequests(memlock.OpRelease, -1)
+		faults.All(faultlock.Drop(), opsRelease...)
 		require.ErrorIs(t, lease.Release(t.Context()), lock.ErrOutcomeUnknown)
 		time.Sleep(20 * time.Second)
-		store.FailRequests(memlock.OpRelease, 0)
+		faults.Heal()
 		time.Sleep(5 * time.Second)
 		next, err := b.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 )
 
@@ -23,30 +24,37 @@ import (
 type slow struct {
 	backend.Backend
 	mu     sync.Mutex
-	before map[memlock.Op]time.Duration
-	after  map[memlock.Op]time.Duration
-	calls  map[memlock.Op]int
+	before map[faultlock.Op]time.Duration
+	after  map[faultlock.Op]time.Duration
+	calls  map[faultlock.Op]int
 }
 
 func newSlow(t *testing.T, store *memlock.Store) *slow {
 	b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
 	require.NoError(t, err)
-	return &slow{Backend: b, before: map[memlock.Op]time.Duration{}, after: map[memlock.Op]time.Duration{}, calls: map[memlock.Op]int{}}
+	return &slow{Backend: b, before: map[faultlock.Op]time.Duration{}, after: map[faultlock.Op]time.Duration{}, calls: map[faultlock.Op]int{}}
 }
 
-func (s *slow) delay(op memlock.Op, before, after time.Duration) {
+// disturbed puts faults between the server and its network.
+func (s *slow) disturbed() *faultlock.Faults {
+	faults := faultlock.New(s.Backend, nil)
+	s.Backend = faults.Backend()
+	return faults
+}
+
+func (s *slow) delay(op faultlock.Op, before, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before[op], s.after[op] = before, after
 }
 
-func (s *slow) count(op memlock.Op) int {
+func (s *slow) count(op faultlock.Op) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[op]
 }
 
-func (s *slow) enter(op memlock.Op) (after time.Duration) {
+func (s *slow) enter(op faultlock.Op) (after time.Duration) {
 	s.mu.Lock()
 	s.calls[op]++
 	before, after := s.before[op], s.after[op]
@@ -57,7 +65,7 @@ func (s *slow) enter(op memlock.Op) (after time.Duration) {
 
 func (s *slow) Try(_ context.Context, req backend.Request) (backend.Grant, error) {
 	sent := backend.RuntimeClock().Now()
-	after := s.enter(memlock.OpTry)
+	after := s.enter(faultlock.OpTry)
 	g, err := s.Backend.Try(context.Background(), req)
 	g.Sent = sent
 	time.Sleep(after)
@@ -66,7 +74,7 @@ func (s *slow) Try(_ context.Context, req backend.Request) (backend.Grant, error
 
 func (s *slow) Renew(_ context.Context, h backend.Hold) (backend.Validity, error) {
 	sent := backend.RuntimeClock().Now()
-	after := s.enter(memlock.OpRenew)
+	after := s.enter(faultlock.OpRenew)
 	v, err := s.Backend.Renew(context.Background(), h)
 	v.Sent = sent
 	time.Sleep(after)
@@ -74,7 +82,7 @@ func (s *slow) Renew(_ context.Context, h backend.Hold) (backend.Validity, error
 }
 
 func (s *slow) Release(_ context.Context, h backend.Hold) error {
-	after := s.enter(memlock.OpRelease)
+	after := s.enter(faultlock.OpRelease)
 	err := s.Backend.Release(context.Background(), h)
 	time.Sleep(after)
 	return err
@@ -93,9 +101,9 @@ func onSlow(t *testing.T, test func(t *testing.T, s *slow, a, b lock.Locker)) {
 		b, err := memlock.New(t.Context(), &memlock.Options{Store: store})
 		require.NoError(t, err)
 		test(t, s, a, b)
-		s.delay(memlock.OpTry, 0, 0)
-		s.delay(memlock.OpRenew, 0, 0)
-		s.delay(memlock.OpRelease, 0, 0)
+		s.delay(faultlock.OpTry, 0, 0)
+		s.delay(faultlock.OpRenew, 0, 0)
+		s.delay(faultlock.OpRelease, 0, 0)
 		_ = a.Close()
 		_ = b.Close()
 		time.Sleep(time.Hour) // what hangs ends
@@ -105,7 +113,7 @@ func onSlow(t *testing.T, test func(t *testing.T, s *slow, a, b lock.Locker)) {
 func TestCancelledTryReturnsAtOnceAndTheLateGrantIsGivenBack(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		for _, when := range []struct{ before, after time.Duration }{{time.Minute, 0}, {0, time.Minute}, {time.Minute, time.Minute}} {
-			s.delay(memlock.OpTry, when.before, when.after)
+			s.delay(faultlock.OpTry, when.before, when.after)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			start := time.Now()
 			_, err := a.TryAcquire(ctx, "k")
@@ -124,7 +132,7 @@ func TestCancelledTryReturnsAtOnceAndTheLateGrantIsGivenBack(t *testing.T) {
 
 func TestGrantThatComesTooLateIsNotReturned(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
-		s.delay(memlock.OpTry, 0, 5*time.Second) // of six
+		s.delay(faultlock.OpTry, 0, 5*time.Second) // of six
 		_, err := a.TryAcquire(t.Context(), "k")
 		require.Error(t, err)
 		require.NotErrorIs(t, err, lock.ErrHeld)
@@ -136,7 +144,7 @@ func TestGrantThatComesTooLateIsNotReturned(t *testing.T) {
 
 		go func() {
 			time.Sleep(20 * time.Second)
-			s.delay(memlock.OpTry, 0, 0)
+			s.delay(faultlock.OpTry, 0, 0)
 		}()
 		l, err = a.Acquire(t.Context(), "k")
 		require.NoError(t, err)
@@ -148,14 +156,14 @@ func TestGrantThatComesTooLateIsNotReturned(t *testing.T) {
 
 func TestDeadlineIsCountedFromBeforeTheRequest(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
-		s.delay(memlock.OpTry, 0, time.Second)
+		s.delay(faultlock.OpTry, 0, time.Second)
 		start := time.Now()
 		l, err := a.TryAcquire(t.Context(), "k", lock.WithoutRenewal())
 		require.NoError(t, err)
 		d, ok := l.Deadline()
 		require.True(t, ok)
 		assert.LessOrEqual(t, d.Sub(start), 6*time.Second)
-		s.delay(memlock.OpRenew, time.Second, time.Second)
+		s.delay(faultlock.OpRenew, time.Second, time.Second)
 		start = time.Now()
 		require.NoError(t, l.Renew(t.Context()))
 		d, _ = l.Deadline()
@@ -169,11 +177,11 @@ func TestRenewalsThatHangEndTheHoldByItsDeadline(t *testing.T) {
 		start := time.Now()
 		l, err := a.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		s.delay(memlock.OpRenew, time.Hour, 0)
+		s.delay(faultlock.OpRenew, time.Hour, 0)
 		<-l.Context().Done()
 		assert.LessOrEqual(t, time.Since(start), 6*time.Second)
 		require.ErrorIs(t, cause(l), lock.ErrExpired)
-		assert.GreaterOrEqual(t, s.count(memlock.OpRenew), 2, "a renewal that hangs is sent again")
+		assert.GreaterOrEqual(t, s.count(faultlock.OpRenew), 2, "a renewal that hangs is sent again")
 		_, err = b.Acquire(t.Context(), "k")
 		require.NoError(t, err)
 	})
@@ -183,7 +191,7 @@ func TestSlowRenewalsThatAreConfirmedInTimeKeepTheHold(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		l, err := a.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		s.delay(memlock.OpRenew, 900*time.Millisecond, 900*time.Millisecond)
+		s.delay(faultlock.OpRenew, 900*time.Millisecond, 900*time.Millisecond)
 		time.Sleep(10 * time.Minute)
 		require.NoError(t, l.Context().Err())
 		require.NoError(t, l.Release(t.Context()))
@@ -194,7 +202,7 @@ func TestReleaseIsBoundedWhenTheServerHangs(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		l, err := a.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		s.delay(memlock.OpRelease, time.Hour, 0)
+		s.delay(faultlock.OpRelease, time.Hour, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
@@ -212,7 +220,7 @@ func TestReleaseIsBoundedWhenTheServerHangs(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(start), 6*time.Second)
 		require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
 		// The repeats in the background find the server again.
-		s.delay(memlock.OpRelease, 0, 0)
+		s.delay(faultlock.OpRelease, 0, 0)
 		next, err := b.Acquire(t.Context(), "k")
 		require.NoError(t, err)
 		require.NoError(t, next.Release(t.Context()))
@@ -221,7 +229,7 @@ func TestReleaseIsBoundedWhenTheServerHangs(t *testing.T) {
 
 func TestReleaseWorksWithACancelledContext(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
-		s.delay(memlock.OpRelease, 100*time.Millisecond, 100*time.Millisecond)
+		s.delay(faultlock.OpRelease, 100*time.Millisecond, 100*time.Millisecond)
 		ctx, cancel := context.WithCancel(t.Context())
 		l, err := a.Acquire(ctx, "k")
 		require.NoError(t, err)
@@ -237,8 +245,8 @@ func TestCloseIsBoundedWhenTheServerHangs(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		l, err := a.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
-		s.delay(memlock.OpTry, time.Hour, 0)
-		s.delay(memlock.OpRelease, time.Hour, 0)
+		s.delay(faultlock.OpTry, time.Hour, 0)
+		s.delay(faultlock.OpRelease, time.Hour, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		waiting := make(chan error, 1)
@@ -258,7 +266,7 @@ func TestCloseIsBoundedWhenTheServerHangs(t *testing.T) {
 
 func TestConcurrentReleasesAgree(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
-		s.delay(memlock.OpRelease, time.Second, 0)
+		s.delay(faultlock.OpRelease, time.Second, 0)
 		l, err := a.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		var ok, gone atomic.Int32
@@ -276,7 +284,7 @@ func TestConcurrentReleasesAgree(t *testing.T) {
 		wg.Wait()
 		assert.EqualValues(t, 1, ok.Load())
 		assert.EqualValues(t, 9, gone.Load())
-		assert.Equal(t, 1, s.count(memlock.OpRelease))
+		assert.Equal(t, 1, s.count(faultlock.OpRelease))
 	})
 }
 
@@ -287,10 +295,10 @@ func TestNothingIsSentAfterARelease(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.NoError(t, l.Release(t.Context()))
 		synctest.Wait()
-		sent := s.count(memlock.OpRenew)
+		sent := s.count(faultlock.OpRenew)
 		require.Positive(t, sent)
 		time.Sleep(time.Hour)
-		assert.Equal(t, sent, s.count(memlock.OpRenew))
+		assert.Equal(t, sent, s.count(faultlock.OpRenew))
 	})
 }
 
@@ -413,7 +421,7 @@ func TestTroubleIsToldAlthoughTheLastRequestWasCutOff(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		time.AfterFunc(50*time.Second, func() {
-			s.delay(memlock.OpTry, 20*time.Second, 0)
+			s.delay(faultlock.OpTry, 20*time.Second, 0)
 			d.up.Store(true)
 		})
 		_, err = l.Acquire(ctx, "k", lock.WithTTL(time.Hour))
@@ -430,14 +438,14 @@ func TestTroubleIsToldAlthoughTheLastRequestWasCutOff(t *testing.T) {
 // back before the release takes effect.
 func TestLateAnswerDuringAReleaseIsNoLoss(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, _ lock.Locker) {
-		s.delay(memlock.OpTry, 0, 5*time.Second) // of six
-		time.AfterFunc(time.Second, func() { s.delay(memlock.OpTry, 0, 0) })
+		s.delay(faultlock.OpTry, 0, 5*time.Second) // of six
+		time.AfterFunc(time.Second, func() { s.delay(faultlock.OpTry, 0, 0) })
 		lease, err := a.Acquire(t.Context(), "k")
 		require.NoError(t, err)
-		require.Equal(t, 2, s.count(memlock.OpTry))
-		s.delay(memlock.OpRelease, 2*time.Second, 0)
-		time.AfterFunc(100*time.Millisecond, func() { s.delay(memlock.OpRelease, 0, 0) })
+		require.Equal(t, 2, s.count(faultlock.OpTry))
+		s.delay(faultlock.OpRelease, 2*time.Second, 0)
+		time.AfterFunc(100*time.Millisecond, func() { s.delay(faultlock.OpRelease, 0, 0) })
 		require.NoError(t, lease.Release(t.Context()), "its own clean-up has ended it")
-		require.Equal(t, 2, s.count(memlock.OpRelease))
+		require.Equal(t, 2, s.count(faultlock.OpRelease))
 	})
 }

@@ -1,6 +1,6 @@
 // Package memlock keeps locks in the memory of the process. It is the reference
 // for people who write backends, and the test double for people who use locks:
-// its clock can be virtual, and it has faults on demand.
+// its clock can be virtual, and faults can be put before it (package faultlock).
 //
 // It has two personalities, so that both halves of the backend contract are
 // proven without a server. A record with expiry, as Redis or a MySQL table keep

@@ -143,9 +143,6 @@ func (b *queueBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpTry); err != nil {
-		return backend.Grant{}, err
-	}
 	now := s.clock.Now()
 	q := s.liveQueue(req.Key, now)
 	var n *node
@@ -162,9 +159,6 @@ func (b *queueBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	}
 	n.expiry = max(n.expiry, now.Add(req.TTL))
 	n.grant.Validity = backend.Validity{Sent: now, For: backend.ValidFor(req.TTL)}
-	if err := s.after(OpTry); err != nil {
-		return backend.Grant{}, err
-	}
 	return n.grant, nil
 }
 
@@ -196,18 +190,12 @@ func (b *queueBackend) Renew(ctx context.Context, h backend.Hold) (backend.Valid
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpRenew); err != nil {
-		return backend.Validity{}, err
-	}
 	now := s.clock.Now()
 	n := s.holding(h, now)
 	if n == nil {
 		return backend.Validity{}, backend.ErrNotHeld
 	}
 	n.expiry = max(n.expiry, now.Add(h.TTL))
-	if err := s.after(OpRenew); err != nil {
-		return backend.Validity{}, err
-	}
 	return backend.Validity{Sent: now, For: backend.ValidFor(h.TTL)}, nil
 }
 
@@ -228,9 +216,6 @@ func (b *queueBackend) Release(ctx context.Context, h backend.Hold) error {
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpRelease); err != nil {
-		return err
-	}
 	now := s.clock.Now()
 	q := s.liveQueue(h.Key, now)
 	if q == nil || q.find(h.ID) == nil {
@@ -238,7 +223,7 @@ func (b *queueBackend) Release(ctx context.Context, h backend.Hold) error {
 	}
 	q.drop(q.find(h.ID), backend.ErrNotHeld)
 	s.advance(h.Key, q, now)
-	return s.after(OpRelease)
+	return nil
 }
 
 // Enqueue implements backend.Queuer.
@@ -249,15 +234,9 @@ func (b *queueBackend) Enqueue(ctx context.Context, req backend.Request) (backen
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpTry); err != nil {
-		return nil, err
-	}
 	now := s.clock.Now()
 	s.liveQueue(req.Key, now)
 	_, n := s.append(b, req, now)
-	if err := s.after(OpTry); err != nil {
-		return nil, err
-	}
 	return &ticket{b, req.Key, n, !n.granted}, nil
 }
 

@@ -24,29 +24,19 @@ func (b *recordBackend) Try(ctx context.Context, req backend.Request) (backend.G
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpTry); err != nil {
-		return backend.Grant{}, err
-	}
 	now := s.clock.Now()
 	r := s.live(req.Key, now)
-	var g backend.Grant
 	switch {
 	case r == nil:
-		g = s.grant(req, now)
+		return s.grant(req, now), nil
 	case r.has(req.ID):
 	case req.Owner == "" || r.owner != req.Owner:
 		return backend.Grant{}, r.refuse(req.Key, now)
 	case len(r.holds) >= backend.MaxHolds:
 		return backend.Grant{}, backend.ErrTooManyHolds
 	}
-	if r != nil {
-		r.extend(req.ID, now.Add(req.TTL))
-		g = r.grant(now, req.TTL)
-	}
-	if err := s.after(OpTry); err != nil {
-		return backend.Grant{}, err
-	}
-	return g, nil
+	r.extend(req.ID, now.Add(req.TTL))
+	return r.grant(now, req.TTL), nil
 }
 
 // grant makes the record of a free key. The mutex is held.
@@ -77,18 +67,12 @@ func (b *recordBackend) Renew(ctx context.Context, h backend.Hold) (backend.Vali
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpRenew); err != nil {
-		return backend.Validity{}, err
-	}
 	now := s.clock.Now()
 	r := s.live(h.Key, now)
 	if r == nil || !r.has(h.ID) {
 		return backend.Validity{}, backend.ErrNotHeld
 	}
 	r.extend(h.ID, now.Add(h.TTL))
-	if err := s.after(OpRenew); err != nil {
-		return backend.Validity{}, err
-	}
 	return backend.Validity{Sent: now, For: backend.ValidFor(h.TTL)}, nil
 }
 
@@ -114,9 +98,6 @@ func (b *recordBackend) ReleaseTelling(ctx context.Context, h backend.Hold) (oth
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpRelease); err != nil {
-		return 0, err
-	}
 	r := s.live(h.Key, s.clock.Now())
 	if r == nil || !r.has(h.ID) {
 		return 0, backend.ErrNotHeld
@@ -127,7 +108,7 @@ func (b *recordBackend) ReleaseTelling(ctx context.Context, h backend.Hold) (oth
 		s.signal(h.Key)
 		others = s.others(h.Key, b)
 	}
-	return others, s.after(OpRelease)
+	return others, nil
 }
 
 // HandOver implements backend.HandOverer.
@@ -138,9 +119,6 @@ func (b *recordBackend) HandOver(ctx context.Context, from backend.Hold, to back
 	s := b.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.before(OpRelease); err != nil {
-		return backend.Grant{}, err
-	}
 	now := s.clock.Now()
 	r := s.live(from.Key, now)
 	if r == nil || !r.has(from.ID) {
@@ -151,11 +129,7 @@ func (b *recordBackend) HandOver(ctx context.Context, from backend.Hold, to back
 		return backend.Grant{}, r.refuse(from.Key, now)
 	}
 	delete(s.records, from.Key)
-	g := s.grant(to, now)
-	if err := s.after(OpRelease); err != nil {
-		return backend.Grant{}, err
-	}
-	return g, nil
+	return s.grant(to, now), nil
 }
 
 // Watch implements backend.Watcher.

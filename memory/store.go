@@ -14,7 +14,8 @@ import (
 )
 
 // Store is the "server" that Lockers in memory share. It is safe for concurrent
-// use. Its methods, beside the locks themselves, cause faults for tests.
+// use. Its methods do to it what operators and outages do, for tests. Faults of the network
+// between it and a Locker are those of package faultlock.
 type Store struct {
 	clock backend.Clock
 
@@ -23,7 +24,6 @@ type Store struct {
 	queues  map[string]*queue
 	watches map[string]map[chan backend.Hint]*recordBackend
 	token   uint64
-	faults  faults
 }
 
 // NewStore returns an empty store. The clock decides about expiry; nil means the

@@ -39,8 +39,7 @@
 // No fault makes a correct lock break its promises: none pretends that a request
 // was not applied when it was, and the backend's answers are handed on as they
 // are, late or not at all. A program that fails under these faults can fail in
-// production. (The faults of memlock.Store are at another level: they act in the
-// "server" and hit every client of it.)
+// production.
 //
 // # Abilities
 //

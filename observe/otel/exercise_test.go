@@ -10,19 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	memlock "github.com/mortiselock/lock/memory"
 	otellock "github.com/mortiselock/lock/observe/otel"
 )
 
-// newClient returns a Client that the observer with these options observes, its store, and
-// how many calls wait. It renews nothing within a test, so that faults hit what they are for.
-func newClient(t *testing.T, opts *otellock.Options) (*lock.Client, *memlock.Store, *atomic.Int64) {
+// newClient returns a Client that the observer with these options observes, its store, the
+// faults before that, and how many calls wait. It renews nothing within a test, so that faults hit what they are for.
+func newClient(t *testing.T, opts *otellock.Options) (*lock.Client, *memlock.Store, *faultlock.Faults, *atomic.Int64) {
 	t.Helper()
 	observe, err := otellock.NewObserver(opts)
 	require.NoError(t, err)
 	waiting := &atomic.Int64{}
 	store := memlock.NewStore(nil)
-	l, err := memlock.New(t.Context(), &memlock.Options{Store: store, Lock: lock.Options{TTL: time.Hour, Observer: func(ctx context.Context, e lock.Event) {
+	b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
+	require.NoError(t, err)
+	faults := faultlock.New(b, nil)
+	l, err := lock.New(faults.Backend(), &lock.Options{TTL: time.Hour, Observer: func(ctx context.Context, e lock.Event) {
 		observe(ctx, e)
 		switch e.Kind {
 		case lock.EventWaitBegun:
@@ -30,10 +34,10 @@ func newClient(t *testing.T, opts *otellock.Options) (*lock.Client, *memlock.Sto
 		case lock.EventWaitEnded:
 			waiting.Add(-1)
 		}
-	}}})
+	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	return l, store, waiting
+	return l, store, faults, waiting
 }
 
 func eventually(t *testing.T, what string, cond func() bool) {
@@ -45,7 +49,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 // Afterwards two leases are held and a call waits, until the Client is closed.
 func exercise(t *testing.T, opts *otellock.Options) *lock.Client {
 	t.Helper()
-	l, store, waiting := newClient(t, opts)
+	l, store, faults, waiting := newClient(t, opts)
 	ctx := t.Context()
 	const label = "nightly"
 	acquire := func(key string) lock.Lease {
@@ -78,14 +82,14 @@ func exercise(t *testing.T, opts *otellock.Options) *lock.Client {
 
 	// A server that fails, a release that is not confirmed, and a loss.
 	lease = acquire("k")
-	store.FailRequests(memlock.OpRenew, 1)
+	faults.Next(1, faultlock.Drop(), faultlock.OpRenew)
 	assert.Error(t, lease.Renew(ctx))
-	store.FailRequests(memlock.OpTry, 1)
+	faults.Next(1, faultlock.Drop(), faultlock.OpTry)
 	_, err = l.TryAcquire(ctx, "other", lock.WithLabel(label))
 	require.ErrorIs(t, err, lock.ErrOutcomeUnknown)
-	store.FailRequests(memlock.OpRelease, -1)
+	faults.All(faultlock.Drop(), faultlock.OpRelease)
 	require.ErrorIs(t, lease.Release(ctx), lock.ErrOutcomeUnknown)
-	store.FailRequests(memlock.OpRelease, 0)
+	faults.Heal()
 	store.Remove("k")
 	lease = acquire("k")
 	store.Remove("k")

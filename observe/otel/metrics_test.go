@@ -100,7 +100,7 @@ func TestKeysAreOptIn(t *testing.T) {
 	t.Parallel()
 	for _, keys := range []bool{false, true} {
 		reader := sdkmetric.NewManualReader()
-		l, _, _ := newClient(t, &otellock.Options{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Keys: keys})
+		l, _, _, _ := newClient(t, &otellock.Options{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), Keys: keys})
 		for _, key := range []string{"a", "b"} {
 			_, err := l.Acquire(t.Context(), key)
 			require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mortiselock/lock"
-	memlock "github.com/mortiselock/lock/memory"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	otellock "github.com/mortiselock/lock/observe/otel"
 )
 
@@ -22,7 +22,7 @@ func TestSpans(t *testing.T) {
 	t.Parallel()
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
-	l, store, waiting := newClient(t, &otellock.Options{TracerProvider: provider})
+	l, store, faults, waiting := newClient(t, &otellock.Options{TracerProvider: provider})
 	tracer := provider.Tracer("the caller")
 	within := func(name string) (context.Context, trace.Span) { return tracer.Start(t.Context(), name) }
 	first, err := l.Acquire(t.Context(), "k")
@@ -46,7 +46,7 @@ func TestSpans(t *testing.T) {
 	require.NoError(t, first.Release(releasing))
 	second := <-ended
 	require.NotNil(t, second)
-	store.FailRequests(memlock.OpRenew, 1)
+	faults.Next(1, faultlock.Drop(), faultlock.OpRenew)
 	require.Error(t, second.Renew(ctx))
 	store.Remove("k")
 	require.ErrorIs(t, second.Renew(ctx), lock.ErrTakenOver)
