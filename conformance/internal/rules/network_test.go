@@ -400,17 +400,26 @@ func TestMutantsBehindANetwork(t *testing.T) {
 					lease lock.Lease
 					err   error
 				}
-				got := make(chan answer, 1)
-				go func() {
-					for {
-						l, err := m.Client.TryAcquire(context.WithoutCancel(ctx), key, opts...)
-						// Held by one of its own requests that came late, when nobody waits for it any more.
-						late := errors.Is(err, lock.ErrHeld) && ctx.Err() != nil
-						if !late && !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrUnavailable) {
+				got, told := make(chan answer, 1), make(chan struct{})
+				var once sync.Once
+				ask := func() {
+					l, err := m.Client.TryAcquire(context.WithoutCancel(ctx), key, opts...)
+					// Later it may be held by one of its own requests.
+					if err == nil || errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrHeld) && ctx.Err() == nil {
+						once.Do(func() {
 							got <- answer{l, err}
+							close(told)
+						})
+					}
+				}
+				go func() { // one is sent soon after the network has healed
+					for {
+						go ask()
+						select {
+						case <-told:
 							return
+						case <-time.After(50 * time.Millisecond):
 						}
-						time.Sleep(time.Millisecond)
 					}
 				}()
 				select {
