@@ -66,6 +66,12 @@ var releaseRules = []*engine.Rule{
 		Seam:      true,
 		Run:       releaseEndsRequests,
 	},
+	{
+		Name:      "ReleaseTwiceSendsNothing",
+		Statement: "A second release of a settled lease sends nothing, and its answer is the same when its context has ended.",
+		Seam:      true,
+		Run:       releaseTwiceSendsNothing,
+	},
 }
 
 func releaseFrees(e *engine.Env) {

@@ -1,8 +1,10 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/mortiselock/lock"
 	faultlock "github.com/mortiselock/lock/backend/fault"
@@ -56,4 +58,50 @@ func releaseEndsRequests(e *engine.Env) {
 				e.TTL/10, e.TTL+e.TTL/4+e.TTL/10, what, late, e.TTL)
 		}
 	})
+}
+
+// releaseTwiceSendsNothing releases leases again whose release has succeeded, with contexts
+// that live and with such as have ended.
+func releaseTwiceSendsNothing(e *engine.Env) {
+	cancelled, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	past, cancelPast := context.WithDeadline(e.Ctx, time.Now().Add(-time.Hour))
+	defer cancelPast()
+	contexts := []struct {
+		name string
+		ctx  context.Context
+	}{{"a cancelled context", cancelled}, {"a context whose deadline has passed", past}}
+	e.EachFaultSite(func(via engine.FaultSite) {
+		a, c := e.FaultyAt(via, nil)
+		eachLease(e, a, via.Name, func(h *engine.Hold) {
+			h.MustRelease()
+			before := engine.Requests(c, h.Key, sending...)
+			e.Log.Note("suite", h.Key, fmt.Sprintf("from here on no request for the key is expected; there were %d", before))
+			living := h.Release(e.Ctx)
+			e.Is(h.Key, living, "the second Release", lock.ErrNotHeld)
+			for _, with := range contexts {
+				if err := h.Release(with.ctx); !sameKinds(living, err) {
+					e.Unexpected(h.Key, err, "another Release, with %s, returned %s; with a context that lives it was %s, and the same kind is expected",
+						with.name, engine.Outcome(err), engine.Outcome(living))
+				}
+			}
+			e.Settle() // for what is sent in the background
+			if more := engine.Requests(c, h.Key, sending...) - before; more > 0 {
+				e.Failf(h.Key, "requests for the key that were sent by further releases of a lease that had been released: %d; expected none", more)
+			}
+		})
+	})
+}
+
+// sameKinds reports whether the errors mean the same to a caller.
+func sameKinds(a, b error) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	for _, k := range errorKinds {
+		if errors.Is(a, k) != errors.Is(b, k) {
+			return false
+		}
+	}
+	return true
 }
