@@ -97,7 +97,7 @@ var promises = []promise{
 	{of: "lock.Observer", text: "When Close has returned it is not called any more, unless a call of it took longer than the five seconds of Close; such an Observer may miss ends.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestNobodyIsToldAfterClose"},
 	{of: "lock.Observer", text: "The context is that of the call that caused the event, or one without values for events that no call caused.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestObserverIsTold"},
 	{of: "lock.Observer", text: "Events contain no secret.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestGaugesFromEventsAreExact"},
-	{of: "lock.Option", text: "Option is a setting of one acquisition.", aside: "a definition"},
+	{of: "lock.Option", text: "Option is a setting of one acquisition.", rules: "OptionsOfOneCall"},
 	{of: "lock.Settings", text: "Settings is what the options of one acquisition amount to.", aside: "a definition"},
 	{of: "lock.Settings", text: "Locks that implement [Locker] themselves read their options with [ResolveOptions].", aside: "advice"},
 	{of: "lock.Settings.TTL", text: "TTL is the time to live asked for, or zero for the Locker's default.", rules: "Defaults EveryTTLLasts"},

@@ -149,6 +149,8 @@ var properties = []property{
 		"PoolClean", "mysql/internal/row: TestRowSessionVariables; redis: TestBrokenConnectionsOfThePool"},
 	{"Every TTL", "From a nanosecond to the largest, a TTL is kept, or refused with the limits; none is cut. Without one there is a default.",
 		"TTLGrain TTLRange EveryTTLLasts AcquireKeepsTTL Defaults", "etcd: TestTTLLimits; zookeeper: TestTTLIsThatOfTheSession; backend: TestCheckTTL"},
+	{"Options are of one call", "What one acquisition was given counts for no other of the same Locker.",
+		"OptionsOfOneCall", ""},
 	{"The wall clock does not matter", "Neither the client's clock nor the time zone of a session moves a deadline.",
 		"", "backend: TestWallClockThatIsSetBackLengthensNothing; mysql/internal/table: TestSessionsOfUsers; mysql/internal/row: TestRowSessionsOfUsers; redis: TestFairClockSetBack"},
 	{"Suspension counts", "Time during which the machine is suspended counts towards the deadline.",

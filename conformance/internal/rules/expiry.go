@@ -48,6 +48,11 @@ var expiryRules = []*engine.Rule{
 		Run:       defaults,
 	},
 	{
+		Name:      "OptionsOfOneCall",
+		Statement: "An option counts for its acquisition, and not for the next of the Locker.",
+		Run:       optionsOfOneCall,
+	},
+	{
 		Name:      "EveryTTLLasts",
 		Statement: "A lease lasts for its own TTL: none is cut to something coarser.",
 		Run:       everyTTLLasts,

@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,29 @@ func (m *lockerMutant) renewsUnless(paused func(waits *sync.Map, key string) boo
 			}
 		}()
 	}
+}
+
+// remembers has an option stay for the acquisitions after the one that it was given to.
+func remembers(keep func(kept, s *lock.Settings)) func(*lockerMutant) {
+	return func(m *lockerMutant) {
+		var mu sync.Mutex
+		var kept lock.Settings
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+					mu.Lock()
+					defer mu.Unlock()
+					keep(&kept, s)
+				})...)
+			}
+		})
+	}
+}
+
+// stays is a setting that keeps the last value that was not zero.
+func stays[T comparable](kept, now *T) {
+	*kept = cmp.Or(*now, *kept)
+	*now = *kept
 }
 
 // rewritten gives options that amount to the settings.
@@ -263,6 +287,10 @@ func TestMutantLockers(t *testing.T) {
 				})
 			}
 		}},
+		"a label stays":    {"OptionsOfOneCall", remembers(func(kept, s *lock.Settings) { stays(&kept.Label, &s.Label) })},
+		"an owner stays":   {"OptionsOfOneCall", remembers(func(kept, s *lock.Settings) { stays(&kept.Owner, &s.Owner) })},
+		"a maximum stays":  {"OptionsOfOneCall", remembers(func(kept, s *lock.Settings) { stays(&kept.MaxHold, &s.MaxHold) })},
+		"no renewal stays": {"OptionsOfOneCall", remembers(func(kept, s *lock.Settings) { stays(&kept.NoRenewal, &s.NoRenewal) })},
 		"MaxHold is ignored": {"MaxHoldEnds", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

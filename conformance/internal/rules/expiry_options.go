@@ -1,0 +1,118 @@
+package rules
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// oneLabel is given to one acquisition only.
+const oneLabel = "of one acquisition"
+
+// optionsOfOneCall gives each option to one acquisition of a Locker, and leaves it out of the
+// next.
+func optionsOfOneCall(e *engine.Env) {
+	e.Together(
+		func() { ttlOfOneCall(e, e.Locker()) },
+		func() { noRenewalOfOneCall(e, e.Locker()) },
+		func() { maxHoldOfOneCall(e, e.Locker()) },
+		func() { labelOfOneCall(e, e.Locker(), e.Locker()) },
+		func() { ownerOfOneCall(e, e.Locker()) },
+	)
+}
+
+// ttlOfOneCall compares a lease without a TTL with one that was taken before any TTL was named.
+// A deadline is at least a third of its TTL away, so eight times as long is more than any
+// default that it can stand for.
+func ttlOfOneCall(e *engine.Env, c *engine.Client) {
+	if e.Fixed {
+		return
+	}
+	key := e.Key("TTL")
+	take := func(opts ...lock.Option) *engine.Hold {
+		h, err := c.Get("TryAcquire", c.Locker.TryAcquire, e.Ctx, key, opts)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "TryAcquire returned %s for a free key; expected a lease", engine.Outcome(err))
+		}
+		return h
+	}
+	first := take()
+	deadline, known := first.Lease.Deadline()
+	usual := deadline.Sub(e.Log.Base.Add(first.Invoked))
+	first.MustRelease()
+	longer := e.Fit(8 * usual)
+	if !known || usual <= 0 || longer < 7*usual {
+		return
+	}
+	take(lock.WithTTL(longer)).MustRelease()
+	h := take()
+	if d, known := h.Lease.Deadline(); known && time.Until(d) > longer/2 {
+		e.Failf(key, "a lease without lock.WithTTL is certain for another %s, after one with a TTL of %s; expected about the %s of a lease that was acquired before that",
+			engine.Short(time.Until(d)), longer, engine.Short(usual))
+	}
+	_ = h.Release(e.Ctx)
+}
+
+// noRenewalOfOneCall has a lease follow that was not to be renewed.
+func noRenewalOfOneCall(e *engine.Env, c *engine.Client) {
+	if !e.Claimed.WithoutRenewal {
+		return
+	}
+	key := e.Key("renewal")
+	c.MustTry(key, lock.WithoutRenewal()).MustRelease()
+	h := c.MustTryFor(key, e.TTL)
+	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
+		h.MustLive("it is renewed automatically; lock.WithoutRenewal was given to an earlier acquisition")
+	}
+	_ = h.Release(e.Ctx)
+}
+
+// maxHoldOfOneCall has a lease follow that had a maximum.
+func maxHoldOfOneCall(e *engine.Env, c *engine.Client) {
+	key := e.Key("maximum hold")
+	limited, err := c.Try(key, lock.WithMaxHold(e.TTL))
+	if errors.Is(err, lock.ErrUnsupported) {
+		return
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", engine.Outcome(err))
+	}
+	_ = limited.Release(e.Ctx) // it may have ended by now
+	h := c.Soon(key, "its holder has released it")
+	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
+		if errors.Is(h.Cause(), lock.ErrMaxHold) {
+			e.Fatalf(key, "a lease without lock.WithMaxHold has ended with the cause ErrMaxHold; expected it to be held, because the maximum was that of an earlier acquisition")
+		}
+		h.MustLive("lock.WithMaxHold was given to an earlier acquisition")
+	}
+	_ = h.Release(e.Ctx)
+}
+
+// labelOfOneCall has a lease without a label follow one that had one.
+func labelOfOneCall(e *engine.Env, c, other *engine.Client) {
+	if !e.Claimed.HolderDetails {
+		return
+	}
+	key := e.Key("label")
+	c.MustTry(key, lock.WithLabel(oneLabel)).MustRelease()
+	h := c.MustTry(key)
+	err := other.Refusal(key, "another client holds it")
+	if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label == oneLabel {
+		e.Failf(key, "a refusal names the holder %q, which was the label of an earlier acquisition; expected no label", held.Holder.Label)
+	}
+	h.MustRelease()
+}
+
+// ownerOfOneCall has two leases without an owner follow one that had one.
+func ownerOfOneCall(e *engine.Env, c *engine.Client) {
+	if oneOwner(e) == nil {
+		return
+	}
+	key := e.Key("owner")
+	c.MustTry(key, oneOwner(e)...).MustRelease()
+	h := c.MustTry(key)
+	c.MustRefuse(key, "it is held, and lock.WithOwner was given to an earlier acquisition only")
+	h.MustRelease()
+}
