@@ -105,13 +105,13 @@ func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultl
 }
 
 // Watched is Locker, and where the suite makes its Lockers of backends, what the Locker asks
-// by itself is seen: how long its renewals take.
-func (e *Env) Watched() *Client {
+// by itself is seen: how long its renewals take, and how many there are. Elsewhere the second
+// result is nil.
+func (e *Env) Watched() (*Client, *faultlock.Faults) {
 	if e.Open != nil {
-		return e.Locker()
+		return e.Locker(), nil
 	}
-	c, _ := e.FaultyWhole()
-	return c
+	return e.FaultyWhole()
 }
 
 // Requests is how many requests of the operations were sent for the key.

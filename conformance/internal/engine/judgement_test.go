@@ -208,7 +208,8 @@ func TestHangingRenewalsAreTriedWithALongTTL(t *testing.T) {
 		var tried []time.Duration
 		res := one(t, cfg, &Rule{Run: func(e *Env) {
 			tried = append(tried, e.TTL)
-			h := e.Watched().MustTryFor(e.Key("a"), e.TTL)
+			c, _ := e.Watched()
+			h := c.MustTryFor(e.Key("a"), e.TTL)
 			e.Within(time.Hour, h.Lease.Context().Done())
 			h.MustLive("it is renewed")
 		}})

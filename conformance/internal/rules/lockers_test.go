@@ -100,6 +100,11 @@ func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
 // renewsUnless has leases renewed unless it is paused. It is told since when callers wait, by
 // key.
 func (m *lockerMutant) renewsUnless(paused func(waits *sync.Map, key string) bool) {
+	m.renewsEvery(1./3, paused)
+}
+
+// renewsEvery is renewsUnless with the part of the TTL after which a lease is renewed.
+func (m *lockerMutant) renewsEvery(part float64, paused func(waits *sync.Map, key string) bool) {
 	var waits sync.Map
 	m.both(func(get engine.Getter) engine.Getter {
 		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -117,7 +122,8 @@ func (m *lockerMutant) renewsUnless(paused func(waits *sync.Map, key string) boo
 			return
 		}
 		go func() {
-			for time.Sleep(l.set.TTL / 3); l.Lease.Context().Err() == nil; time.Sleep(l.set.TTL / 3) {
+			pause := time.Duration(part * float64(l.set.TTL))
+			for time.Sleep(pause); l.Lease.Context().Err() == nil; time.Sleep(pause) {
 				if !paused(&waits, l.Key()) {
 					_ = l.Lease.Renew(context.Background())
 				}

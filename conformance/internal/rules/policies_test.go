@@ -60,6 +60,9 @@ func TestMutantPolicies(t *testing.T) {
 				time.Sleep(pause)
 			})
 		}},
+		"renews at 60 % of the TTL": {"RenewKeeps ManyLeases", func(m *lockerMutant, _ backend.Backend) {
+			m.renewsEvery(0.6, func(*sync.Map, string) bool { return false })
+		}},
 		"asks the server for the deadline": {"LeaseIsLocal", func(m *lockerMutant, b backend.Backend) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				held, _ := lock.HeldOn[backend.Backend](l.Lease)

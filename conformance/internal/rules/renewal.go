@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
 var renewalRules = []*engine.Rule{
 	{
 		Name:      "RenewKeeps",
-		Statement: "A lease renews itself, and is not lost for many TTLs.",
+		Statement: "A lease renews itself twice a TTL or more, and is not lost for many TTLs.",
 		Limit:     2 * time.Minute,
 		LimitTTLs: 80,
 		Run:       renewKeeps,
 	},
 	{
 		Name:      "ManyLeases",
-		Statement: "Dozens of leases of one Locker renew themselves at a time.",
+		Statement: "Dozens of leases of one Locker renew themselves at a time, each twice a TTL or more.",
 		LimitTTLs: 40,
 		Run:       manyLeases,
 	},
@@ -86,7 +87,8 @@ var renewalRules = []*engine.Rule{
 
 func renewKeeps(e *engine.Env) {
 	n := e.Rounds(e.TTL, 3, 20)
-	a, b := e.Watched(), e.Locker()
+	a, seen := e.Watched()
+	b := e.Locker()
 	wait := e.Start(func() { renewKeepsLong(e, a, b) },
 		func() { renewKeepsBeside(e, b, n, "the same key") },
 		func() { renewKeepsBeside(e, b, n, "another key") })
@@ -106,12 +108,14 @@ func renewKeeps(e *engine.Env) {
 				e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 			}
 		}
+		oftenEnough := countRenewals(e, seen, h.Hold)
 		end := time.Now().Add(time.Duration(n) * e.TTL)
 		for time.Now().Before(end) {
 			b.MustRefuse(key, "its holder keeps it by automatic renewal")
 			h.MustLive("it is renewed automatically")
 			e.Pause(e.TTL / 8)
 		}
+		oftenEnough()
 		if last, ok := h.Lease.Deadline(); known && ok && !last.After(first.Add(e.TTL)) {
 			e.Latef(key, "the deadline has moved from %s to %s only, after %d TTLs of renewals", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
 		}
@@ -124,9 +128,27 @@ func renewKeeps(e *engine.Env) {
 	e.Notef("held for %d TTLs", n)
 }
 
+// countRenewals counts the renewals of a lease from now on, where they are seen. One is due
+// every third of the TTL. The function that it returns demands two in each TTL, so that one
+// may fail.
+func countRenewals(e *engine.Env, seen *faultlock.Faults, h *engine.Hold) (oftenEnough func()) {
+	if seen == nil {
+		return func() {}
+	}
+	begun, before := time.Now(), engine.Requests(seen, h.Key, engine.OpsToKeep...)
+	return func() {
+		took := time.Since(begun)
+		least := int(2 * took / h.EffectiveTTL())
+		if n := engine.Requests(seen, h.Key, engine.OpsToKeep...) - before; n < least {
+			e.Latef(h.Key, "automatic renewals in %s: %d; expected %d or more, since one is due every third of the TTL, which is %s", engine.Short(took), n, least, h.EffectiveTTL())
+		}
+	}
+}
+
 // renewKeepsBeside keeps a lease while another caller of its Locker waits.
 func renewKeepsBeside(e *engine.Env, b *engine.Client, n int, waitsFor string) {
-	a, key, awaited := e.Watched(), e.Key("beside a wait for %s", waitsFor), e.Key("awaited")
+	a, _ := e.Watched()
+	key, awaited := e.Key("beside a wait for %s", waitsFor), e.Key("awaited")
 	h := a.MustTryFor(key, e.TTL)
 	other := h
 	if waitsFor == "the same key" {

@@ -16,9 +16,13 @@ func manyLeases(e *engine.Env) {
 	if e.OpenBackend != nil && e.Claimed.Reach == backend.ReachProcess {
 		n = 120 // which costs nothing there
 	}
-	a, b := e.Watched(), e.Locker()
-	holds := make([]*engine.Hold, n)
-	e.Each(n, func(i int) { holds[i] = a.MustTryFor(e.Key("%d", i), e.TTL) })
+	a, seen := e.Watched()
+	b := e.Locker()
+	holds, oftenEnough := make([]*engine.Hold, n), make([]func(), n)
+	e.Each(n, func(i int) {
+		holds[i] = a.MustTryFor(e.Key("%d", i), e.TTL)
+		oftenEnough[i] = countRenewals(e, seen, holds[i])
+	})
 	for end := time.Now().Add(e.TTL * 5 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
 		for _, h := range holds {
 			h.MustLive("it is renewed automatically, like the others of its Locker")
@@ -26,6 +30,7 @@ func manyLeases(e *engine.Env) {
 	}
 	e.Each(n, func(i int) {
 		h := holds[i]
+		oftenEnough[i]()
 		b.MustRefuse(h.Key, "its holder keeps it by automatic renewal")
 		if err := h.Release(e.Ctx); err != nil {
 			e.Latef(h.Key, "Release of one of %d leases that renew themselves returned %s; expected no error", n, engine.Outcome(err))
