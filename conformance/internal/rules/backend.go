@@ -120,7 +120,7 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:      "QueueWithdraw",
-		Statement: "A withdrawn place stands in nobody's way; withdrawing twice is harmless.",
+		Statement: "A withdrawn place stands in nobody's way; withdrawing twice is harmless, and Behind waits for no Wait.",
 		Claims:    []engine.Claim{engine.ClaimFair},
 		Seam:      true,
 		Run:       queueWithdraw,

@@ -277,6 +277,7 @@ type queueMutant struct {
 	nothing  bool        // instead of a place
 	unseen   bool        // are those who wait
 	withdraw func() bool // does nothing, where it reports true
+	behind   func(backend.Ticket) bool
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
 }
 
@@ -309,6 +310,13 @@ func (t ticketMutant) Withdraw(ctx context.Context) error {
 		return nil
 	}
 	return t.Ticket.Withdraw(ctx)
+}
+
+func (t ticketMutant) Behind() bool {
+	if t.q.behind != nil {
+		return t.q.behind(t.Ticket)
+	}
+	return t.Ticket.Behind()
 }
 
 func (t ticketMutant) Wait(ctx context.Context) (backend.Grant, error) {
@@ -365,6 +373,21 @@ func TestMutantQueues(t *testing.T) {
 				return t.Wait(ctx)
 			}
 			q.withdraw = func() bool { return waiting.Load() > 0 }
+		}},
+		"behind waits for the wait": {"QueueWithdraw", func(q *queueMutant) {
+			var waits sync.Map
+			q.wait = func(t backend.Ticket, ctx context.Context) (backend.Grant, error) {
+				done := make(chan struct{})
+				defer close(done)
+				waits.Store(t, done)
+				return t.Wait(ctx)
+			}
+			q.behind = func(t backend.Ticket) bool {
+				if done, ok := waits.Load(t); ok {
+					<-done.(chan struct{})
+				}
+				return t.Behind()
+			}
 		}},
 		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = true }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {

@@ -151,6 +151,8 @@ func queueWithdraw(e *engine.Env) {
 	}
 	second.withdraw(e)
 	showsWaiters(e, a, key, 2)
+	behindBesideWait(e, third)
+	behindBesideWait(e, fourth)
 	third.mustWait(e, "the key is held")
 	_ = h.Release(e.Ctx)
 	third.mustGet(e, "the places before it were withdrawn")
@@ -161,6 +163,28 @@ func queueWithdraw(e *engine.Env) {
 		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+}
+
+// behindBesideWait asks a place at which somebody waits what the server has said of it. No call
+// is recorded, so that nothing but the ticket puts Behind and Wait in an order, and the race
+// detector sees what they share.
+func behindBesideWait(e *engine.Env, p *place) {
+	asked := make(chan struct{})
+	var said, takenBack bool
+	e.Start(func() {
+		defer close(asked)
+		for range 1000 {
+			again := p.ticket.Behind()
+			takenBack = takenBack || said && !again
+			said = again
+		}
+	})
+	if !e.Within(e.Slack(), asked) {
+		e.OverdueFatalf(p.req.Key, "Behind had not answered a thousand times after %s, beside a Wait; expected it to wait for nothing", e.Slack())
+	}
+	if takenBack {
+		e.Failf(p.req.Key, "Behind returned true and then false, beside a Wait for a key that was held; what the server has said stays said")
+	}
 }
 
 // withdrawBesideWait is also about what Wait and Withdraw share, which the race detector
