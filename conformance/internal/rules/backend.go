@@ -15,7 +15,7 @@ import (
 var backendRules = []*engine.Rule{
 	{
 		Name:      "GuaranteesAreStable",
-		Statement: "Guarantees returns the same complete value, without contradiction, from every client.",
+		Statement: "Guarantees returns the same complete value, without contradiction, from every client, and asks no server.",
 		Run:       guaranteesAreStable,
 	},
 	{
@@ -263,6 +263,7 @@ func guaranteesAreStable(e *engine.Env) {
 		_ = lost.Release(e.Ctx)
 		same("after a loss")
 	}
+	guaranteesAskNobody(e)
 	knownWords(e, g)
 	fewPartitions(e, a.Backend)
 	if g.Name == "" || g.Reach == "" || g.Expiry == "" || g.Token == "" || g.Reentrancy == "" || g.Waiting == "" || len(g.Assumptions) == 0 {

@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
 // lockerSaysTheSame is GuaranteesAreStable where only a Locker is given.
 func lockerSaysTheSame(e *engine.Env) {
-	type teller interface{ Guarantees() backend.Guarantees }
 	a, b := e.Locker(), e.Locker()
 	tells, ok := a.Locker.(teller)
 	other, both := b.Locker.(teller)
@@ -34,7 +34,64 @@ func lockerSaysTheSame(e *engine.Env) {
 	same("after a refusal")
 	h.MustRelease()
 	same("after a release")
+	guaranteesAskNobody(e)
 	knownWords(e, first)
+}
+
+// teller says what its locks promise.
+type teller interface{ Guarantees() backend.Guarantees }
+
+// guaranteesAskNobody asks for the guarantees while no server answers, and counts the requests
+// where they are seen.
+func guaranteesAskNobody(e *engine.Env) {
+	if e.OpenBackend != nil {
+		l, f := e.FaultyWhole()
+		if tells, ok := l.Locker.(teller); ok {
+			first, before := tells.Guarantees(), len(f.Injected())
+			for _, fault := range []faultlock.Fault{faultlock.HangBefore(), faultlock.FailBefore()} {
+				f.All(fault)
+				wait := saysAtOnce(e, tells, first, "while requests meet "+fault.String())
+				e.Settle() // for what is sent in the background
+				f.Heal()
+				wait()
+			}
+			if n := len(f.Injected()) - before; n > 0 {
+				e.Failf("", "Guarantees of a Locker that holds nothing sent %d requests; expected none", n)
+			}
+		}
+	}
+	if e.Proxy == nil {
+		return
+	}
+	l, n := e.Behind(e.Key("guarantees"))
+	tell := []any{l.Locker}
+	if on, ok := l.Locker.(interface{ Backend() backend.Backend }); ok { // a Locker may ask only once
+		tell = append(tell, on.Backend())
+	}
+	for _, of := range tell {
+		if tells, ok := of.(teller); ok {
+			first := tells.Guarantees()
+			n.Silent()
+			wait := saysAtOnce(e, tells, first, "while the network is silent")
+			n.Heal()
+			wait()
+		}
+	}
+}
+
+// saysAtOnce demands the same guarantees, from memory.
+func saysAtOnce(e *engine.Env, tells teller, first backend.Guarantees, when string) (wait func()) {
+	said := make(chan struct{})
+	wait = e.Start(func() {
+		defer close(said)
+		if again := tells.Guarantees(); !reflect.DeepEqual(first, again) {
+			e.Fatalf("", "Guarantees returned two different values, the second one %s: %+v and %+v", when, first, again)
+		}
+	})
+	if !e.Within(e.Slack(), said) {
+		e.Overduef("", "Guarantees had not returned after %s, %s; expected it to ask no server", e.Slack(), when)
+	}
+	return wait
 }
 
 // knownWords looks for words that nobody who reads the guarantees can know, and for advice on

@@ -124,7 +124,7 @@ type farBackend struct {
 	backend.Backend // for the guarantees
 	addr            string
 	ask             func(ctx context.Context, req farRequest) (farAnswer, error)
-	obeys           bool
+	obeys, greets   bool
 
 	mu     sync.Mutex
 	idle   []net.Conn
@@ -201,6 +201,9 @@ func farOf(op string, h backend.Hold) farRequest {
 }
 
 func (f *farBackend) Guarantees() backend.Guarantees {
+	if f.greets {
+		_, _ = f.ask(context.Background(), farRequest{Op: "hello"})
+	}
 	g := f.Backend.Guarantees()
 	g.Name, g.Reach, g.Waiting = "far", backend.ReachNetwork, backend.WaitPoll
 	return g
@@ -364,6 +367,7 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				return m.Client.Close()
 			}
 		}},
+		"the server is asked for the guarantees": {"GuaranteesAreStable", "expected it to ask no server", func(f *farBackend, _ *lockerMutant) { f.greets = true }},
 		"a server that was not reached may have done it": {"RefusedIsNotUnknown", "again and again", func(f *farBackend, _ *lockerMutant) {
 			f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
 				a, err := f.send(ctx, req)

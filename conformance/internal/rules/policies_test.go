@@ -63,6 +63,18 @@ func TestMutantPolicies(t *testing.T) {
 		"renews at 60 % of the TTL": {"RenewKeeps ManyLeases", func(m *lockerMutant, _ backend.Backend) {
 			m.renewsEvery(0.6, func(*sync.Map, string) bool { return false })
 		}},
+		"asks the server for its guarantees": {"GuaranteesAreStable", func(m *lockerMutant, b backend.Backend) {
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				_ = b.Release(context.Background(), backend.Hold{Key: "any", ID: backend.NewID()})
+				return g
+			}
+		}},
+		"asks the server for its guarantees in the background": {"GuaranteesAreStable", func(m *lockerMutant, b backend.Backend) {
+			m.says = func(g backend.Guarantees) backend.Guarantees {
+				go func() { _ = b.Release(context.Background(), backend.Hold{Key: "any", ID: backend.NewID()}) }()
+				return g
+			}
+		}},
 		"asks the server for the deadline": {"LeaseIsLocal", func(m *lockerMutant, b backend.Backend) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				held, _ := lock.HeldOn[backend.Backend](l.Lease)
