@@ -2,6 +2,7 @@ package linear_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,40 +61,50 @@ func (f flawed) next() int {
 	return f.sh.n
 }
 
-// TestFlawedLocksAreCaught: each flaw breaks the rule, and a picture is written
+// TestFlawedLocksAreCaught: each flaw breaks its rules, and a picture is written for each
 // where go test -artifacts keeps it.
 func TestFlawedLocksAreCaught(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		healthy bool
-		flaw    flawed
+		rules string // that catch it; without any it is healthy
+		flaw  flawed
 	}{
-		"healthy": {healthy: true},
-		"a second holder now and then": {flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
+		"healthy": {},
+		"a second holder now and then": {rules: "Linearizable LinearizableUnderFaults", flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
 			g, err := f.Backend.Try(ctx, req)
 			if err != nil && f.next()%5 == 0 {
 				return backend.Grant{Token: uint64(time.Now().UnixMicro()), Holds: 1, Validity: backend.Validity{Sent: backend.RuntimeClock().Now(), For: req.TTL}}, nil
 			}
 			return g, err
 		}}},
-		"a token reset": {flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
+		"a token reset": {rules: "Linearizable LinearizableUnderFaults", flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
 			g, err := f.Backend.Try(ctx, req)
 			g.Token = g.Token%3 + 1
 			return g, err
 		}}},
-		"a release that frees another's hold": {flaw: flawed{end: func(f flawed, ctx context.Context, h backend.Hold) error {
+		"a release that frees another's hold": {rules: "Linearizable LinearizableUnderFaults", flaw: flawed{end: func(f flawed, ctx context.Context, h backend.Hold) error {
 			f.sh.mu.Lock()
 			last := f.sh.last[h.Key]
 			f.sh.mu.Unlock()
 			_ = f.Backend.Release(ctx, last)
 			return f.Backend.Release(ctx, h)
 		}}},
-		"entering again with a new token": {flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
+		"entering again with a new token": {rules: "Linearizable LinearizableUnderFaults", flaw: flawed{try: func(f flawed, ctx context.Context, req backend.Request) (backend.Grant, error) {
 			g, err := f.Backend.Try(ctx, req)
 			if g.Holds > 1 {
 				g.Token += uint64(f.next())
 			}
 			return g, err
+		}}},
+		"a release that comes again frees the next hold": {rules: "LinearizableUnderFaults", flaw: flawed{end: func(f flawed, ctx context.Context, h backend.Hold) error {
+			err := f.Backend.Release(ctx, h)
+			if errors.Is(err, backend.ErrNotHeld) {
+				f.sh.mu.Lock()
+				last := f.sh.last[h.Key]
+				f.sh.mu.Unlock()
+				_ = f.Backend.Release(ctx, last)
+			}
+			return err
 		}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,20 +124,22 @@ func TestFlawedLocksAreCaught(t *testing.T) {
 				Judge: linear.Judge(t),
 			})
 			require.NoError(t, err)
-			if c.healthy {
+			if c.rules == "" {
 				assert.Equal(t, 2, rep.Counts().Pass, "%s", rep)
 				return
 			}
-			res, ok := rep.Result("Linearizable")
-			require.True(t, ok)
-			require.Equal(t, conformance.Fail, res.Verdict, "%s", res.Evidence)
-			t.Logf("%s", res.Evidence)
-			pictures, err := filepath.Glob(filepath.Join(t.ArtifactDir(), "Linearizable-*.html"))
-			require.NoError(t, err)
-			require.NotEmpty(t, pictures, "%s", res.Evidence)
-			picture, err := os.ReadFile(pictures[0])
-			require.NoError(t, err)
-			assert.True(t, strings.HasPrefix(string(picture), "<!doctype html>"))
+			for _, rule := range strings.Fields(c.rules) {
+				res, ok := rep.Result(rule)
+				require.True(t, ok)
+				require.Equal(t, conformance.Fail, res.Verdict, "%s: %s", rule, res.Evidence)
+				t.Logf("%s: %s", rule, res.Evidence)
+				pictures, err := filepath.Glob(filepath.Join(t.ArtifactDir(), rule+"-*.html"))
+				require.NoError(t, err)
+				require.NotEmpty(t, pictures, "%s: %s", rule, res.Evidence)
+				picture, err := os.ReadFile(pictures[0])
+				require.NoError(t, err)
+				assert.True(t, strings.HasPrefix(string(picture), "<!doctype html>"))
+			}
 		})
 	}
 }
