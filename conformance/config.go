@@ -60,7 +60,7 @@ type Config struct {
 	// bubble of testing/synctest.
 	Budget time.Duration
 
-	// Parallel is how many cases overlap in time. Default: 12, and 16 for
+	// Parallel is how many cases overlap in time. Default: 12, and 24 for
 	// a lock inside one process, where no server has the load.
 	Parallel int
 

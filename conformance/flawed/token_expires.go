@@ -14,6 +14,7 @@ var z89 = Lock{
 	Instead: "Keep the counter, or take the server's clock as its floor.",
 	File:    "token_expires.go", Over: Redis,
 	Rule: "TokenSurvivesIdling",
+	Also: []string{"TokenSurvivesLastClose"},
 	On:   onRedis(func(s single) backend.Backend { return tokenExpires{fenced{s}} }),
 }
 

@@ -29,7 +29,7 @@ const (
 	defaultKeys = "conformance/"
 
 	defaultParallel = 12
-	parallelHere    = 16 // where there is no server on which cases are a load
+	parallelHere    = 24 // where there is no server on which cases are a load
 )
 
 // Settings is a checked Config.

@@ -33,11 +33,7 @@ func tokenSurvivesIdling(e *engine.Env) {
 // between a close and the next open.
 func tokenSurvivesLastClose(e *engine.Env) {
 	key := e.Key("a")
-	pause := e.TTL // nothing else can be tried meanwhile
-	if e.Unhurried() {
-		pause = idle(e)
-	}
-	for _, pause := range []time.Duration{e.TTL / 10, pause, 0} {
+	for _, pause := range []time.Duration{e.TTL / 10, idle(e), 0} {
 		c := e.Locker()
 		c.MustTry(key).MustRelease()
 		if err := c.Close(); err != nil {
