@@ -159,8 +159,9 @@ func grantIsUsable(e *engine.Env) {
 		h.MustRelease()
 	}
 	eachWay(e, waysToWait, func(w way) {
-		h := w.mustGet(c, e.Key("%s", w.name), e.TTL, unrenewed(e)...)
-		judge(h.Hold, w.name)
-		_ = h.Release(e.Ctx)
+		if h, told := w.take(c, e.Key("%s", w.name), e.TTL, unrenewed(e)...); told {
+			judge(h.Hold, w.name)
+			_ = h.Release(e.Ctx)
+		}
 	})
 }

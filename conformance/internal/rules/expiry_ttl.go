@@ -283,7 +283,10 @@ func acquireKeepsTTL(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	eachWay(e, waysToWait, func(w way) {
 		key := e.Key("%s", w.name)
-		h := w.mustGet(a, key, ttl, unrenewed(e)...)
+		h, told := w.take(a, key, ttl, unrenewed(e)...)
+		if !told {
+			return
+		}
 		deadline, known := h.Lease.Deadline()
 		switch left := time.Until(deadline); {
 		case !known:

@@ -725,6 +725,12 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"what is handed over has no options": {"AcquireKeepsTTL WithoutRenewalEnds MaxHoldEnds", handedOver(func(s *lock.Settings) {
+			s.TTL, s.NoRenewal, s.MaxHold = 0, false, 0
+		}, nil)},
+		"the deadline of what is handed over counts from the wait": {"GrantIsUsable", handedOver(nil, func(l *leaseMutant, since time.Time) {
+			l.deadline = func() (time.Time, bool) { return since.Add(backend.ValidFor(l.set.TTL)), true }
+		})},
 		"a renewal after the maximum hold was well": {"MaxHoldEnds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.renew = func(ctx context.Context) error {
@@ -1215,6 +1221,38 @@ func waitedFor(change func(l *leaseMutant)) func(*lockerMutant) {
 			if _, ok := l.Lease.(waited); ok {
 				l.call = ctx
 				change(l)
+			}
+		}
+	}
+}
+
+// handedOver changes what Acquire asks for, and gets, behind a holder of the same Locker. It is
+// told since when that was waited for.
+func handedOver(asks func(*lock.Settings), change func(l *leaseMutant, since time.Time)) func(*lockerMutant) {
+	type handed struct {
+		lock.Lease
+		since time.Time
+	}
+	return func(m *lockerMutant) {
+		var holds sync.Map // of this Locker, by key
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if h, ok := holds.Load(key); !ok || h.(lock.Lease).Context().Err() != nil {
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			since := time.Now()
+			if asks != nil {
+				opts = rewritten(opts, asks)
+			}
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if err == nil {
+				l = handed{l, since}
+			}
+			return l, err
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			holds.Store(l.Key(), l.Lease)
+			if h, ok := l.Lease.(handed); ok && change != nil {
+				change(l, h.since)
 			}
 		}
 	}

@@ -92,15 +92,11 @@ func renewKeeps(e *engine.Env) {
 	wait := e.Start(func() { renewKeepsLong(e, a, b) },
 		func() { renewKeepsBeside(e, b, n, "the same key") },
 		func() { renewKeepsBeside(e, b, n, "another key") })
-	behind := way{"Acquire behind the same Locker", byHandOver}
-	eachWay(e, append(slices.Clone(ways), behind), func(w way) {
+	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
-		h, err := w.get(a, key, e.TTL)
-		switch {
-		case errors.Is(err, lock.ErrOutcomeUnknown) && w.name == behind.name:
-			return // its holder could not be released; the other ways tell
-		case err != nil:
-			e.UnexpectedFatal(key, err, "%s returned %s; expected a lease", w.name, engine.Outcome(err))
+		h, told := w.take(a, key, e.TTL)
+		if !told {
+			return
 		}
 		first, known := h.Lease.Deadline()
 		if w.name == "Acquire" && e.Claimed.ManualRenewal { // which takes the place of no other
@@ -456,9 +452,12 @@ func withoutRenewalEnds(e *engine.Env) {
 			_ = next.Release(e.Ctx)
 		})
 	})
-	eachWay(e, ways, func(w way) {
+	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
-		h := w.mustGet(a, key, e.TTL, lock.WithoutRenewal())
+		h, told := w.take(a, key, e.TTL, lock.WithoutRenewal())
+		if !told {
+			return
+		}
 		expiry := e.Log.Now() + e.TTL
 		next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, by "+w.name)
 		late.Add(e, e.Log.Now()-expiry)

@@ -2,6 +2,8 @@ package rules
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -11,8 +13,11 @@ import (
 // ways are how a lease comes about. An option means the same in each of them.
 var ways = []way{{"TryAcquire", byTry}, {"Acquire", byAcquire}, {"Acquire after a wait", byWaiting}}
 
+// everyWay has besides what a Locker may do in a way of its own: hand over to its own waiter.
+var everyWay = append(slices.Clone(ways), way{"Acquire behind the same Locker", byHandOver})
+
 // waysToWait are those of Acquire.
-var waysToWait = ways[1:]
+var waysToWait = everyWay[1:]
 
 type way struct {
 	name string
@@ -38,13 +43,33 @@ func (w way) within() way {
 	return ways[1]
 }
 
+// waits reports whether somebody else holds the key first.
+func (w way) waits() bool {
+	return w.name != ways[0].name && w.name != ways[1].name
+}
+
+// untold reports that the holder who was to hand over could not be released, so that this way
+// tells nothing; the others do.
+func (w way) untold(err error) bool {
+	return errors.Is(err, lock.ErrOutcomeUnknown) && w.name == everyWay[3].name
+}
+
 // mustGet takes a key that nobody else wants.
 func (w way) mustGet(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) *acquired {
+	h, _ := w.take(c, key, ttl, more...)
+	return h
+}
+
+// take is mustGet, and reports false where the way tells nothing.
+func (w way) take(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, bool) {
 	h, err := w.get(c, key, ttl, more...)
+	if w.untold(err) {
+		return nil, false
+	}
 	if err != nil {
 		c.Env.UnexpectedFatal(key, err, "%s returned %s; expected a lease", w.name, engine.Outcome(err))
 	}
-	return h
+	return h, true
 }
 
 func byTry(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
@@ -95,13 +120,20 @@ func byWaiting(c *engine.Client, key string, ttl time.Duration, more ...lock.Opt
 	return &acquired{a.MustGet(e, key, e.WaitBound(), "its holder has released it"), since}, nil
 }
 
-// byHandOver has the same client hold the key first, which may hand it over.
+// byHandOver has the same client hold the key for that long first, which may hand it over.
 func byHandOver(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*acquired, error) {
 	e := c.Env
 	stands := c.MustTry(key)
 	a := c.AcquiringFor(key, ttl, more...)
 	<-a.Begun
-	e.Settle()
+	if e.Within(e.TTL, a.Done) {
+		if a.Err == nil {
+			e.JudgeRefusal(key, "Acquire", "another caller of its Locker holds it", a.Hold.Record, nil)
+			panic(engine.Abort{})
+		}
+		_ = stands.Release(e.Ctx)
+		return nil, a.Err
+	}
 	since := e.Log.Now()
 	if err := stands.Release(e.Ctx); err != nil {
 		a.Cancel()
