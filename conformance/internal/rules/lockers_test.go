@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -747,6 +748,32 @@ func TestMutantLockers(t *testing.T) {
 					time.Sleep(3 * time.Second) // what has told of the release was not heard
 				}
 				return m.Client.Acquire(ctx, key, opts...)
+			}
+		}},
+		"served only when nobody else waits": {"Progress", func(m *lockerMutant) {
+			var mu sync.Mutex
+			var waiting []*string // of this Locker, whoever came last at the end
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				mu.Lock()
+				waiting = append(waiting, &key)
+				mu.Unlock()
+				defer func() {
+					mu.Lock()
+					waiting = slices.DeleteFunc(waiting, func(k *string) bool { return k == &key })
+					mu.Unlock()
+				}()
+				for ; ctx.Err() == nil; time.Sleep(200 * time.Microsecond) {
+					mu.Lock()
+					of := slices.DeleteFunc(slices.Clone(waiting), func(k *string) bool { return *k != key })
+					mu.Unlock()
+					if of[len(of)-1] != &key {
+						continue
+					}
+					if l, err := m.Client.TryAcquire(ctx, key, opts...); !errors.Is(err, lock.ErrHeld) {
+						return l, err
+					}
+				}
+				return nil, errors.Join(ctx.Err(), lock.ErrHeld)
 			}
 		}},
 		"a renewal after the maximum hold was well": {"MaxHoldEnds", func(m *lockerMutant) {
