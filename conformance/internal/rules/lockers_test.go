@@ -732,24 +732,6 @@ func TestMutantLockers(t *testing.T) {
 		"the deadline of what is handed over counts from the wait": {"GrantIsUsable", handedOver(nil, func(l *leaseMutant, since time.Time) {
 			l.deadline = func() (time.Time, bool) { return since.Add(backend.ValidFor(l.set.TTL)), true }
 		})},
-		"watch begun after asking, for owners only": {"WakesAtAnyMoment", func(m *lockerMutant) {
-			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-				set, err := lock.ResolveOptions(opts...)
-				if err != nil || set.Owner == "" {
-					return m.Client.Acquire(ctx, key, opts...)
-				}
-				l, err := m.Client.TryAcquire(ctx, key, opts...)
-				if !errors.Is(err, lock.ErrHeld) {
-					return l, err
-				}
-				time.Sleep(time.Millisecond) // the way to the server
-				if free, err := m.Client.TryAcquire(ctx, key); err == nil {
-					_ = free.Release(ctx)
-					time.Sleep(3 * time.Second) // what has told of the release was not heard
-				}
-				return m.Client.Acquire(ctx, key, opts...)
-			}
-		}},
 		"served only when nobody else waits": {"Progress", func(m *lockerMutant) {
 			var mu sync.Mutex
 			var waiting []*string // of this Locker, whoever came last at the end

@@ -4,10 +4,8 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -18,11 +16,10 @@ const (
 	momentsAtOnce = 8
 )
 
-// moments are how long waits took that the end of a hold met at random moments.
+// moments are how long waits took that a release met at random moments.
 type moments struct {
 	e    *engine.Env
 	span time.Duration // of the moments
-	ways atomic.Int64  // that were waited in
 }
 
 // wait is one of many.
@@ -61,21 +58,15 @@ const (
 // each makes many waits of one way, several at a time, until too many have been late. The
 // last wake-up takes so many requests.
 func (m *moments) each(way string, requests int, f func(key string) time.Duration) {
-	m.eachOf(momentsAtOnce, way, requests, f)
-}
-
-// eachOf is each, so many at a time.
-func (m *moments) eachOf(atOnce int, way string, requests int, f func(key string) time.Duration) {
 	if m.e.Failed() {
 		return
 	}
-	m.ways.Add(1)
 	const many = momentWaits / 12 // fewer may be late for any reason
 	most := m.e.WakeBound()
 	var mu sync.Mutex
 	var late []wait
-	m.e.Each(atOnce, func(i int) {
-		for n := range momentWaits / atOnce {
+	m.e.Each(momentsAtOnce, func(i int) {
+		for n := range momentWaits / momentsAtOnce {
 			mu.Lock()
 			enough := len(late) >= many
 			mu.Unlock()
@@ -94,23 +85,15 @@ func (m *moments) eachOf(atOnce int, way string, requests int, f func(key string
 		return
 	}
 	least := slices.MinFunc(late, func(a, b wait) int { return int(a.took - b.took) })
-	m.e.Fail(m.e.LateWake(least.took, most, requests), least.key, "%s: %d of at most %d waiters were granted the key %s or more after it had to be free for them; expected at most %s, whatever the moment of that",
+	m.e.Fail(m.e.LateWake(least.took, most, requests), least.key, "%s: %d of at most %d waiters were granted the key %s or more after its last release; expected at most %s, whatever the moment of the release",
 		way, len(late), momentWaits, engine.Short(least.took), engine.Short(most))
-}
-
-// waitsBefore begins to wait a moment before the hold of the key is to end.
-func (m *moments) waitsBefore(end time.Duration, key string, c *engine.Client) *engine.Acquiring {
-	m.e.Pause(end - m.moment() - m.e.Log.Now())
-	w := c.Acquiring(key)
-	<-w.Begun
-	return w
 }
 
 // await waits for the grant. It is the last thing that may be late, so that it is given
 // more time than any fallback takes that is of use.
 func (m *moments) await(w *engine.Acquiring, key string) time.Duration {
 	released := time.Now()
-	got := w.MustGet(m.e, key, 2*m.e.WaitBound(), "the key became free while it was beginning to wait, or was being woken")
+	got := w.MustGet(m.e, key, 2*m.e.WaitBound(), "the key was released while it was beginning to wait, or was being woken")
 	took := time.Since(released)
 	got.MustRelease()
 	return took
@@ -119,7 +102,6 @@ func (m *moments) await(w *engine.Acquiring, key string) time.Duration {
 func wakesAtAnyMoment(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	m := newMoments(e)
-	wait := e.Start(func() { runsOutAtAnyMoment(e, m, b) })
 	for name, c := range map[string]*engine.Client{"same Locker": a, "another Locker": b} {
 		m.each("released as a wait through "+name+" begins", wakeRequests, func(key string) time.Duration {
 			h := a.MustTry(key)
@@ -150,86 +132,7 @@ func wakesAtAnyMoment(e *engine.Env) {
 			return m.await(w, key)
 		})
 	}
-	endsAtAnyMoment(e, m, a, b)
-	wait()
-	e.Notef("%d waits, with ends of holds within %s of their beginning", m.ways.Load()*momentWaits, engine.Short(m.span))
-}
-
-// endsAtAnyMoment has owners wait, and holds end by other calls than their release, or by none.
-func endsAtAnyMoment(e *engine.Env, m *moments, a, b *engine.Client) {
-	owner := oneOwner(e)
-	for name, c := range map[string]*engine.Client{"same Locker": a, "another Locker": b} {
-		if owner == nil {
-			break
-		}
-		m.each("released as an owner's wait through "+name+" begins", wakeRequests, func(key string) time.Duration {
-			h := a.MustTry(key)
-			w := c.Acquiring(key, owner...)
-			<-w.Begun
-			e.Pause(m.moment())
-			h.MustRelease()
-			return m.await(w, key)
-		})
-	}
-	if closeFrees(e.Locker(), b, e.Key("closed")) {
-		m.each("freed by Close as a wait begins", wakeRequests, func(key string) time.Duration {
-			closes := e.Locker()
-			closes.MustTry(key)
-			w := b.Acquiring(key)
-			<-w.Begun
-			e.Pause(m.moment())
-			if err := closes.Close(); err != nil {
-				e.UnexpectedFatal(key, err, "Close returned %s; expected no error", engine.Outcome(err))
-			}
-			return m.await(w, key)
-		})
-	}
-	if h, err := a.Try(e.Key("limited"), lock.WithMaxHold(e.Long)); err == nil {
-		h.MustRelease()
-		m.each("ended by its maximum hold as a wait begins", wakeRequests, func(key string) time.Duration {
-			limit := 2 * m.span
-			h := a.MustTry(key, lock.WithMaxHold(limit))
-			w := m.waitsBefore(h.Granted+limit, key, b)
-			e.Within(limit+e.Slack(), h.Lease.Context().Done()) // another rule judges that
-			return m.await(w, key)
-		})
-	}
-}
-
-// closeFrees reports whether Close gives a hold back; CloseEndsHolds judges that.
-func closeFrees(c, b *engine.Client, key string) bool {
-	c.MustTry(key)
-	_ = c.Close()
-	h, err := b.Try(key)
-	if err != nil {
-		return false
-	}
-	h.MustRelease()
-	return true
-}
-
-// runsOutAtAnyMoment has all holds run out at about the same time, since each takes a TTL:
-// those of a Locker, which may give them back, and those that nobody gives back.
-func runsOutAtAnyMoment(e *engine.Env, m *moments, waits *engine.Client) {
-	if e.Claimed.TakeoverLag > e.Slack() {
-		return // a moment is nothing beside it
-	}
-	layers := e.Layers() // none, perhaps
-	e.Each(len(layers), func(i int) {
-		a := layers[i].Open()
-		m.eachOf(momentWaits, "run out as a wait begins, "+layers[i].Name, wakeRequests, func(key string) time.Duration {
-			e.Pause(e.Randomly(e.TTL / 4))
-			g := e.MustTake(a, key, e.TTL)
-			over := e.Log.Now() + e.TTL
-			g.Lapses()
-			end := over
-			if h, ok := g.(*engine.Hold); ok {
-				end = e.Log.At(h.Until())
-			}
-			m.await(m.waitsBefore(end, key, waits), key)
-			return e.Log.Now() - over - e.Claimed.TakeoverLag - e.WaitBound() // who is not told asks now and then
-		})
-	})
+	e.Notef("%d waits, with releases within %s of their beginning", 4*momentWaits, engine.Short(m.span))
 }
 
 func gaveUpWakesNext(e *engine.Env) {
