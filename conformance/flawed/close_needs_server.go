@@ -28,7 +28,7 @@ var z187 = Lock{
 //
 //	A: holds "job"
 //	       the server cannot be reached
-//	A: Close() -> an error, which a deferred call drops
+//	A: Close() -> an error; nobody reads it
 //	       the server can be reached again
 //	A renews "job" for as long as its process lives, and nobody works on it
 //

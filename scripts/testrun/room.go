@@ -121,9 +121,10 @@ func loadOfLinux() load {
 
 // door is where test programs ask whether they may begin.
 type door struct {
-	room *room
-	at   net.Listener
-	dir  string
+	room   *room
+	at     net.Listener
+	dir    string
+	closed chan struct{}
 }
 
 // open opens the door of the room; began is told of each program that begins.
@@ -136,7 +137,7 @@ func (r *room) open(began func(place)) (*door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &door{r, at, dir}
+	d := &door{r, at, dir, make(chan struct{})}
 	go func() {
 		for {
 			conn, err := at.Accept()
@@ -146,11 +147,7 @@ func (r *room) open(began func(place)) (*door, error) {
 			go d.ask(conn, began)
 		}
 	}()
-	go func() {
-		for tick := time.NewTicker(looks); ; <-tick.C {
-			r.look()
-		}
-	}()
+	go d.watch()
 	return d, nil
 }
 
@@ -169,7 +166,22 @@ func (d *door) ask(conn net.Conn, began func(place)) {
 	}})
 }
 
+// watch looks at the room until the door is closed.
+func (d *door) watch() {
+	tick := time.NewTicker(looks)
+	defer tick.Stop()
+	for {
+		d.room.look()
+		select {
+		case <-tick.C:
+		case <-d.closed:
+			return
+		}
+	}
+}
+
 func (d *door) close() {
+	close(d.closed)
 	_ = d.at.Close()
 	_ = os.RemoveAll(d.dir)
 }
