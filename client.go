@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
+	"github.com/mortiselock/lock/internal/construct"
 	"github.com/mortiselock/lock/internal/hold"
 	"github.com/mortiselock/lock/internal/reentry"
 	"github.com/mortiselock/lock/internal/wait"
@@ -64,10 +66,7 @@ func New(b backend.Backend, opts *Options) (*Client, error) {
 	} else {
 		c.ttl = o.TTL
 	}
-	log := slog.New(slog.DiscardHandler)
-	if o.Logger != nil {
-		log = slog.New(openHandler{o.Logger.Handler(), &c.telling})
-	}
+	log := slog.New(openHandler{construct.Logger(o.Logger).Handler(), &c.telling})
 	clock := backend.SystemClock()
 	if clocked, ok := backend.As[backend.Clocked](b); ok {
 		clock = clocked.Clock()
@@ -108,14 +107,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.TTL == 0 {
-		o.TTL = ttl
-	}
-	cfg := backend.OpenConfig{TTL: o.TTL, Logger: o.Logger}
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultTTL
-	}
-	b, err := backend.DefaultMux.Open(ctx, url, cfg)
+	o.TTL = cmp.Or(o.TTL, ttl)
+	b, err := backend.DefaultMux.Open(ctx, url, backend.OpenConfig{TTL: cmp.Or(o.TTL, DefaultTTL), Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/construct"
 )
 
 // Pair is the [Locker] on two stores, which [Both] returns. It is safe for concurrent use.
@@ -91,7 +92,7 @@ func Both(old, next Locker) (*Pair, error) {
 	if old == nil || next == nil {
 		return nil, fmt.Errorf("%w: Both needs two Lockers, and one is nil", ErrInvalid)
 	}
-	p := &Pair{log: slog.New(slog.DiscardHandler), leases: map[*pairLease]struct{}{}, gone: make(chan struct{})}
+	p := &Pair{log: construct.Logger(nil), leases: map[*pairLease]struct{}{}, gone: make(chan struct{})}
 	for i, l := range [2]Locker{old, next} {
 		p.sides[i] = side{locker: l, called: [2]string{"the old store", "the new store"}[i]}
 		if says, ok := l.(interface{ Guarantees() backend.Guarantees }); ok {

@@ -1,6 +1,9 @@
 package backend
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Watcher is implemented by backends whose server can tell when a key may have
 // become free.
@@ -169,6 +172,17 @@ type Forgetter interface {
 	// keys are not used any more: a fencing token of such a key may be repeated
 	// afterwards. An error may leave a part of them.
 	Forget(ctx context.Context, prefix string) error
+}
+
+// Cleaner is implemented by backends that keep something of a key beyond its last hold, and
+// know since when nobody has used the key.
+type Cleaner interface {
+	// Cleanup removes what is kept of keys that nobody holds and that were not used for longer
+	// than olderThan, and returns of how many. With dryRun it changes nothing, and returns of
+	// how many it would be. No fencing token goes back. What somebody uses meanwhile may be
+	// left. An olderThan that is not positive is refused with an error matching ErrInvalid;
+	// another error may leave a part, and n counts what was removed before.
+	Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (n int, err error)
 }
 
 // FloorRaiser is implemented by backends whose tokens can be told to count on from a larger

@@ -28,8 +28,8 @@
 // # Abilities
 //
 // What only some servers can do is an optional interface of one method. [As] finds it, also
-// behind a [Wrapper]. A backend that lacks one still works; the fall-back is written once,
-// in the lock package:
+// behind a [Wrapper], except the last two. A backend that lacks one still works; the fall-back
+// is written once, in the lock package:
 //
 //	ability         what the server can do                  without it
 //	Watcher         tells when a key may be free            waiters poll
@@ -44,11 +44,14 @@
 //	Revoker         ends it, and lets nobody in before      ErrUnsupported for tools
 //	Lister          finds the keys that are held            ErrUnsupported for tools
 //	Forgetter       removes what is kept of unused keys     nothing is kept
+//	Cleaner         removes it by age                       nothing is kept, or by name only
 //	FloorRaiser     counts tokens on from a larger number   tokens count from a clock
 //	TokenTeller     knows the largest token of all keys     held keys are looked at
 //	Clocked         has a clock of its own                  SystemClock
 //	Interruptible   ends requests with their contexts       another goroutine makes them
 //	Immediate       answers without waiting for anything    requests have contexts
+//
+// A [Ticket] may be a [LateTicket].
 //
 // # Records and holds
 //

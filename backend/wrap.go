@@ -21,6 +21,9 @@ type Wrapper interface {
 // inner backend. There are two exceptions. To register a [LossNotifier] asks nothing of the
 // server: a Wrapper may have it on its own. And a Wrapper is [Interruptible] or [Immediate] only by
 // its own method.
+//
+// A method that returns [ErrUnsupported] declines, as driver.ErrSkip does: the lock package goes
+// on as if the backend had no such ability.
 func As[T any](b Backend) (T, bool) {
 	own, has := b.(T)
 	w, wraps := b.(Wrapper)

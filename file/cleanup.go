@@ -11,31 +11,19 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// Cleanup removes the records of keys that nobody holds and whose last change was longer than
-// olderThan ago, and returns how many: those of holders that died, since a release removes
-// its record. Tokens rise on, because their counters stay.
-func (b *files) Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error) {
-	return b.eachOld(ctx, olderThan, func(p place, old func() (bool, error)) (gone bool, err error) {
+// Cleanup implements backend.Cleaner. What it removes are the records of holders that died,
+// since a release removes its record; their counters stay.
+func (b *files) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (int, error) {
+	return b.eachOld(ctx, olderThan, func(p place, old func() (bool, error)) (is bool, err error) {
+		if dryRun && readsUnguarded {
+			return old()
+		}
 		err = b.guarded(ctx, p, func(g *guard) error {
-			gone, err = old()
-			if err != nil || !gone {
+			is, err = old()
+			if err != nil || !is || dryRun {
 				return err
 			}
 			return b.remove(g, p)
-		})
-		return gone, err
-	})
-}
-
-// CountOld returns how many records Cleanup would remove. It changes nothing.
-func (b *files) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
-	return b.eachOld(ctx, olderThan, func(p place, old func() (bool, error)) (is bool, err error) {
-		if readsUnguarded {
-			return old()
-		}
-		err = b.guarded(ctx, p, func(*guard) error {
-			is, err = old()
-			return err
 		})
 		return is, err
 	})

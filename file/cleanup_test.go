@@ -37,11 +37,11 @@ func TestCleanup(t *testing.T) {
 	}
 
 	for range 2 {
-		n, err := b.CountOld(t.Context(), 24*time.Hour)
+		n, err := b.Cleanup(t.Context(), 24*time.Hour, true)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	}
-	n, err := b.Cleanup(t.Context(), 24*time.Hour)
+	n, err := b.Cleanup(t.Context(), 24*time.Hour, false)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.NoFileExists(t, b.placeOf("old").record())
@@ -49,6 +49,6 @@ func TestCleanup(t *testing.T) {
 		require.FileExists(t, b.placeOf(key).record())
 	}
 	require.Greater(t, leave("old", time.Second).Token, before.Token)
-	_, err = b.Cleanup(t.Context(), 0)
+	_, err = b.Cleanup(t.Context(), 0, false)
 	require.ErrorIs(t, err, backend.ErrInvalid)
 }

@@ -54,7 +54,7 @@ func New(ctx context.Context, dir string, opts *Options) (*lock.Client, error) {
 
 // NewBackend is [New] for those who want the backend itself. It also implements
 // backend.Watcher, backend.ReleaseTeller, backend.Inspector, backend.ForceReleaser,
-// backend.Revoker, backend.Lister, backend.FloorRaiser and backend.TokenTeller.
+// backend.Revoker, backend.Lister, backend.Cleaner, backend.FloorRaiser and backend.TokenTeller.
 func NewBackend(ctx context.Context, dir string, opts *Options) (backend.Backend, error) {
 	return newFiles(ctx, dir, construct.Options(opts).Lock.Logger)
 }

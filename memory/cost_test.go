@@ -50,11 +50,11 @@ func uncontended(tb testing.TB, each func(name string, pair func())) {
 	}
 }
 
-// What is allocated is the lease, the record, the call with its place in line, and the
-// context of the release where the caller's can be cancelled.
+// What is allocated is the lease, the record, the call, and the context of the release
+// where the caller's can be cancelled. The lane is that of the call before.
 func TestUncontendedAllocatesLittle(t *testing.T) {
 	uncontended(t, func(name string, pair func()) {
-		assert.LessOrEqual(t, testing.AllocsPerRun(1000, pair), 5.0, name)
+		assert.LessOrEqual(t, testing.AllocsPerRun(1000, pair), 4.0, name)
 	})
 }
 

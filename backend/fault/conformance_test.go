@@ -18,7 +18,7 @@ import (
 func TestConformance(t *testing.T) {
 	var rules []string
 	for _, r := range conformance.Rules() {
-		if r.Seam || r.Subject == "close" {
+		if r.NeedsBackend || r.Subject == "close" {
 			rules = append(rules, r.Name)
 		}
 	}

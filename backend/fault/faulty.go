@@ -2,6 +2,7 @@ package faultlock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -83,7 +84,9 @@ func (s *faulty) ReleaseTelling(ctx context.Context, hold backend.Hold) (others 
 	s.ended(hold.ID)
 	return carry(ctx, s, OpRelease, hold.Key, nil, func(ctx context.Context) (int, error) {
 		if t, ok := backend.As[backend.ReleaseTeller](s.inner); ok {
-			return t.ReleaseTelling(ctx, hold)
+			if others, err := t.ReleaseTelling(ctx, hold); !errors.Is(err, backend.ErrUnsupported) {
+				return others, err
+			}
 		}
 		return -1, s.inner.Release(ctx, hold)
 	})

@@ -23,6 +23,7 @@ type Leases struct {
 	losses    *losses   // nil when the backend notifies nobody
 
 	dueRenewals []dueRenewal // guarded by the scheduler's mutex
+	takenAlong  int          // of those, takeAlong has seen so many; guarded by it too
 }
 
 // NewLeases returns the holds of a Locker, which has none yet. It takes over the

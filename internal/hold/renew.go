@@ -38,12 +38,13 @@ func (c *Leases) batched(l *Lease) bool {
 
 // takeAlong fills up the batches in which the renewals go that are due, with those that
 // are due soon: within a hundredth of their TTL, which costs one renewal more in thirty.
+// Those that an earlier call has seen, and that wait for a busy processor, have their batches.
 // The scheduler's mutex is held.
 func (c *Leases) takeAlong(now backend.Instant) {
 	room := map[string]int{} // in the last batch of each part
 	total := 0
 	var window time.Duration
-	for _, d := range c.dueRenewals {
+	for _, d := range c.dueRenewals[c.takenAlong:] {
 		if !c.batched(d.l) {
 			continue
 		}
@@ -66,6 +67,7 @@ func (c *Leases) takeAlong(now backend.Instant) {
 		next, _ := r.Due(now) // it is not the first, so it sends nothing
 		return next, true
 	})
+	c.takenAlong = len(c.dueRenewals)
 }
 
 // soon is how much earlier than it is due a renewal may be sent.
@@ -77,7 +79,7 @@ func soon(l *Lease) time.Duration { return l.hold.TTL / 100 }
 func (c *Leases) sendRenewals() {
 	c.server.Sched.Lock()
 	due := c.dueRenewals
-	c.dueRenewals = nil
+	c.dueRenewals, c.takenAlong = nil, 0
 	c.server.Sched.Unlock()
 	together := map[string][]*Lease{}
 	for _, d := range due {
@@ -160,9 +162,12 @@ func (c *Leases) renewBatch(leases []*Lease) {
 	}
 	roll := rand.Float64()
 	for i, l := range live {
-		if err != nil {
+		switch {
+		case err != nil:
 			c.renewalEnded(ctx, l, backend.Validity{}, err, start, roll)
-		} else {
+		case errors.Is(answers[i].Err, backend.ErrUnsupported): // declined
+			c.renewers.Run(c.server.Partition(l.hold.Key), hangsAfter(l), func() { c.renew(l) })
+		default:
 			c.renewalEnded(ctx, l, answers[i].Validity, answers[i].Err, start, roll)
 		}
 	}

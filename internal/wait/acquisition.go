@@ -159,7 +159,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 		ln.held.Store(true)
 		if !w.handedOver {
 			l.doubts = max(w.m.doubts, 0)
-			w.m.granted(c.server.Clock.Now(), a.took)
+			w.m.granted(l.Since(), a.took)
 			l.usual = w.m.usual
 		}
 	}
@@ -278,8 +278,8 @@ func (a *acquisition) granted(g backend.Grant, now backend.Instant) (*Lease, err
 	c := a.c
 	if left := g.Until().Sub(now); left < a.req.TTL/3 {
 		a.doubt()
-		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and was given back; the server is slow or the TTL too short",
-			backend.ErrUnavailable, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
+		a.trouble = fmt.Errorf("%w: the grant of %q arrived with %s of its TTL of %s left and is given back; the server is slow or the TTL too short",
+			backend.ErrOutcomeUnknown, a.req.Key, max(left, 0).Round(time.Millisecond), a.req.TTL)
 		return nil, a.trouble
 	}
 	terms := hold.Terms{Renewed: a.req.Renewed, Longest: a.longest, Label: a.req.Holder.Label}

@@ -21,6 +21,8 @@ import (
 type lanes struct {
 	mu sync.Mutex
 	m  map[laneKey]*lane
+	// spare is a lane that nobody has any more, for the next key.
+	spare *lane
 
 	turns   map[string]*turn // that are left to other clients, by key
 	sweepAt int              // the number of them at which those that are over go
@@ -55,6 +57,14 @@ func (ln *lane) isHeld() bool {
 	return t != nil && (*t).Behind()
 }
 
+// forget makes the lane one that was never used. Its timer has stopped.
+func (ln *lane) forget() {
+	ln.key, ln.traffic, ln.offer = laneKey{}, traffic{}, nil
+	ln.held.Store(false)
+	ln.place.Store(nil)
+	ln.waiting, ln.hints, ln.stopWatch, ln.last, ln.granted = nil, nil, nil, nil, false
+}
+
 // place is where one acquisition stands in a lane. It is closed when it is the head; nil if
 // it was from the beginning.
 type place chan struct{}
@@ -65,7 +75,10 @@ func (ls *lanes) enter(k laneKey) (*lane, place) {
 	defer ls.mu.Unlock()
 	l := ls.m[k]
 	if l == nil {
-		l = &lane{key: k, traffic: traffic{watchAt: math.MinInt64}}
+		if l, ls.spare = ls.spare, nil; l == nil {
+			l = &lane{}
+		}
+		l.key, l.watchAt = k, math.MinInt64
 		ls.m[k] = l
 		return l, nil
 	}
@@ -92,8 +105,11 @@ func (ls *lanes) leave(l *lane, p place) {
 		return
 	}
 	delete(ls.m, l.key)
+	stop := l.stopWatch
+	l.forget()
+	ls.spare = l
 	ls.mu.Unlock()
-	if l.stopWatch != nil {
-		l.stopWatch()
+	if stop != nil {
+		stop()
 	}
 }

@@ -30,6 +30,9 @@ func (w *waiter) queue(ctx context.Context) (*Lease, error) {
 				a.rename()
 			}
 			l, err := w.inQueue(ctx)
+			if errors.Is(err, backend.ErrUnsupported) { // declined
+				return w.askUntilHeld(ctx)
+			}
 			if err == nil || a.over(ctx, err) {
 				return l, err
 			}

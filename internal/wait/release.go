@@ -95,8 +95,11 @@ func stoppedIfUnknown(ctx context.Context, giveUp <-chan struct{}, err error) er
 // than zero where the server does not say.
 func (l *Lease) tellServer(ctx context.Context) (others int, _ error) {
 	c := l.c
-	if c.teller == nil || c.server.Counted && l.Hold().Owner != "" {
-		return -1, c.server.Backend.Release(ctx, *l.Hold())
+	if c.teller != nil && !(c.server.Counted && l.Hold().Owner != "") {
+		others, err := c.teller.ReleaseTelling(ctx, *l.Hold())
+		if !errors.Is(err, backend.ErrUnsupported) {
+			return others, err
+		}
 	}
-	return c.teller.ReleaseTelling(ctx, *l.Hold())
+	return -1, c.server.Backend.Release(ctx, *l.Hold())
 }

@@ -1,0 +1,77 @@
+package lock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	memlock "github.com/mortiselock/lock/memory"
+)
+
+// declining is a wrapper that declines whatever has a fall-back in the lock package.
+type declining struct{ backend.Backend }
+
+func (d declining) Unwrap() backend.Backend { return d.Backend }
+
+func (d declining) Guarantees() backend.Guarantees {
+	g := d.Backend.Guarantees()
+	g.Waiting, g.Fair = backend.WaitPoll, false
+	return g
+}
+
+func (declining) Watch(context.Context, string) (<-chan backend.Hint, error) {
+	return nil, fmt.Errorf("%w: no watch, no queue", backend.ErrUnsupported)
+}
+
+func (declining) Enqueue(context.Context, backend.Request) (backend.Ticket, error) {
+	return nil, fmt.Errorf("%w: no watch, no queue", backend.ErrUnsupported)
+}
+
+func (declining) ReleaseTelling(context.Context, backend.Hold) (int, error) {
+	return 0, fmt.Errorf("%w: nobody is told", backend.ErrUnsupported)
+}
+
+func (declining) HandOver(context.Context, backend.Hold, backend.Request) (backend.Grant, error) {
+	return backend.Grant{}, fmt.Errorf("%w: nothing is handed over", backend.ErrUnsupported)
+}
+
+func (declining) RenewBatch(_ context.Context, holds []backend.Hold) []backend.Renewal {
+	all := make([]backend.Renewal, len(holds))
+	for i := range all {
+		all[i].Err = fmt.Errorf("%w: not in batches", backend.ErrUnsupported)
+	}
+	return all
+}
+
+// A wrapper that declines abilities waits, renews and releases as a backend that lacks them.
+func TestWrapperMayDecline(t *testing.T) {
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore(nil)
+				rep, err := conformance.Check(t.Context(), conformance.Config{
+					OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+						b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+						return declining{b}, err
+					},
+					Only: []string{
+						"RenewKeeps", "ManyLeases", "ReleaseFrees", "ReleaseIsNoLoss", "WaiterWakes", "WaiterGivesUp", "WaiterOrderLocal",
+						"ManyWaiters", "CancelDuring", "ReentrantOverWaiters", "ReentrantOwnLeases", "CloseEndsHolds", "CloseEndsWaits",
+					},
+				})
+				require.NoError(t, err)
+				for _, r := range rep.Results {
+					assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+				}
+				time.Sleep(time.Minute) // what ends beside the run
+			})
+		})
+	}
+}
