@@ -44,6 +44,20 @@ func (l *link) close(reset bool) {
 	})
 }
 
+// abandon closes the client's end with a reset, and returns the server's end, which stays open,
+// unless the link has ended already.
+func (l *link) abandon() (server []*net.TCPConn) {
+	l.once.Do(func() {
+		close(l.over)
+		client := l.ends[ToClient]
+		_ = client.SetLinger(0)
+		_ = client.Close()
+		_ = l.ends[ToServer].SetReadDeadline(time.Unix(1, 0)) // ends its reader
+		server = append(server, l.ends[ToServer])
+	})
+	return server
+}
+
 // pump forwards one direction until its stream ends or the link is cut. Reading
 // goes on while earlier bytes wait, so that each is as late as it should be.
 func (l *link) pump(dir Direction) {
@@ -128,17 +142,15 @@ func (l *link) lose(dir Direction, data []byte) bool {
 		if l.fate = l.proxy.match(data); l.fate != loseRequest {
 			return false
 		}
-		l.proxy.countLoss()
-		l.cut()
+		l.proxy.endLost(l)
 		return true
 	}
 	switch l.fate {
 	case loseReply:
-		l.proxy.countLoss()
-		l.cut()
+		l.proxy.endLost(l)
 		return true
 	case stallReply:
-		l.proxy.countLoss()
+		l.proxy.countStalled()
 		l.fate = stalled
 		return true
 	case stalled:

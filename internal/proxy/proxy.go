@@ -5,6 +5,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -36,18 +37,21 @@ type Proxy struct {
 	life context.Context // ends at cleanup
 	end  context.CancelFunc
 
-	mu       sync.Mutex
-	server   string        // where new connections lead
-	changed  chan struct{} // closed and replaced when frozen changes
-	listener net.Listener  // nil while connections are refused
-	links    map[*link]bool
-	down     bool // connections are made and cut at once
-	falls    bool // goes down with the next loss
-	frozen   [2]bool
-	delay    [2]time.Duration
-	losses   []*loss
-	accepted int
-	lost     int
+	mu        sync.Mutex
+	server    string        // where new connections lead
+	changed   chan struct{} // closed and replaced when frozen changes
+	listener  net.Listener  // nil while connections are refused
+	links     map[*link]bool
+	down      bool // connections are made and cut at once
+	falls     bool // goes down with the next loss
+	frozen    [2]bool
+	delay     [2]time.Duration
+	losses    []*loss
+	unseen    bool           // the server does not see the end of a connection that is lost
+	abandoned []*net.TCPConn // what the server has of those
+	accepted  int
+	unreached int
+	lost      int
 }
 
 // loss is a fault that waits for its requests.
@@ -68,6 +72,9 @@ const (
 	stallReply       // no reply reaches the client any more; the connection stays
 	stalled          // stallReply that has begun
 )
+
+// acceptAgain is the pause after a connection that could not be accepted.
+const acceptAgain = 5 * time.Millisecond
 
 // New starts a proxy that listens on listen (host:port, with the port 0 for any that is
 // free) and leads to server (host:port), which need not be there. Close ends it.
@@ -124,7 +131,10 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fall()
+	p.down, p.falls = true, false
+	for l := range p.links {
+		l.cut()
+	}
 }
 
 // DownWithLoss goes Down together with the next request or reply that is dropped.
@@ -139,14 +149,6 @@ func (p *Proxy) Up() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down, p.falls = false, false
-}
-
-// fall is Down. The mutex is held.
-func (p *Proxy) fall() {
-	p.down, p.falls = true, false
-	for l := range p.links {
-		l.cut()
-	}
 }
 
 // Freeze forwards nothing more in these directions, in both if none is given,
@@ -214,6 +216,15 @@ func (p *Proxy) lose(l loss) {
 	p.losses = append(p.losses, &l)
 }
 
+// LoseUnseen has the server not see the end of a connection whose request or reply is dropped:
+// to it, the connection stays open until Close, as when the network between fails, or a client's
+// machine.
+func (p *Proxy) LoseUnseen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unseen = true
+}
+
 // Spare forgets the losses that still wait for their requests.
 func (p *Proxy) Spare() {
 	p.mu.Lock()
@@ -236,6 +247,13 @@ func (p *Proxy) Accepted() int {
 	return p.accepted
 }
 
+// Unreached returns how many connections were cut since the server could not be reached from here.
+func (p *Proxy) Unreached() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unreached
+}
+
 // Open returns how many connections are open.
 func (p *Proxy) Open() int {
 	p.mu.Lock()
@@ -243,12 +261,15 @@ func (p *Proxy) Open() int {
 	return len(p.links)
 }
 
-// Accept ends Refuse. It fails when somebody else has taken the port meanwhile.
+// Accept ends Refuse. It fails when somebody else has taken the port meanwhile, and after Close.
 func (p *Proxy) Accept() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
 		return nil
+	}
+	if err := p.life.Err(); err != nil {
+		return err
 	}
 	listener, err := net.Listen("tcp", p.addr)
 	if err != nil {
@@ -258,8 +279,12 @@ func (p *Proxy) Accept() error {
 	p.wg.Go(func() {
 		for {
 			client, err := listener.Accept()
-			if err != nil {
+			if errors.Is(err, net.ErrClosed) {
 				return
+			}
+			if err != nil { // such as too many open files, for now
+				time.Sleep(acceptAgain)
+				continue
 			}
 			p.wg.Go(func() { p.serve(client.(*net.TCPConn)) })
 		}
@@ -279,6 +304,9 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 	server, err := new(net.Dialer).DialContext(p.life, "tcp", to)
 	if err != nil {
+		p.mu.Lock()
+		p.unreached++
+		p.mu.Unlock()
 		l.cut()
 		return
 	}
@@ -302,9 +330,14 @@ func (p *Proxy) serve(client *net.TCPConn) {
 
 // Close ends the proxy with all its connections, and waits until they have ended.
 func (p *Proxy) Close() {
-	p.Refuse()
 	p.end()
+	p.Refuse()
 	p.Cut()
+	p.mu.Lock()
+	for _, server := range p.abandoned {
+		_ = server.Close()
+	}
+	p.mu.Unlock()
 	p.wg.Wait()
 }
 
@@ -349,11 +382,29 @@ func (p *Proxy) match(request []byte) fate {
 	return spared
 }
 
-func (p *Proxy) countLoss() {
+// endLost ends the connection whose request or reply was dropped, and all others if the proxy
+// goes down with it.
+func (p *Proxy) endLost(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost++
+	lost := map[*link]bool{l: true}
 	if p.falls {
-		p.fall()
+		p.down, p.falls = true, false
+		lost = p.links
 	}
+	for l := range lost {
+		if p.unseen {
+			p.abandoned = append(p.abandoned, l.abandon()...)
+		} else {
+			l.cut()
+		}
+	}
+}
+
+// countStalled counts a reply that was stalled.
+func (p *Proxy) countStalled() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost++
 }

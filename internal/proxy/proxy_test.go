@@ -19,8 +19,9 @@ import (
 type lineServer struct {
 	addr string
 
-	mu   sync.Mutex
-	seen []string
+	mu    sync.Mutex
+	seen  []string
+	conns int
 }
 
 func newLineServer(t *testing.T) *lineServer {
@@ -36,7 +37,9 @@ func newLineServer(t *testing.T) *lineServer {
 			if err != nil {
 				return
 			}
+			s.count(1)
 			wg.Go(func() {
+				defer s.count(-1)
 				defer conn.Close()
 				lines := bufio.NewScanner(conn)
 				for lines.Scan() {
@@ -52,6 +55,18 @@ func newLineServer(t *testing.T) *lineServer {
 		}
 	})
 	return s
+}
+
+func (s *lineServer) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns += n
+}
+
+func (s *lineServer) open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns
 }
 
 func (s *lineServer) saw(line string) func() bool {
@@ -152,6 +167,8 @@ func TestProxyRefuses(t *testing.T) {
 	again := dialLine(t, p.Addr())
 	again.send("3")
 	again.wants("re: 3")
+	p.Close()
+	require.Error(t, p.Accept(), "whoever heals it too late opens nothing again")
 }
 
 func TestProxyCuts(t *testing.T) {
@@ -383,6 +400,39 @@ func TestProxyIsDown(t *testing.T) {
 	c.wants("re: 2")
 	p.Down()
 	c.isCut()
+}
+
+func TestProxyLosesUnseen(t *testing.T) {
+	t.Parallel()
+	s := newLineServer(t)
+	p := newProxy(t, s.addr)
+	p.LoseUnseen()
+	lose := func(n int) {
+		c := dialLine(t, p.Addr())
+		c.send("1")
+		c.isCut()
+		require.Eventually(t, func() bool { return s.open() == n }, soon, often, "the server has not seen the end of any")
+	}
+	p.DropReplyTo(1)
+	lose(1)
+	p.DropRequest(1)
+	lose(2)
+	other := dialLine(t, p.Addr())
+	other.send("0")
+	other.wants("re: 0")
+	p.DownWithLoss()
+	p.DropReplyTo(1)
+	lose(4)
+	other.isCut()
+	p.Up()
+	c := dialLine(t, p.Addr())
+	c.send("2")
+	c.wants("re: 2")
+	p.Cut()
+	c.isCut()
+	require.Eventually(t, func() bool { return s.open() == 4 }, soon, often, "a cut is seen")
+	p.Close()
+	require.Eventually(t, func() bool { return s.open() == 0 }, soon, often)
 }
 
 func newProxy(t *testing.T, server string) *Proxy {

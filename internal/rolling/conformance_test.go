@@ -14,12 +14,12 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 )
 
 // TestAlsoOnPairsOfRealStores runs the suite, which pairs have in virtual time.
 func TestAlsoOnPairsOfRealStores(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	for _, m := range [][2]string{{"file", "redis"}, {"redis", "etcd"}} {
 		t.Run(m[0]+" and "+m[1], func(t *testing.T) {
 			t.Parallel()

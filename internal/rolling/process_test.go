@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,7 +25,8 @@ type copyConfig struct {
 	Step   step
 }
 
-// runCopy is the main function of a copy: a line when it gets in, a line before it goes.
+// runCopy is the main function of a copy: a line when it begins to ask for the key, one when it
+// gets in, one before it goes.
 func runCopy() {
 	var c copyConfig
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -49,6 +49,7 @@ func (c copyConfig) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("asks", 0, time.Now().UnixNano())
 	err = c.Change.work(ctx, l, func(token uint64, at time.Time) func(time.Time) {
 		fmt.Println("in", token, at.UnixNano())
 		return func(at time.Time) { fmt.Println("out", token, at.UnixNano()) }
@@ -72,10 +73,12 @@ func (f *fleet) processes(c change) {
 		require.NoError(f.t, cmd.Start())
 		var mu sync.Mutex
 		var inside *hold
-		spoke := false
+		spoke := make(chan struct{}) // it has begun, or is gone
 		read := make(chan struct{})
 		go func() {
 			defer close(read)
+			speak := sync.OnceFunc(func() { close(spoke) })
+			defer speak()
 			for lines := bufio.NewScanner(out); lines.Scan(); {
 				var what string
 				var token uint64
@@ -84,16 +87,19 @@ func (f *fleet) processes(c change) {
 					return
 				}
 				mu.Lock()
-				spoke = true
-				if at := time.Unix(0, nanos); what == "in" {
+				switch at := time.Unix(0, nanos); what {
+				case "asks":
+					speak()
+				case "in":
 					inside = f.journal.begin(name, s, token, at)
-				} else {
+				case "out":
 					f.journal.end(inside, at)
 					inside = nil
 				}
 				mu.Unlock()
 			}
 		}()
+		<-spoke
 		return func(roughly bool) {
 			killed := time.Now()
 			if roughly {
@@ -102,9 +108,7 @@ func (f *fleet) processes(c change) {
 				_ = cmd.Process.Signal(syscall.SIGTERM)
 			}
 			<-read
-			err := cmd.Wait()
-			var by *exec.ExitError
-			if early := errors.As(err, &by) && by.ProcessState.String() == "signal: terminated" && !spoke; !roughly && !early { // before it heeded signals
+			if err := cmd.Wait(); !roughly {
 				assert.NoError(f.t, err, name)
 			}
 			if inside != nil && roughly { // it was inside until it was killed

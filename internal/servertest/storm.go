@@ -39,14 +39,21 @@ func (s *Storm) End() {
 	s.wg.Wait()
 }
 
-// Calm runs f while nothing is disturbed, nor what f asks for is lost on the way.
-func (s *Storm) Calm(f func()) {
+// Calm runs f while nothing is disturbed, nor what f asks for is lost on the way. An f that
+// fails all the same was held up by the machine: this is logged, and it runs once more.
+func (s *Storm) Calm(t TB, f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.proxies {
 		p.Spare()
 	}
-	f()
+	begun := time.Now()
+	err := f()
+	if err == nil {
+		return nil
+	}
+	t.Logf("servertest: failed in the calm after %s, and is tried again: %v", time.Since(begun).Round(time.Millisecond), err)
+	return f()
 }
 
 // sleep returns false when the storm is over.

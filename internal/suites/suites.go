@@ -1,6 +1,6 @@
-// Package ways is about the forms of a lock on other servers, or reached in another way: they
+// Package suites is about the forms of a lock on other servers, or reached in another way: they
 // have the suite too, at less cost.
-package ways
+package suites
 
 import "os"
 
@@ -13,7 +13,11 @@ func Also(t interface {
 	Skip(args ...any)
 }) {
 	t.Helper()
-	if raceDetector && os.Getenv("LOCK_TEST_LONG") == "" {
+	if raceDetector && !Long() {
 		t.Skip("the form has its suite under the race detector elsewhere; this one runs without it (-run ^TestAlso), or set LOCK_TEST_LONG")
 	}
 }
+
+// Long reports whether there is time for the forms that differ from another one in little:
+// LOCK_TEST_LONG is set.
+func Long() bool { return os.Getenv("LOCK_TEST_LONG") != "" }

@@ -1,5 +1,5 @@
 //go:build race
 
-package ways
+package suites
 
 const raceDetector = true
