@@ -15,7 +15,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -81,7 +81,7 @@ func guardedOn(url string) *conformance.GuardedWrite {
 }
 
 func TestAlsoWithCallersClient(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	t.Parallel()
 	cfg, client := conformanceOfClient(servertest.SharedRedis(t).URL())
 	t.Cleanup(func() { _ = client.Close() })

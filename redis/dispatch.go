@@ -356,23 +356,5 @@ func (d *dispatcher) close() {
 		q.err = errBackendClosed
 		q.done <- struct{}{}
 	}
-	waitBriefly(&d.away)
-}
-
-// closePatience is how long closing waits for goroutines whose requests get no answer.
-const closePatience = 500 * time.Millisecond
-
-// waitBriefly waits for goroutines that were told to end, as far as they can.
-func waitBriefly(running *sync.WaitGroup) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		running.Wait()
-	}()
-	patience := time.NewTimer(closePatience)
-	defer patience.Stop()
-	select {
-	case <-ended:
-	case <-patience.C:
-	}
+	wire.WaitBriefly(&d.away)
 }

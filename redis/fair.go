@@ -175,7 +175,11 @@ func (f *fairBackend) placeOf(id backend.ID) string {
 // A watch that other waiters of this client have set up is used from the start.
 func (f *fairBackend) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
 	t := &fairTicket{f: f, req: req, names: f.b.buckets.namesOf(req.Key), place: f.placeOf(req.ID)}
-	t.watch.Store(f.b.hub.join(f.channelOf(f.name), t.place))
+	w := newWatcher(false, t.place)
+	w.answered = true // by the channel, if it is subscribed to
+	if f.b.hub.Join(f.channelOf(f.name), w) {
+		t.watch.Store(w)
+	}
 	if err := t.ask(ctx, "join"); err != nil {
 		t.unwatch()
 		return nil, err
@@ -250,7 +254,7 @@ func (t *fairTicket) Wait(ctx context.Context) (backend.Grant, error) {
 	for !t.granted {
 		if t.watch.Load() == nil && time.Now().After(watchAgain) {
 			watchAgain = time.Now().Add(2 * time.Second)
-			if w, err := t.f.b.hub.add(t.f.channelOf(t.f.name), t.place); err == nil { // without it there is the timer
+			if w := newWatcher(false, t.place); t.f.b.hub.Add(t.f.channelOf(t.f.name), w) == nil { // without it there is the timer
 				t.watch.Store(w)
 			}
 		}
@@ -301,7 +305,7 @@ func (t *fairTicket) MayArrive() bool { return t.doubt.Load() }
 
 func (t *fairTicket) unwatch() {
 	if w := t.watch.Swap(nil); w != nil {
-		t.f.b.hub.remove(t.f.channelOf(t.f.name), w)
+		t.f.b.hub.Remove(t.f.channelOf(t.f.name), w)
 	}
 }
 

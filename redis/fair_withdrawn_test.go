@@ -40,14 +40,9 @@ func TestFairWithdrawnPlaceIsNotWatched(t *testing.T) {
 		_, _ = staying.Wait(ctx)
 	}()
 	backendtest.Eventually(t, "the client knows that the channel is subscribed to", func() bool {
-		f.b.hub.mu.Lock()
-		defer f.b.hub.mu.Unlock()
-		for _, topic := range f.b.hub.topics {
-			if topic.state == subscribed {
-				return true
-			}
-		}
-		return false
+		w := newWatcher(false, "")
+		defer f.b.hub.Remove(f.channelOf(f.name), w)
+		return f.b.hub.Join(f.channelOf(f.name), w)
 	})
 	for range 10 {
 		ticket := placed(t, f, redistest.Request(key))

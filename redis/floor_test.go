@@ -43,7 +43,7 @@ func testFloor(t *testing.T, url string) {
 	last, err := a.LastToken(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, last, "nothing was granted yet")
-	held := redistest.Request("held")
+	held := redistest.Brief("held", time.Hour)
 	_, granted := backendtest.Granted(t, b, held)
 	last, err = a.LastToken(t.Context())
 	require.NoError(t, err)

@@ -8,22 +8,22 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
 var (
-	_ values.Keeper = (*redisBackend)(nil)
-	_ values.Keeper = (*fairBackend)(nil)
+	_ guarded.Keeper = (*redisBackend)(nil)
+	_ guarded.Keeper = (*fairBackend)(nil)
 )
 
-// GuardedValues implements values.Keeper with strings in the slots of the keys, which
+// GuardedValues implements guarded.Keeper with strings in the slots of the keys, which
 // end by themselves an hour after they were written.
-func (b *redisBackend) GuardedValues(context.Context) (values.Guarded, error) {
+func (b *redisBackend) GuardedValues(context.Context) (guarded.Values, error) {
 	return &guardedValues{b: b, used: map[string]struct{}{}}, nil
 }
 
-// GuardedValues implements values.Keeper.
-func (f *fairBackend) GuardedValues(ctx context.Context) (values.Guarded, error) {
+// GuardedValues implements guarded.Keeper.
+func (f *fairBackend) GuardedValues(ctx context.Context) (guarded.Values, error) {
 	return f.b.GuardedValues(ctx)
 }
 

@@ -47,10 +47,10 @@ func TestCommandsPerHandOver(t *testing.T) {
 			backendtest.Eventually(t, "every Locker waits", func() bool {
 				return c.PubSubNumSub(t.Context(), channel).Val()[channel] == lockers
 			})
-			before, start := scriptCalls(t, c), time.Now()
+			before, start := redistest.ScriptCalls(t, c), time.Now()
 			require.NoError(t, lease.Release(t.Context()))
 			served.Wait()
-			calls := scriptCalls(t, c) - before
+			calls := redistest.ScriptCalls(t, c) - before
 			t.Logf("%.2f scripts per hand-over", float64(calls)/float64(waiters))
 			// Under a watch a Locker asks every two seconds all the same.
 			polls := lockers * (2 + int(time.Since(start)/(2*time.Second)))

@@ -80,7 +80,7 @@ func (l *line) close() {
 		_ = c.conn.Close()
 	}
 	l.mu.Unlock()
-	waitBriefly(&l.away)
+	wire.WaitBriefly(&l.away)
 }
 
 // process sends the command and waits for its reply until the context ends.

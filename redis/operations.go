@@ -127,7 +127,7 @@ func (b *redisBackend) ReleaseTelling(ctx context.Context, hold backend.Hold) (o
 	if b.cluster {
 		args = append(args, "cluster")
 	}
-	own := b.hub.subscribes(n.record())
+	own := b.hub.Subscribes(n.record())
 	r, err := b.run(ctx, releaseScript, n, args...)
 	if err != nil {
 		return 0, err

@@ -23,7 +23,7 @@ func (b *redisBackend) elsewhere(ctx context.Context, refusal error, again func(
 			return refusal
 		}
 		if refusal = again(); !goredis.IsReadOnlyError(refusal) {
-			b.hub.moved()
+			b.hub.Moved()
 			return refusal
 		}
 		if now, _ := dials(client); now != before {

@@ -10,6 +10,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/construct"
+	"github.com/mortiselock/lock/redis/internal/push"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -94,7 +95,7 @@ type redisBackend struct {
 	together   *dispatcher // nil in a Cluster, where one member must not hold up the others
 	lines      []*line     // those of together
 	abandoned  abandonedOnes
-	hub        *hub
+	hub        *push.Hub
 	holders    wire.HolderTexts
 }
 
@@ -138,7 +139,7 @@ func newBackend(client goredis.UniversalClient, prefix string, lines ...*line) (
 	}
 	b := &redisBackend{client: client, prefix: prefix, buckets: newBuckets(prefix), clock: backend.SystemClock()}
 	_, b.cluster = client.(*goredis.ClusterClient)
-	b.hub = newHub(!b.cluster, func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
+	b.hub = push.New(func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
 	if c, ok := client.(*goredis.Client); ok {
 		b.together = newDispatcher(c, b.clock, lines)
 		b.lines = lines
@@ -157,7 +158,7 @@ func (b *redisBackend) Interruptible() bool { return len(b.lines) > 0 }
 
 // Close ends the subscription, and closes the client if it was opened by URL.
 func (b *redisBackend) Close() error {
-	b.hub.close()
+	b.hub.Close()
 	var err error
 	if b.closesIt {
 		err = b.client.Close() // which also ends what is under way

@@ -27,7 +27,7 @@ func (b *redisBackend) checkSettings(ctx context.Context, logger *slog.Logger, t
 		logger.WarnContext(ctx, "redislock: the client ignores the deadlines of contexts, and its ReadTimeout is longer than a third of the TTL, so that one hanging request can cost the lease; set ContextTimeoutEnabled",
 			"read_timeout", shown, "ttl", ttl)
 	}
-	b.hub.warn = func(err error) {
+	b.hub.Denied = func(err error) {
 		logger.Warn("redislock: the user may not subscribe to the channels of the prefix, so that waiters here learn of a release only when they ask again",
 			"channels", b.prefix+"*", "error", err)
 	}

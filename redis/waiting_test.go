@@ -32,10 +32,9 @@ func waitingOn(t *testing.T, b *redisBackend, key string) <-chan error {
 		got <- err
 	}()
 	backendtest.Eventually(t, "the key is watched", func() bool {
-		b.hub.mu.Lock()
-		defer b.hub.mu.Unlock()
-		topic := b.hub.topics[namesOf(defaultPrefix, key).record()]
-		return topic != nil && topic.state == subscribed
+		w, channel := newWatcher(true, ""), namesOf(defaultPrefix, key).record()
+		defer b.hub.Remove(channel, w)
+		return b.hub.Join(channel, w)
 	})
 	select {
 	case err := <-got:

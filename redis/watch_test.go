@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
+	"github.com/mortiselock/lock/redis/internal/push"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
@@ -157,7 +157,6 @@ func TestWatchersShareOneConnection(t *testing.T) {
 		return len(channels) == 0
 	})
 	backendtest.Eventually(t, "the connection is closed when nobody watches", func() bool { return count() == 0 })
-	b.hub.done.Wait()
 
 	again, err := b.Watch(t.Context(), "again")
 	require.NoError(t, err)
@@ -230,9 +229,9 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	b := backendOn(t, c)
 	const dead = 2 * time.Second
-	b.hub.times = hubTimes{
-		answer: time.Minute, tick: 20 * time.Millisecond, linger: time.Minute, idle: time.Minute,
-		ping: 50 * time.Millisecond, dead: dead, retry: 200 * time.Millisecond,
+	b.hub.Times = push.Times{
+		Answer: time.Minute, Tick: 20 * time.Millisecond, Linger: time.Minute, Idle: time.Minute,
+		Ping: 50 * time.Millisecond, Dead: dead, Retry: 200 * time.Millisecond,
 	}
 	key := backendtest.UniqueKey(t)
 	w, err := b.Watch(t.Context(), key)
@@ -261,7 +260,7 @@ func TestWatchChurn(t *testing.T) {
 	b := backendOn(t, c)
 	names := []string{backendtest.UniqueKey(t), backendtest.UniqueKey(t), backendtest.UniqueKey(t)}
 	var wg sync.WaitGroup
-	b.hub.times.answer = time.Minute // nothing here depends on when it comes
+	b.hub.Times.Answer = time.Minute // nothing here depends on when it comes
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 60 {
@@ -273,7 +272,7 @@ func TestWatchChurn(t *testing.T) {
 					cancel()
 					return
 				}
-				b.hub.onMessage(namesOf(defaultPrefix, key).record(), "1")
+				c.Publish(ctx, namesOf(defaultPrefix, key).record(), "1")
 				signalled(t, w)
 				if j%20 == 0 {
 					c.ClientKillByFilter(ctx, "TYPE", "pubsub")
@@ -290,50 +289,6 @@ func TestWatchChurn(t *testing.T) {
 		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
 		require.NoError(t, b.Release(t.Context(), hold))
 		signalled(t, w)
-	}
-}
-
-func TestWatchComesBackWhileTheChannelIsBeingLeft(t *testing.T) {
-	t.Parallel()
-	b, _ := shared(t)
-	b.hub.times.linger = time.Minute // so that the hub itself leaves nothing
-	key := backendtest.UniqueKey(t)
-	channel := namesOf(defaultPrefix, key).record()
-	for range 20 {
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := b.Watch(ctx, key)
-		require.NoError(t, err)
-		cancel()
-		backendtest.Eventually(t, "nobody watches", func() bool {
-			b.hub.mu.Lock()
-			defer b.hub.mu.Unlock()
-			return len(b.hub.topics[channel].watchers) == 0
-		})
-		leave := b.hub.expire(time.Now().Add(time.Hour))
-		require.Equal(t, []string{channel}, leave)
-		done := make(chan (<-chan backend.Hint))
-		go func() {
-			w, err := b.Watch(t.Context(), key)
-			if err != nil {
-				t.Error(err)
-			}
-			done <- w
-		}()
-		backendtest.Eventually(t, "the watch waits", func() bool {
-			b.hub.mu.Lock()
-			defer b.hub.mu.Unlock()
-			return len(b.hub.topics[channel].watchers) == 1
-		})
-		b.hub.onUnsubscribed(channel) // as the server answers
-		w := <-done
-		hold, _ := backendtest.Granted(t, b, redistest.Request(key))
-		require.NoError(t, b.Release(t.Context(), hold))
-		signalled(t, w)
-		b.hub.mu.Lock()
-		for watcher := range b.hub.topics[channel].watchers {
-			delete(b.hub.topics[channel].watchers, watcher)
-		}
-		b.hub.mu.Unlock()
 	}
 }
 
@@ -372,28 +327,6 @@ func TestCloseWhileTheServerHangs(t *testing.T) {
 	server.Resume(t)
 }
 
-// TestCloseWhileTheSubscriptionConnects: a server accepts the connection and says
-// nothing. go-redis waits for it as long as its timeouts say, and Close does not.
-func TestCloseWhileTheSubscriptionConnects(t *testing.T) {
-	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	c := goredis.NewClient(&goredis.Options{Addr: silent.Addr().String(), ReadTimeout: time.Minute})
-	b, err := newBackend(c, "")
-	require.NoError(t, err)
-	_, err = b.hub.add("channel", "")
-	require.NoError(t, err)
-	conn, err := silent.Accept()
-	require.NoError(t, err)
-	start := time.Now()
-	require.NoError(t, b.Close())
-	require.Less(t, time.Since(start), 30*time.Second)
-	require.NoError(t, silent.Close())
-	require.NoError(t, conn.Close())
-	b.hub.done.Wait()
-	require.NoError(t, c.Close())
-}
-
 // A user that may not subscribe is asked for it now and then, not by every waiter, and
 // the log says it once.
 func TestForbiddenWatchesAreFew(t *testing.T) {
@@ -407,7 +340,7 @@ func TestForbiddenWatchesAreFew(t *testing.T) {
 	nb, err := NewBackend(t.Context(), c, &Options{Lock: lock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}})
 	require.NoError(t, err)
 	b := nb.(*redisBackend)
-	b.hub.times.forbid = time.Hour
+	b.hub.Times.Forbid = time.Hour
 	connections := func() (n int) {
 		n, err := strconv.Atoi(wire.InfoFields(admin.Info(t.Context(), "stats").Val())["total_connections_received"])
 		require.NoError(t, err)
@@ -422,27 +355,12 @@ func TestForbiddenWatchesAreFew(t *testing.T) {
 
 	// Once it is permitted, and the time has come, watches work again.
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "mute", "allchannels").Err())
-	b.hub.mu.Lock()
-	b.hub.until = time.Time{}
-	b.hub.mu.Unlock()
-	for _, key := range []string{"one", "two"} {
-		_, err = b.Watch(t.Context(), key)
-		require.NoError(t, err)
-	}
+	backendtest.Eventually(t, "watches work again", func() bool {
+		_, err = b.Watch(t.Context(), "one")
+		return err == nil
+	})
+	_, err = b.Watch(t.Context(), "two")
+	require.NoError(t, err)
 	require.NoError(t, b.Close())
 	require.Equal(t, 1, strings.Count(log.String(), "may not subscribe"), log.String())
-}
-
-// TestClosedWatchesWarnOfNothing: a refusal that comes after the end is not told any more.
-func TestClosedWatchesWarnOfNothing(t *testing.T) {
-	t.Parallel()
-	told := 0
-	h := newHub(false, nil)
-	h.warn = func(error) { told++ }
-	h.close()
-	h.onRefused(serverError("NOPERM this user has no permissions to access one of the channels used as arguments"))
-	require.Zero(t, told)
-	h.closed = false
-	h.onRefused(serverError("NOPERM this user has no permissions to access one of the channels used as arguments"))
-	require.Equal(t, 1, told)
 }

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -67,4 +68,21 @@ func Expiry(t testing.TB, lease lock.Lease) (ended func()) {
 		require.Greater(t, end.Sub(deadline), -100*time.Millisecond, "given up before its deadline")
 		require.Less(t, end.Sub(deadline), 10*time.Second, "after its deadline")
 	}
+}
+
+// ScriptCalls is how many scripts the server has run.
+func ScriptCalls(t testing.TB, c *goredis.Client) int {
+	t.Helper()
+	text, err := c.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	total := 0
+	for _, name := range []string{"evalsha", "eval"} {
+		if _, after, ok := strings.Cut(text, "cmdstat_"+name+":calls="); ok {
+			var calls int
+			_, err := fmt.Sscanf(after, "%d", &calls)
+			require.NoError(t, err)
+			total += calls
+		}
+	}
+	return total
 }
