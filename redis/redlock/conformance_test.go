@@ -16,7 +16,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -111,9 +111,13 @@ func TestConformance(t *testing.T) {
 // TestAlsoOnOtherNodes runs the suite on nodes of which as many are dead as it bears, and on
 // those that give no tokens.
 func TestAlsoOnOtherNodes(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	t.Parallel()
-	conforms(t, nodes{"5 nodes, 2 down", 5, 3, ""}, nodes{"3 nodes, without tokens", 3, 3, "&tokens=off"})
+	sets := []nodes{{"5 nodes, 2 down", 5, 3, ""}, {"3 nodes, without tokens", 3, 3, "&tokens=off"}}
+	if suites.Long() {
+		sets = append(sets, nodes{"5 nodes", 5, 5, ""}, nodes{"5 nodes, 1 down", 5, 4, ""})
+	}
+	conforms(t, sets...)
 }
 
 func conforms(t *testing.T, sets ...nodes) {

@@ -18,7 +18,8 @@
 //
 // The id is that of the acquisition, and attempt tells its requests apart. The details
 // are the public part of the holder as JSON. The mark says which run of the server this
-// is, since when its data is complete, and the longest restart delay of a Locker.
+// is, since when its data is complete, and the longest restart delay of a Locker. The name
+// of the record is also the channel on which the end of a hold is told.
 //
 // # What is promised
 //

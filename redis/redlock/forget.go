@@ -64,7 +64,7 @@ func (b *majority) Forget(ctx context.Context, prefix string) error {
 // of those before it. One that takes no connections is not waited for.
 func (b *majority) settle(ctx context.Context) [maxNodes]bool {
 	var settled, down [maxNodes]bool
-	nobody := b.releaseArgs("", recordHead+backend.NewID().Hex()+"|")
+	nobody := b.releaseArgs("", recordHead+backend.NewID().Hex()+"|", false)
 	for pause := time.Millisecond; ; pause = min(2*pause, longestRest) {
 		r := b.newRound(b.nodeTimeout, (*tally).everybody, meansRelease)
 		for i := range b.nodes {

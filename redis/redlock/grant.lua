@@ -87,9 +87,10 @@ if not mine then
 elseif attempt(record) <= attempt(ARGV[1]) then
   -- The record takes the number of this attempt, so that what still clears away an
   -- earlier one leaves it alone. It never goes back to that of an earlier one, which
-  -- comes late.
+  -- comes late. Since when it is held, and by whom, stays.
+  local taken = string.match(ARGV[1], '^R1|%x+|%d+') .. string.match(record, '^R1|%x+|%d+(|.*)$')
   local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', left))
+  redis.call('SET', KEYS[1], taken, 'PX', string.format('%.0f', left))
 end
 if accepts then redis.call('SET', KEYS[2], accepts, 'PX', ARGV[5]) end
 return answer

@@ -40,7 +40,8 @@ func meansShow(c *call) vote {
 // candidate is an acquisition that has the key on some nodes.
 type candidate struct {
 	id, token string
-	record    string
+	record    string // the one with the earliest since
+	since     string
 	left      []time.Duration // on each of them
 }
 
@@ -70,6 +71,10 @@ func (b *majority) Inspect(ctx context.Context, key string) (backend.Record, err
 			if at < 0 {
 				at = len(all)
 				all = append(all, candidate{id: c.id, token: c.token, record: c.record})
+			}
+			if _, since, _, _ := recordOf(c.record); since < all[at].since || all[at].since == "" {
+				// A node that has it by a repeat of the request knows a later time.
+				all[at].record, all[at].since = c.record, since
 			}
 			all[at].left = append(all[at].left, c.left...)
 			most = max(most, len(all[at].left))

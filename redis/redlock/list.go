@@ -67,11 +67,11 @@ func (b *majority) List(ctx context.Context, prefix string, visit func(backend.R
 }
 
 // While nodes are down, nobody can say of a key that is just being taken or released whether
-// a majority has it. Such keys are looked at again after the others, unless they are so many
-// that the nodes are the reason.
+// a majority has it. Such keys are looked at again after the others, for longer than a node
+// that was late once is left alone, unless they are so many that the nodes are the reason.
 const (
 	firstPause    = 20 * time.Millisecond
-	lastPause     = 320 * time.Millisecond
+	lastPause     = 640 * time.Millisecond
 	mostUndecided = 16
 )
 

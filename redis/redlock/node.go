@@ -370,7 +370,7 @@ func (s redisServer) again(ctx context.Context, calls []*call) {
 	for i, c := range calls {
 		switch {
 		case errors.Is(c.err, errTwice):
-		case c.release && c.err == nil && first[i].value == int64(1):
+		case c.release && c.err == nil && released(first[i].value):
 			c.value = first[i].value
 		case c.err != nil && wire.Sentinel(c.err) != nil && first[i] != answer{}:
 			// That nothing was done now does not deny what was done, or may have been.
@@ -380,6 +380,12 @@ func (s redisServer) again(ctx context.Context, calls []*call) {
 			c.value, c.err = nil, first[i].err
 		}
 	}
+}
+
+// released reports whether the answer says that a hold was ended.
+func released(value any) bool {
+	n, _ := value.(int64)
+	return n > 0
 }
 
 // executor is a client, or one connection of it.

@@ -107,8 +107,8 @@ func (b *majority) Try(ctx context.Context, req backend.Request) (backend.Grant,
 }
 
 const (
-	maxSplits    = 8 // split votes in a row before an acquisition is refused
-	longestSplit = 50 * time.Millisecond
+	maxSplits    = 8                      // split votes in a row before an acquisition is refused
+	longestSplit = 400 * time.Millisecond // for hundreds who begin together
 )
 
 // try asks once. It also reports whether the vote was split.
@@ -134,7 +134,7 @@ func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Gran
 	}
 	r.after = func(c *call, v vote) {
 		if r.verdict != agreed && mayHold(c, v) {
-			b.releaseAt(c.index, req.Key, attempt, r.until)
+			b.releaseAt(c.index, req.Key, attempt, r.until, r.verdict != refused)
 		}
 	}
 	r.ask(b.grant, args, false)
@@ -255,38 +255,44 @@ func (r *round) toAccept() [maxNodes]vote {
 	return votes
 }
 
-// undo releases what an acquisition that failed may have on the nodes. It waits for
+// undo releases what an acquisition that failed may have on the nodes. Others are told of
+// it unless it was refused, since then they were not refused because of it. It waits for
 // those that are known to have granted the key, unless ctx has ended. Nodes whose
 // answer is still to come are sent the release behind it.
 func (b *majority) undo(ctx context.Context, r *round, req backend.Request, attempt string) {
 	release := b.newRound(req.TTL, (*tally).everybody, meansRelease)
-	some := false
+	some, tells := false, r.verdict != refused
 	for i := range b.nodes {
 		switch v := r.tally.votes[i]; {
 		case v == yes:
 			some = true
 		case v == pending && r.verdict == agreed, v == failed && mayHaveRun(&r.calls[i]):
-			b.releaseAt(i, req.Key, attempt, release.until)
+			b.releaseAt(i, req.Key, attempt, release.until, tells)
 			fallthrough
 		default:
 			release.tally.votes[i] = failed
 		}
 	}
 	if some {
-		release.ask(releaseScript, b.releaseArgs(req.Key, attempt), true)
+		release.ask(releaseScript, b.releaseArgs(req.Key, attempt, tells), true)
 		release.wait(ctx, b.limit(req.TTL))
 	}
 }
 
 // releaseAt releases the hold at one node, without waiting.
-func (b *majority) releaseAt(node int, key, record string, until backend.Instant) {
-	c := &call{index: node, script: releaseScript, args: b.releaseArgs(key, record), release: true, until: until}
+func (b *majority) releaseAt(node int, key, record string, until backend.Instant, tells bool) {
+	c := &call{index: node, script: releaseScript, args: b.releaseArgs(key, record, tells), release: true, until: until}
 	b.nodes[node].send(c, b.clock.Now())
 }
 
-// releaseArgs are the arguments of the release of a record that begins so.
-func (b *majority) releaseArgs(key, record string) []any {
-	return []any{"evalsha", releaseScript.Hash, 2, b.record(key), b.mark, record}
+// releaseArgs are the arguments of the release of a record that begins so. tells: those who
+// watch the key are told.
+func (b *majority) releaseArgs(key, record string, tells bool) []any {
+	args := []any{"evalsha", releaseScript.Hash, 2, b.record(key), b.mark, record}
+	if tells {
+		args = append(args, "tell")
+	}
+	return args
 }
 
 // Renew extends the hold where it still is, and succeeds when a majority of all
@@ -357,31 +363,64 @@ func meansRenewal(c *call) vote {
 // Release ends the hold on every node. It is confirmed by a majority; nodes that
 // don't answer get the release when they answer again.
 func (b *majority) Release(ctx context.Context, hold backend.Hold) error {
+	_, err := b.ReleaseTelling(ctx, hold)
+	return err
+}
+
+// ReleaseTelling implements backend.ReleaseTeller: as many were told as listen at the node
+// that has the most of those that answered in time.
+func (b *majority) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
 	if err := enter(ctx, b.gates.others, hold.Key); err != nil {
-		return err
+		return 0, err
 	}
 	defer leave(b.gates.others)
+	var own [maxNodes]bool
+	for i, h := range b.hubs {
+		own[i] = h.Subscribes(b.record(hold.Key))
+	}
 	sent := b.topUps.end(hold.ID)
 	r := b.newRound(hold.TTL, (*tally).ended, meansRelease)
-	r.ask(releaseScript, b.releaseArgs(hold.Key, recordHead+hold.ID.Hex()+"|"), true)
+	r.ask(releaseScript, b.releaseArgs(hold.Key, recordHead+hold.ID.Hex()+"|", true), true)
 	sent()
 	switch r.wait(ctx, b.limit(hold.TTL)) {
 	case agreed:
-		return nil
+		return r.told(own), nil
 	case refused:
-		return notHeld(hold.Key)
+		return 0, notHeld(hold.Key)
 	}
-	return b.failure(ctx, r, hold.Key)
+	return 0, b.failure(ctx, r, hold.Key)
+}
+
+// told is how many other clients the release has told, or less than zero if no node said so.
+// own are the nodes at which this client may be counted.
+func (r *round) told(own [maxNodes]bool) int {
+	others := -1
+	for i, v := range r.tally.votes[:r.tally.nodes] {
+		if v != yes { // or its answer is still being written
+			continue
+		}
+		n, _ := r.calls[i].value.(int64)
+		if n < 2 {
+			continue
+		}
+		n -= 2
+		if own[i] {
+			n = max(n-1, 0)
+		}
+		others = max(others, int(n))
+	}
+	return others
 }
 
 // meansRelease reads the answer to a release.
 func meansRelease(c *call) vote {
+	n, ok := c.value.(int64)
 	switch {
-	case c.err != nil:
+	case c.err != nil || !ok:
 		return failed
-	case c.value == int64(1):
+	case c.script.Hash == releaseScript.Hash && n > 0, n == 1:
 		return yes
-	case c.value == int64(0):
+	case n == 0:
 		return no
 	}
 	return failed

@@ -1,8 +1,10 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/construct"
+	"github.com/mortiselock/lock/redis/internal/push"
 	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
@@ -21,10 +24,15 @@ func init() {
 
 const (
 	defaultPrefix = "redlock:"
-	dialTimeout   = time.Second
 	openTimeout   = 5 * time.Second // for a majority to answer at the opening
 	openGrace     = time.Second     // for the others then
 )
+
+// dialTimeoutFor is how long a connection may take, TLS included. No request waits for it; but a
+// server that does not answer a handshake is to be told from one that is away, at the opening.
+func dialTimeoutFor(nodeTimeout time.Duration) time.Duration {
+	return max(time.Second, min(nodeTimeout, openTimeout/2))
+}
 
 // nodeTimeoutFor is far below the usual TTLs, and long enough for the short ones.
 func nodeTimeoutFor(ttl time.Duration) time.Duration { return min(ttl/5, 500*time.Millisecond) }
@@ -36,7 +44,7 @@ type Options struct {
 	// warnings about the nodes.
 	Lock lock.Options
 
-	// Prefix begins every Redis key: at most 128 bytes of valid UTF-8 without
+	// Prefix begins every Redis key and channel: at most 128 bytes of valid UTF-8 without
 	// control characters. Lockers exclude each other only under the same prefix,
 	// and on the same nodes. Default: "redlock:".
 	Prefix string
@@ -156,7 +164,7 @@ func closeAll(clients []*goredis.Client) {
 	}
 }
 
-// majority implements backend.Backend, Inspector and Lister.
+// majority implements backend.Backend, Watcher, ReleaseTeller, Inspector and Lister.
 type majority struct {
 	nodes        []*node
 	quorum       int
@@ -168,6 +176,8 @@ type majority struct {
 	tokens       bool
 	tokenMemory  time.Duration // 0: the default
 	gates        gates
+	hubs         []*push.Hub // one for each node
+	mute         sync.Once   // the log has said that a user may not subscribe
 	grant        wire.Script // for these keys only, see grantScriptOf
 	clock        backend.Clock
 	guarantees   backend.Guarantees
@@ -185,6 +195,8 @@ type majorityWithTokens struct{ *majority }
 
 var (
 	_ backend.Backend       = (*majority)(nil)
+	_ backend.Watcher       = (*majority)(nil)
+	_ backend.ReleaseTeller = (*majority)(nil)
 	_ backend.Inspector     = (*majority)(nil)
 	_ backend.Lister        = (*majority)(nil)
 	_ backend.ForceReleaser = majorityWithTokens{}
@@ -194,10 +206,7 @@ var (
 )
 
 func newMajority(clients []*goredis.Client, owned bool, opts Options) (*majority, error) {
-	prefix := opts.Prefix
-	if prefix == "" {
-		prefix = defaultPrefix
-	}
+	prefix := cmp.Or(opts.Prefix, defaultPrefix)
 	ttl := opts.Lock.TTL
 	if ttl <= 0 {
 		ttl = lock.DefaultTTL
@@ -247,6 +256,7 @@ func newMajority(clients []*goredis.Client, owned bool, opts Options) (*majority
 			// The copy shares the caller's connections and gives up in time.
 			server: redisServer{client: c.WithTimeout(b.nodeTimeout), mark: b.mark, delay: b.longestDelay},
 		})
+		b.hubs = append(b.hubs, push.New(func(ctx context.Context) *goredis.PubSub { return c.Subscribe(ctx) }))
 	}
 	return b, nil
 }
@@ -258,6 +268,11 @@ func (b *majority) Guarantees() backend.Guarantees { return b.guarantees }
 // Close waits until the nodes have got what was on the way to them, for no longer
 // than a node has to answer, and closes the clients if they were opened by URL.
 func (b *majority) Close() error {
+	var closing sync.WaitGroup // each may wait for a node that hangs
+	for _, h := range b.hubs {
+		closing.Go(h.Close)
+	}
+	defer closing.Wait()
 	limit := time.NewTimer(2 * b.nodeTimeout)
 	defer limit.Stop()
 	for _, n := range b.nodes {
@@ -272,6 +287,6 @@ func (b *majority) Close() error {
 		}
 	}
 	b.end()
-	closeAll(b.owned)
+	closeAll(b.owned) // which also ends what the hubs wait for
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 type nodeState struct {
 	info  map[string]string
 	fsync string // appendfsync, or "" where CONFIG is refused
+	mute  bool   // the user may not publish
 	err   error
 }
 
@@ -153,6 +154,8 @@ func (b *majority) stateOf(ctx context.Context, c *goredis.Client) (s nodeState)
 			s.fsync = wire.ListOf(config).String(1)
 		}
 	}
+	_, err = wire.Ask(ctx, c, "publish", b.record(""), "")
+	s.mute = wire.NotAllowed(err)
 	switch mark, err := wire.Ask(ctx, c, "get", b.mark); {
 	case errors.Is(err, goredis.Nil):
 	case err != nil:
@@ -169,9 +172,20 @@ func (b *majority) stateOf(ctx context.Context, c *goredis.Client) (s nodeState)
 // warnOf logs settings with which nodes may forget that they have voted, in one line
 // for all nodes that have them.
 func (b *majority) warnOf(ctx context.Context, logger *slog.Logger, states []nodeState) {
-	var silent, evicting, forgetful, delayed []string
+	for i, h := range b.hubs {
+		h.Denied = func(err error) {
+			b.mute.Do(func() {
+				logger.Warn("redlock: the user may not subscribe to the channels of the prefix on this node; where that is so on a majority, waiters here learn of a release only when they ask again",
+					"nodes", b.nodes[i].name, "channels", b.prefix+"*", "error", err)
+			})
+		}
+	}
+	var silent, evicting, forgetful, delayed, mute []string
 	for i, s := range states {
 		name := b.nodes[i].name
+		if s.mute {
+			mute = append(mute, name)
+		}
 		switch policy := s.info["maxmemory_policy"]; {
 		case s.err != nil:
 			continue
@@ -193,6 +207,7 @@ func (b *majority) warnOf(ctx context.Context, logger *slog.Logger, states []nod
 		}
 	}
 	warn("these nodes don't allow INFO, so that it can't be seen whether one is given twice, nor whether one restarts without its newest data", silent)
+	warn("the user may not publish on the channels of the prefix on these nodes, so that waiters elsewhere may learn of a release only when they ask again", mute)
 	warn("these nodes may evict locks and tokens when their memory is full; set maxmemory-policy to noeviction", evicting)
 	warn(fmt.Sprintf("these nodes keep no append-only file: after a restart they grant nothing for %s (restart_delay)", b.longestDelay), forgetful)
 	warn("these nodes can forget their last votes when their machine loses power; set appendfsync to always, or start such a node again only after the longest TTL", delayed)

@@ -20,7 +20,7 @@ func TestNothingIsPutBackBesideARelease(t *testing.T) {
 	d := doubleOn(t, doubleClients(t, 5), Options{})
 	hold, _ := backendtest.Granted(t, d, redistest.Request("k"))
 	sent := d.topUps.end(hold.ID)
-	d.releaseAt(0, "k", recordHead+hold.ID.Hex()+"|", d.clock.Now().Add(time.Minute))
+	d.releaseAt(0, "k", recordHead+hold.ID.Hex()+"|", d.clock.Now().Add(time.Minute), true)
 	_, err := d.Renew(t.Context(), hold)
 	require.NoError(t, err, "four of five nodes have the hold")
 	d.settle(t.Context())

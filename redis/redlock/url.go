@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -37,10 +38,7 @@ func clientsAndOptions(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Clien
 	fail := func(err error) ([]*goredis.Client, Options, error) {
 		return nil, Options{}, fmt.Errorf("redlock: %w", err)
 	}
-	ttl := cfg.TTL
-	if ttl == 0 {
-		ttl = lock.DefaultTTL
-	}
+	ttl := cmp.Or(cfg.TTL, lock.DefaultTTL)
 	// The times of the nodes come from the TTL.
 	if err := guarantees(len(u.Hosts), true, wire.MaxTTL, 0, false).CheckTTL(ttl); err != nil {
 		return nil, Options{}, err
@@ -58,8 +56,8 @@ func clientsAndOptions(u *backend.URL, cfg backend.OpenConfig) ([]*goredis.Clien
 	base := goredis.Options{
 		Username:      u.User,
 		Password:      u.Password,
-		PoolSize:      q.Int("pool_size", 2*runtime.GOMAXPROCS(0)), // this package uses one at a time
-		DialTimeout:   dialTimeout,                                 // nobody waits for it
+		PoolSize:      q.Int("pool_size", 2*runtime.GOMAXPROCS(0)), // this package uses one at a time, and one more to listen
+		DialTimeout:   dialTimeoutFor(opts.NodeTimeout),
 		DialerRetries: 1,
 		MaxRetries:    -1,
 		ReadTimeout:   opts.NodeTimeout,

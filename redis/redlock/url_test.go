@@ -38,6 +38,7 @@ func TestURLs(t *testing.T) {
 			require.Equal(t, "redlock:", o.Prefix)
 			require.Equal(t, 15*time.Second, o.RestartDelay)
 			require.Equal(t, 500*time.Millisecond, o.NodeTimeout)
+			require.Equal(t, time.Second, first.DialTimeout)
 			require.False(t, o.WithoutTokens)
 		},
 		"redlock://ann:pass@a,b,c/2?tokens=off&prefix=app%3A&node_timeout=30ms&restart_delay=1m&pool_size=3": func(all []*goredis.Client, first *goredis.Options, o Options) {
@@ -51,6 +52,10 @@ func TestURLs(t *testing.T) {
 			require.Equal(t, "app:", o.Prefix)
 			require.Equal(t, time.Minute, o.RestartDelay)
 			require.True(t, o.WithoutTokens)
+		},
+		"redlock://a?node_timeout=2s": func(_ []*goredis.Client, first *goredis.Options, _ Options) {
+			require.Equal(t, 2*time.Second, first.ReadTimeout)
+			require.Equal(t, 2*time.Second, first.DialTimeout, "who waits longer for distant nodes has time for their handshakes")
 		},
 		"redlock://a?tls=true": func(all []*goredis.Client, first *goredis.Options, _ Options) {
 			require.Len(t, all, 1)
