@@ -12,7 +12,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
@@ -23,7 +23,7 @@ func init() {
 func TestRowOnMariaDB(t *testing.T) { testRow(t, servertest.SharedMariaDB) }
 
 func TestAlsoRowOnMySQL(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	testRow(t, servertest.SharedMySQL)
 }
 

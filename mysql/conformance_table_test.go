@@ -16,7 +16,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
@@ -32,7 +32,7 @@ func init() {
 func TestTableOnMariaDB(t *testing.T) { testTable(t, servertest.SharedMariaDB) }
 
 func TestAlsoTableOnMySQL(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	testTable(t, servertest.SharedMySQL)
 }
 
@@ -53,24 +53,33 @@ func testTable(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 }
 
 func TestAlsoTableOfPoolOnMariaDB(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	testTableOfPool(t, servertest.SharedMariaDB)
 }
 
 func TestAlsoTableOfPoolOnMySQL(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	testTableOfPool(t, servertest.SharedMySQL)
 }
 
 // testTableOfPool runs the suite on a pool of the caller, with the driver's own connector and
-// the other meaning of the number of affected rows.
+// the other meaning of the number of affected rows. Where there is time it runs with the usual
+// meaning too.
 func testTableOfPool(t *testing.T, shared func(servertest.TB) *servertest.Server) {
 	t.Parallel()
-	cfg, db := tableConfigOfDSN(servertest.MySQLDSN(shared(t)) + "?clientFoundRows=true")
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
-	cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
-	conformance.Run(t, cfg)
+	meanings := []string{"true"}
+	if suites.Long() {
+		meanings = append(meanings, "false")
+	}
+	for _, found := range meanings {
+		t.Run("clientFoundRows="+found, func(t *testing.T) {
+			cfg, db := tableConfigOfDSN(servertest.MySQLDSN(shared(t)) + "?clientFoundRows=" + found)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			cfg.Judge, cfg.Guarded = linear.Judge(t), tableGuarded(t, db)
+			cfg.Pool = func(ctx context.Context) (string, error) { return idleSessions(ctx, db) }
+			conformance.Run(t, cfg)
+		})
+	}
 }
 
 // untouched makes tables that nobody has used. The suffixes are those of their names.

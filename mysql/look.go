@@ -15,8 +15,7 @@ type operators interface {
 	backend.Revoker
 	backend.Lister
 	backend.Forgetter
-	Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error)
-	CountOld(ctx context.Context, olderThan time.Duration) (int, error)
+	backend.Cleaner
 }
 
 // look is a backend that was opened for that alone ([backend.OpenConfig.LookOnly]): where
@@ -47,13 +46,8 @@ func (l look) Forget(ctx context.Context, prefix string) error {
 	return orNothing(l.operators.Forget(ctx, prefix))
 }
 
-func (l look) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
-	n, err := l.operators.Cleanup(ctx, olderThan)
-	return n, orNothing(err)
-}
-
-func (l look) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
-	n, err := l.operators.CountOld(ctx, olderThan)
+func (l look) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (int, error) {
+	n, err := l.operators.Cleanup(ctx, olderThan, dryRun)
 	return n, orNothing(err)
 }
 

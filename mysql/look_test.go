@@ -2,7 +2,6 @@ package mysqllock
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -51,8 +50,8 @@ func TestALookMakesNoTable(t *testing.T) {
 				require.ErrorIs(t, b.(backend.ForceReleaser).ForceRelease(t.Context(), "k", 1), backend.ErrNotHeld)
 				require.ErrorIs(t, b.(backend.Revoker).Revoke(t.Context(), "k", 1), backend.ErrNotHeld)
 				require.NoError(t, b.(backend.Forgetter).Forget(t.Context(), "k"))
-				for _, old := range []func(context.Context, time.Duration) (int, error){b.(operators).CountOld, b.(operators).Cleanup} {
-					n, err := old(t.Context(), time.Hour)
+				for _, dryRun := range []bool{true, false} {
+					n, err := b.(backend.Cleaner).Cleanup(t.Context(), time.Hour, dryRun)
 					require.NoError(t, err)
 					require.Zero(t, n)
 				}

@@ -54,8 +54,8 @@ func NewTable(ctx context.Context, db *sql.DB, opts *Options) (*lock.Client, err
 }
 
 // NewTableBackend is [NewTable] for those who put something between the Locker and
-// the backend. Closing the backend leaves the pool open. It has a method Cleanup
-// that does what [CleanupTable] does.
+// the backend. Closing the backend leaves the pool open. Its method Cleanup
+// (backend.Cleaner) does what [CleanupTable] does.
 func NewTableBackend(ctx context.Context, db *sql.DB, opts *Options) (backend.Backend, error) {
 	b, err := table.New(ctx, db, opts.table())
 	if err != nil {

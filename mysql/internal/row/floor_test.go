@@ -76,7 +76,7 @@ func TestFloorOfEveryRecord(t *testing.T) {
 
 		// What removes unused keys leaves the floor.
 		require.NoError(t, a.Forget(t.Context(), "used"))
-		_, err = a.Cleanup(t.Context(), time.Microsecond)
+		_, err = a.Cleanup(t.Context(), time.Microsecond, false)
 		require.NoError(t, err)
 		require.Greater(t, once(t, b, "used"), above)
 

@@ -452,7 +452,7 @@ func TestInTxRefuses(t *testing.T) {
 		mem, err := memlock.New(t.Context(), nil)
 		require.NoError(t, err)
 		defer mem.Close()
-		lease, err = mem.TryAcquire(t.Context(), "k")
+		lease, err = mem.TryAcquire(t.Context(), backendtest.UniqueKey(t))
 		require.NoError(t, err)
 		assert.ErrorIs(t, InTx(t.Context(), lease, never), backend.ErrUnsupported)
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/failure"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
@@ -113,13 +114,15 @@ func (b *Backend) lockRow(ctx context.Context, s *session, key string, now bool)
 func (b *Backend) acquire(ctx context.Context, h *hold, req backend.Request, lockRow func(context.Context, *session) error) (g backend.Grant, err error) {
 	asking, done := h.asking(ctx)
 	defer done()
-	if err = b.lock(asking, h, req, lockRow); err == nil {
+	err = b.lock(asking, h, req, lockRow)
+	locked := err == nil
+	if locked {
 		g, err = b.grant(asking, h, req)
 	}
 	if err == nil {
 		return g, nil
 	}
-	return g, b.refuse(ctx, h, err)
+	return g, b.refuse(ctx, h, locked, err)
 }
 
 // asking is the context of a request that is not granted yet: it also ends when the
@@ -141,7 +144,8 @@ func (b *Backend) lock(ctx context.Context, h *hold, req backend.Request, lockRo
 }
 
 // lockExisting locks the row, which is made first if it is missing. A session that
-// was idle may have been closed by the server; nothing is lost with it.
+// was idle may have been closed by the server; nothing is lost with it. Or its answer was lost:
+// then it has the row locked until it has ended.
 func (b *Backend) lockExisting(ctx context.Context, h *hold, key string, lockRow func(context.Context, *session) error) error {
 	for range 5 {
 		err := lockRow(ctx, h.s)
@@ -157,6 +161,9 @@ func (b *Backend) lockExisting(ctx context.Context, h *hold, key string, lockRow
 		case h.s.reused && sessionEnded(err) && !isMoved(err) && ctx.Err() == nil:
 			ttl := h.s.ttl
 			h.s.close()
+			if !errors.Is(err, driver.ErrBadConn) && b.confirmEnd(ctx, h.s) != nil {
+				return err
+			}
 			s, err := b.sessions.open(ctx, ttl)
 			if err != nil {
 				return err
@@ -237,8 +244,11 @@ func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request
 			backend.ErrPermanent, b.holders)
 	}
 	b.leaveServer() // or it is on another server than these connections are
-	return 0, fmt.Errorf("%w: the session that has the row locked is gone", driver.ErrBadConn)
+	return 0, errSessionGone
 }
+
+// errSessionGone: the server has ended the session, and the lock with it.
+var errSessionGone = fmt.Errorf("%w: the session that has the row locked is gone", driver.ErrBadConn)
 
 // changeOnControl sends a statement on a connection of the control pool. One that
 // turns out to be dead before anything was sent is replaced, and a statement that the
@@ -271,9 +281,10 @@ func (b *Backend) changeOnControl(ctx context.Context, q string) (driver.Result,
 	}
 }
 
-// refuse gives up an acquisition that was not granted and returns the error for it.
+// refuse gives up an acquisition that was not granted and returns the error for it, which
+// promises that nothing was changed only if the row was not locked or is not any more.
 // The turn is taken.
-func (b *Backend) refuse(ctx context.Context, h *hold, err error) error {
+func (b *Backend) refuse(ctx context.Context, h *hold, locked bool, err error) error {
 	key := h.key
 	if isMoved(err) {
 		err = fmt.Errorf("%w: %w; try again at the address of the primary", backend.ErrUnavailable, err)
@@ -283,11 +294,17 @@ func (b *Backend) refuse(ctx context.Context, h *hold, err error) error {
 		if h.s.exec(ctx, "ROLLBACK") == nil {
 			b.sessions.put(h.s)
 			h.s = nil
+			locked = false
 		}
 	}
 	b.drop(h)
-	if errors.Is(err, errRowHeld) {
+	switch {
+	case errors.Is(err, errRowHeld):
 		return b.heldError(ctx, key)
+	case locked && !isMoved(err) && !errors.Is(err, errSessionGone):
+		// The row is locked until the server sees that the session has ended. It is not given
+		// back before: a token that is still on the way would be written.
+		return failure.OfKey("mysqllock", key, failure.Describe(ctx, err, nil, ""))
 	}
 	return wire.KeyError(ctx, key, err)
 }

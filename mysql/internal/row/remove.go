@@ -13,7 +13,10 @@ import (
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
-var _ backend.Forgetter = (*Backend)(nil)
+var (
+	_ backend.Forgetter = (*Backend)(nil)
+	_ backend.Cleaner   = (*Backend)(nil)
+)
 
 // removeChunk is how many keys are looked at in one step.
 const removeChunk = 200
@@ -29,18 +32,16 @@ func Cleanup(ctx context.Context, connector driver.Connector, o Options, olderTh
 		return 0, err
 	}
 	defer b.Close()
-	return b.Cleanup(ctx, olderThan)
+	return b.Cleanup(ctx, olderThan, false)
 }
 
-// Cleanup removes the keys whose last grant was longer than olderThan ago, and those that were
-// never granted, except those whose rows somebody has locked, and returns how many.
-func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error) {
+// Cleanup implements backend.Cleaner. A key is as old as its last grant. Those that were never
+// granted are removed too, and none whose row somebody has locked.
+func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (int, error) {
+	if dryRun {
+		return b.old(ctx, olderThan, b.hasRecord, b.isUngranted)
+	}
 	return b.old(ctx, olderThan, b.deleteKey, b.deleteUngranted)
-}
-
-// CountOld returns how many keys Cleanup would remove. It changes nothing.
-func (b *Backend) CountOld(ctx context.Context, olderThan time.Duration) (int, error) {
-	return b.old(ctx, olderThan, b.hasRecord, b.isUngranted)
 }
 
 // old calls do for each key whose last grant was longer than olderThan ago, and ungranted for

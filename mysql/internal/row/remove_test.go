@@ -169,7 +169,7 @@ func TestCleanupRows(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, n)
 		for range 2 { // counting changes nothing
-			n, err = b.CountOld(t.Context(), 24*time.Hour)
+			n, err = b.Cleanup(t.Context(), 24*time.Hour, true)
 			require.NoError(t, err)
 			require.Equal(t, old, n)
 		}
@@ -202,10 +202,10 @@ func TestRowCleanupOfUngranted(t *testing.T) {
 		require.NoError(t, err)
 		defer locked.close()
 		require.NoError(t, b.lockRow(t.Context(), locked, "locked", true))
-		n, err := b.CountOld(t.Context(), time.Hour)
+		n, err := b.Cleanup(t.Context(), time.Hour, true)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		n, err = b.Cleanup(t.Context(), time.Hour)
+		n, err = b.Cleanup(t.Context(), time.Hour, false)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, 2, mysqltest.Number(t, b.control, "SELECT COUNT(*) FROM "+b.rows+" WHERE k IN ('used', 'locked')"))

@@ -4,15 +4,15 @@ import (
 	"context"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
-var _ values.Keeper = (*Backend)(nil)
+var _ guarded.Keeper = (*Backend)(nil)
 
-// GuardedValues implements values.Keeper with a table of its own, which InTx sets. A
+// GuardedValues implements guarded.Keeper with a table of its own, which InTx sets. A
 // write ends the lease.
-func (b *Backend) GuardedValues(ctx context.Context) (values.Guarded, error) {
+func (b *Backend) GuardedValues(ctx context.Context) (guarded.Values, error) {
 	name := b.rowsName
 	if b.schemaName != "" {
 		name = b.schemaName + "." + name

@@ -36,11 +36,12 @@ func (b *Backend) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 		h.behind.Store(true)
 		return t, nil
 	}
-	if err == nil {
+	locked := err == nil
+	if locked {
 		t.granted, err = b.grant(asking, h, req)
 	}
 	if err != nil {
-		return nil, b.refuse(ctx, h, err)
+		return nil, b.refuse(ctx, h, locked, err)
 	}
 	return t, nil
 }

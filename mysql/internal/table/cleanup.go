@@ -21,17 +21,19 @@ func Cleanup(ctx context.Context, db *sql.DB, name string, olderThan time.Durati
 	if err := b.checkSettings(ctx, construct.Logger(nil)); err != nil {
 		return 0, err
 	}
-	return b.Cleanup(ctx, olderThan)
+	return b.Cleanup(ctx, olderThan, false)
 }
 
 // cleanupChunk bounds how many rows one statement locks.
 const cleanupChunk = 200
 
-// Cleanup removes the rows of keys that nobody has held or used for longer than olderThan,
-// and returns how many. No fencing token goes back.
-func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error) {
+// Cleanup implements backend.Cleaner.
+func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (removed int, err error) {
 	if olderThan <= 0 {
 		return 0, wire.TooYoung(olderThan)
+	}
+	if dryRun {
+		return b.countOld(ctx, olderThan)
 	}
 	if _, err := b.change(ctx, b.insertFloor(0)); err != nil {
 		return 0, fmt.Errorf("mysqllock: clean-up: %w", wire.Describe(ctx, err))
@@ -50,12 +52,8 @@ func (b *Backend) Cleanup(ctx context.Context, olderThan time.Duration) (removed
 	}
 }
 
-// CountOld returns how many rows Cleanup would remove, if nobody has locked one of them. It
-// changes nothing.
-func (b *Backend) CountOld(ctx context.Context, olderThan time.Duration) (old int, err error) {
-	if olderThan <= 0 {
-		return 0, wire.TooYoung(olderThan)
-	}
+// countOld counts rows that somebody has locked, too.
+func (b *Backend) countOld(ctx context.Context, olderThan time.Duration) (old int, err error) {
 	where := statement(nil).text(" WHERE lock_key>").bytes(floorKey).text(unusedFor(olderThan))
 	err = b.step(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		return conn.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+b.table+string(where)).Scan(&old)

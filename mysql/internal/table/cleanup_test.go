@@ -44,10 +44,10 @@ func TestCleanup(t *testing.T) {
 		n, err := Cleanup(t.Context(), db, opts.Table, 3*24*time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		n, err = b.CountOld(t.Context(), 24*time.Hour)
+		n, err = b.Cleanup(t.Context(), 24*time.Hour, true)
 		require.NoError(t, err)
 		require.Equal(t, old, n)
-		_, err = b.CountOld(t.Context(), 0)
+		_, err = b.Cleanup(t.Context(), 0, true)
 		require.ErrorIs(t, err, backend.ErrInvalid)
 		n, err = Cleanup(t.Context(), db, opts.Table, 24*time.Hour)
 		require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestCleanupKeepsTokensRising(t *testing.T) {
 		require.NoError(t, b.Release(t.Context(), last))
 		for range 3 {
 			age(t, b, "2 DAY")
-			n, err := b.Cleanup(t.Context(), time.Hour)
+			n, err := b.Cleanup(t.Context(), time.Hour, false)
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
 			next, g2 := backendtest.Granted(t, b, mysqltest.Request("k"))
@@ -105,7 +105,7 @@ func TestCleanupBesideUsers(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for !over() {
-					n, err := b.Cleanup(t.Context(), time.Microsecond)
+					n, err := b.Cleanup(t.Context(), time.Microsecond, false)
 					assert.NoError(t, err)
 					removed.Add(int64(n))
 				}
@@ -188,7 +188,7 @@ func TestCleanupDoesNotWaitForTheFloor(t *testing.T) {
 		db := mysqltest.UserPool(t, s, "")
 		b := tableOn(t, db, Options{Table: mysqltest.OwnTable(t, db)})
 		oldRows(t, b, 1)
-		_, err := b.Cleanup(t.Context(), time.Hour)
+		_, err := b.Cleanup(t.Context(), time.Hour, false)
 		require.NoError(t, err)
 		oldRows(t, b, 1)
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -199,7 +199,7 @@ func TestCleanupDoesNotWaitForTheFloor(t *testing.T) {
 		for given := time.Second; ; given *= 2 { // a slow server may not come so far in time
 			cleaned := make(chan error, 1)
 			go func() {
-				_, err := b.Cleanup(backendtest.Short(t, given), time.Hour)
+				_, err := b.Cleanup(backendtest.Short(t, given), time.Hour, false)
 				cleaned <- err
 			}()
 			for len(cleaned) == 0 {

@@ -161,7 +161,7 @@ func TestLastTokenOfARowAheadOfTheClock(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, token, last)
 		age(t, b, "2 DAY")
-		_, err = b.Cleanup(t.Context(), time.Hour)
+		_, err = b.Cleanup(t.Context(), time.Hour, false)
 		require.NoError(t, err)
 		last, err = b.LastToken(t.Context())
 		require.NoError(t, err)

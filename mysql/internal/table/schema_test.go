@@ -142,7 +142,7 @@ func TestMissingRights(t *testing.T) {
 			b := tableOn(t, limited, Options{Table: table})
 			hold, _ := backendtest.Granted(t, b, mysqltest.Request("just enough"))
 			require.NoError(t, b.Release(t.Context(), hold))
-			_, err := b.Cleanup(t.Context(), 1)
+			_, err := b.Cleanup(t.Context(), 1, false)
 			require.ErrorIs(t, err, backend.ErrPermanent)
 			require.ErrorContains(t, err, "DELETE")
 		})

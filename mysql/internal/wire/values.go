@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
-var _ values.Opener = (*guardedValues)(nil)
+var _ guarded.Opener = (*guardedValues)(nil)
 
 // Execer is what the two kinds of transactions have in common.
 type Execer interface {
@@ -32,7 +32,7 @@ var errMayNotCreate = errors.New("they need a table of their own, and create=fal
 
 // NewValues makes a table in the database that has the table of the locks. write has the
 // value set in a transaction of the lease.
-func NewValues(ctx context.Context, db *sql.DB, mayCreate bool, beside string, write func(context.Context, lock.Lease, Setter) error) (values.Guarded, error) {
+func NewValues(ctx context.Context, db *sql.DB, mayCreate bool, beside string, write func(context.Context, lock.Lease, Setter) error) (guarded.Values, error) {
 	if !mayCreate {
 		return nil, errMayNotCreate
 	}
@@ -52,7 +52,7 @@ func (v *guardedValues) Write(ctx context.Context, lease lock.Lease, value strin
 	return v.Open(ctx, lease, value, func() {})
 }
 
-// Open implements values.Opener: the transaction is under way between.
+// Open implements guarded.Opener: the transaction is under way between.
 func (v *guardedValues) Open(ctx context.Context, lease lock.Lease, value string, between func()) error {
 	return v.write(ctx, lease, func(ctx context.Context, tx Execer) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO "+v.table+" VALUES (?, ?) ON DUPLICATE KEY UPDATE v=VALUES(v)", lease.Key(), value)
