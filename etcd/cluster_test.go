@@ -19,7 +19,7 @@ import (
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 )
 
 func clusterURL(members []*servertest.Server) string {
@@ -47,7 +47,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, members []*servertest.Ser
 // On the older release those rules are tried whose requests pass from member to member;
 // one server of it has the whole suite.
 func TestAlsoOnThreeMembers(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	t.Parallel()
 	on := func(members []*servertest.Server, only ...string) func(t *testing.T) {
 		return func(t *testing.T) {
@@ -58,9 +58,14 @@ func TestAlsoOnThreeMembers(t *testing.T) {
 		}
 	}
 	t.Run("current", on(servertest.EtcdCurrentCluster(t, 3)))
-	t.Run("packaged", on(servertest.EtcdCluster(t, 3), "Exclusive", "ExclusiveAcrossTakeover", "RenewKeeps", "LostOnRemoval",
-		"LostBeforeTakeover", "TokenIncreases", "QueueOrder", "WaiterWakes", "WaiterSessionCheck", "CrashFreesProcess",
-		"GuardedWriteNeverLate", "Linearizable", "LinearizableUnderFaults"))
+	short := []string{
+		"Exclusive", "ExclusiveAcrossTakeover", "RenewKeeps", "LostOnRemoval", "LostBeforeTakeover", "TokenIncreases", "QueueOrder",
+		"WaiterWakes", "WaiterSessionCheck", "CrashFreesProcess", "GuardedWriteNeverLate", "Linearizable", "LinearizableUnderFaults",
+	}
+	if suites.Long() {
+		short = nil // all
+	}
+	t.Run("packaged", on(servertest.EtcdCluster(t, 3), short...))
 }
 
 // guardedKey watches over a key that clients hold one after the other: nobody is

@@ -19,11 +19,11 @@ func TestReleasesAtOnceSpareTheNextHold(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	key := "releases-at-once/" + backend.NewID().Hex()
-	taken := func() (backend.Request, *member) {
+	taken := func() (backend.Request, *acquisition) {
 		req := backend.Request{Key: key, ID: backend.NewID(), TTL: 30 * time.Second, Renewed: true}
 		_, err := b.Try(t.Context(), req)
 		require.NoError(t, err)
-		return req, b.member(req.ID, key)
+		return req, b.acquisition(req.ID, key)
 	}
 	req, m := taken()
 	slow, still := b.deletes(req.ID, m)

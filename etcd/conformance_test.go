@@ -14,7 +14,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 )
 
 func TestConformance(t *testing.T) {
@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestAlsoOnCurrentRelease(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	t.Parallel()
 	cfg := conformanceOfURL(servertest.SharedEtcdCurrent(t).URL())
 	cfg.Judge = linear.Judge(t)

@@ -94,12 +94,12 @@ type etcdBackend struct {
 
 	streams streams
 
-	mu      sync.Mutex // never held across a request
-	shared  map[time.Duration]*opening
-	members map[backend.ID]*member
-	slots   slots
-	lost    func(id backend.ID, cause error)
-	closed  bool
+	mu           sync.Mutex // never held across a request
+	shared       map[time.Duration]*opening
+	acquisitions map[backend.ID]*acquisition
+	slots        slots
+	lost         func(id backend.ID, cause error)
+	closed       bool
 }
 
 var (
@@ -130,11 +130,11 @@ func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
 	}
 	b := &etcdBackend{
 		client: client, prefix: prefix, clock: backend.SystemClock(),
-		guarantees: guarantees(usualMinTTL),
-		shared:     map[time.Duration]*opening{},
-		members:    map[backend.ID]*member{},
-		slots:      newSlots(),
-		streams:    make(streams, mostStreams),
+		guarantees:   guarantees(usualMinTTL),
+		shared:       map[time.Duration]*opening{},
+		acquisitions: map[backend.ID]*acquisition{},
+		slots:        newSlots(),
+		streams:      make(streams, mostStreams),
 	}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil
@@ -166,7 +166,7 @@ func (b *etcdBackend) Close() error {
 			left[o.s] = true
 		}
 	}
-	for _, m := range b.members {
+	for _, m := range b.acquisitions {
 		left[m.session] = true
 	}
 	b.mu.Unlock()

@@ -31,20 +31,26 @@ import (
 // The transaction goes through the client of the Locker. It is used by one
 // goroutine.
 func Txn(ctx context.Context, lease lock.Lease) clientv3.Txn {
-	return &guarded{ctx: ctx, lease: lease}
+	return &transaction{ctx: ctx, lease: lease}
 }
 
-type guarded struct {
+type transaction struct {
 	ctx       context.Context //nolint:containedctx // as in clientv3.Txn, whose Commit takes none
 	lease     lock.Lease
 	cmps      []clientv3.Cmp
 	then, els []clientv3.Op
 }
 
-func (g *guarded) If(cmps ...clientv3.Cmp) clientv3.Txn { g.cmps = append(g.cmps, cmps...); return g }
-func (g *guarded) Then(ops ...clientv3.Op) clientv3.Txn { g.then = append(g.then, ops...); return g }
-func (g *guarded) Else(ops ...clientv3.Op) clientv3.Txn { g.els = append(g.els, ops...); return g }
-func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
+func (g *transaction) If(cmps ...clientv3.Cmp) clientv3.Txn {
+	g.cmps = append(g.cmps, cmps...)
+	return g
+}
+func (g *transaction) Then(ops ...clientv3.Op) clientv3.Txn {
+	g.then = append(g.then, ops...)
+	return g
+}
+func (g *transaction) Else(ops ...clientv3.Op) clientv3.Txn { g.els = append(g.els, ops...); return g }
+func (g *transaction) Commit() (*clientv3.TxnResponse, error) {
 	lease, err := lock.HeldOn[*etcdBackend](g.lease)
 	if err != nil {
 		return nil, fmt.Errorf("etcdlock: %w", err)
@@ -53,7 +59,7 @@ func (g *guarded) Commit() (*clientv3.TxnResponse, error) {
 	if err := g.ctx.Err(); err != nil {
 		return nil, fmt.Errorf("etcdlock: key %q: nothing was sent: %w", hold.Key, err)
 	}
-	m := e.member(hold.ID, hold.Key)
+	m := e.acquisition(hold.ID, hold.Key)
 	if m == nil {
 		return nil, notHeld(hold.Key)
 	}

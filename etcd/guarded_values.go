@@ -7,16 +7,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
-var _ values.Keeper = (*etcdBackend)(nil)
+var _ guarded.Keeper = (*etcdBackend)(nil)
 
 // guardedValuesLife is when the values end by themselves, in seconds.
 const guardedValuesLife = 3600
 
-// GuardedValues implements values.Keeper with keys under a lease of their own.
-func (b *etcdBackend) GuardedValues(ctx context.Context) (values.Guarded, error) {
+// GuardedValues implements guarded.Keeper with keys under a lease of their own.
+func (b *etcdBackend) GuardedValues(ctx context.Context) (guarded.Values, error) {
 	lease, err := b.client.Grant(ctx, guardedValuesLife)
 	if err != nil {
 		return nil, harmless(ctx, err)

@@ -114,7 +114,7 @@ func TestWaiterWithoutALeaseIsNotGranted(t *testing.T) {
 		}()
 		next, err := other.Enqueue(t.Context(), request(key))
 		require.NoError(t, err)
-		_, err = c.Revoke(t.Context(), b.member(req.ID, key).session.id)
+		_, err = c.Revoke(t.Context(), b.acquisition(req.ID, key).session.id)
 		require.NoError(t, err)
 		require.NoError(t, other.Release(t.Context(), hold))
 		require.ErrorIs(t, <-got, backend.ErrNotHeld)

@@ -274,7 +274,7 @@ func TestLeaseOfAnAcquisitionThatFails(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrPermanent)
 	}
 	backendtest.Eventually(t, "no lease is left", func() bool { return leases() == 0 })
-	require.Empty(t, b.members)
+	require.Empty(t, b.acquisitions)
 }
 
 func TestFullServer(t *testing.T) {

@@ -38,7 +38,7 @@ type ticket struct {
 	b   *etcdBackend
 	n   names
 	req backend.Request
-	m   *member
+	m   *acquisition
 	s   *session
 	own string
 	rev int64 // create revision of the place

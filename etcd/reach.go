@@ -20,7 +20,7 @@ const (
 	whyLimit = 500 * time.Millisecond
 	// alertLimit is the same where nothing else is tried any more: an endpoint that answers
 	// shakes hands in that time on a busy machine, too.
-	alertLimit = 3 * time.Second
+	alertLimit = openLimit
 )
 
 // whyUnreachable returns why there is no connection to any endpoint, and nil when

@@ -20,7 +20,7 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m := b.member(hold.ID, hold.Key)
+	m := b.acquisition(hold.ID, hold.Key)
 	if m == nil {
 		return notHeld(hold.Key) // not asked for by this client, refused, or released
 	}
@@ -74,7 +74,7 @@ func (b *etcdBackend) Release(ctx context.Context, hold backend.Hold) error {
 // deleteKey deletes the acquisition's key. Its name is the acquisition's alone, and
 // is not used again while a request to delete it has no answer; comparing the create
 // revision would add nothing but a transaction.
-func (b *etcdBackend) deleteKey(ctx context.Context, key string, m *member, s *session, fence bool) error {
+func (b *etcdBackend) deleteKey(ctx context.Context, key string, m *acquisition, s *session, fence bool) error {
 	own := m.slot.name
 	var deleted, revision int64
 	tries := 0
@@ -114,7 +114,7 @@ func (b *etcdBackend) deleteKey(ctx context.Context, key string, m *member, s *s
 
 // withdraw moves the fence of the session, so that what is on its way has no effect,
 // and leaves the key of a hold that was revoked.
-func (b *etcdBackend) withdraw(ctx context.Context, key string, m *member, s *session) error {
+func (b *etcdBackend) withdraw(ctx context.Context, key string, m *acquisition, s *session) error {
 	var revision int64
 	err := b.attempts(ctx, func(ctx context.Context) error {
 		resp, err := b.client.Put(ctx, s.fence, "", clientv3.WithLease(s.id))
@@ -135,7 +135,7 @@ func (b *etcdBackend) withdraw(ctx context.Context, key string, m *member, s *se
 	return takenOver(key)
 }
 
-func (b *etcdBackend) doubt(m *member) {
+func (b *etcdBackend) doubt(m *acquisition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.doubtful = true

@@ -32,7 +32,7 @@ const batchSize = 64
 type renewing struct {
 	out  *backend.Renewal
 	hold backend.Hold
-	m    *member
+	m    *acquisition
 	s    *session
 }
 
@@ -100,7 +100,7 @@ func (b *etcdBackend) findHold(ctx context.Context, r *renewing) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	m := b.member(r.hold.ID, r.hold.Key)
+	m := b.acquisition(r.hold.ID, r.hold.Key)
 	if m == nil {
 		return notHeld(r.hold.Key)
 	}
@@ -155,7 +155,7 @@ func (b *etcdBackend) seeKeys(ctx context.Context, holds []renewing, sent backen
 
 // foreign notes that the key of the acquisition is not on its lease. If it is there, on
 // a lease that none of our holds renews, it was revoked.
-func (b *etcdBackend) foreign(m *member, kv *mvccpb.KeyValue) {
+func (b *etcdBackend) foreign(m *acquisition, kv *mvccpb.KeyValue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if kv == nil || kv.Lease == 0 || kv.CreateRevision != m.rev {
@@ -171,7 +171,7 @@ func (b *etcdBackend) foreign(m *member, kv *mvccpb.KeyValue) {
 
 // move puts the key of a hold that is to last longer on a session with the longer
 // TTL. The key keeps its create revision, and with it token and place.
-func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *member) (*session, error) {
+func (b *etcdBackend) move(ctx context.Context, hold backend.Hold, m *acquisition) (*session, error) {
 	b.mu.Lock()
 	from, to := m.session, m.next
 	b.mu.Unlock()

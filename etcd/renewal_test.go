@@ -88,7 +88,7 @@ func TestRenewalUnderWayIsShared(t *testing.T) {
 	server := servertest.Etcd(t, servertest.WithControl())
 	b := backendOn(t, clientOf(t, server), nil)
 	hold, _ := backendtest.Granted(t, b, request("k"))
-	s := b.member(hold.ID, hold.Key).session
+	s := b.acquisition(hold.ID, hold.Key).session
 	server.Freeze(t)
 	before := b.clock.Now()
 	r := b.underway(s)
@@ -142,7 +142,7 @@ func TestFormerLeaderRenewsNothing(t *testing.T) {
 	_, err = b.Renew(t.Context(), hold)
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	require.ErrorContains(t, err, "leader")
-	s := b.member(hold.ID, hold.Key).session
+	s := b.acquisition(hold.ID, hold.Key).session
 	assert.Equal(t, grant.Until(), b.validity(s, grant.Sent).Until(), "the hold has no more time")
 
 	answers.Store(1)
@@ -162,7 +162,7 @@ func TestStreamOfRenewalsIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = other.Close() })
 	hold, _ := backendtest.Granted(t, other, request(backendtest.UniqueKey(t)))
-	s := other.member(hold.ID, hold.Key).session
+	s := other.acquisition(hold.ID, hold.Key).session
 	require.NoError(t, other.keepAlive(t.Context(), s))
 	require.Len(t, other.streams, 1)
 	proxy.Cut()

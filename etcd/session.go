@@ -214,7 +214,7 @@ func (b *etcdBackend) sessionGone(s *session) {
 	s.gone = true
 	close(s.ended)
 	var ids []backend.ID
-	for id, m := range b.members {
+	for id, m := range b.acquisitions {
 		if m.session == s && m.next == nil && m.granted {
 			ids = append(ids, id)
 		}

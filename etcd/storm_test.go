@@ -36,7 +36,10 @@ func TestStorm(t *testing.T) {
 			storm := servertest.NewStorm(t, 400*time.Millisecond, proxies...)
 			conformance.Run(t, conformance.Config{
 				OpenBackend: func(ctx context.Context) (b backend.Backend, err error) {
-					storm.Calm(func() { b, err = backend.DefaultMux.Open(ctx, url, backend.OpenConfig{}) })
+					err = storm.Calm(t, func() (err error) {
+						b, err = backend.DefaultMux.Open(ctx, url, backend.OpenConfig{})
+						return err
+					})
 					return b, err
 				},
 				Judge:  linear.Judge(t),

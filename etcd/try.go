@@ -21,7 +21,7 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 		return backend.Grant{}, err
 	}
 	n := namesOf(b.prefix, req.Key)
-	if !req.Renewed && b.member(req.ID, req.Key) == nil {
+	if !req.Renewed && b.acquisition(req.ID, req.Key) == nil {
 		// A look first, so that a refusal does not cost a lease.
 		if err := b.look(ctx, n); err != nil {
 			return backend.Grant{}, err
@@ -32,7 +32,7 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 		return backend.Grant{}, err
 	}
 	if a.rev == 0 {
-		if b.forget(req.ID, m); b.member(req.ID, req.Key) != nil {
+		if b.forget(req.ID, m); b.acquisition(req.ID, req.Key) != nil {
 			// An earlier attempt has lost its answer, and may still arrive when the key is
 			// free. A refusal promises that nothing comes after it.
 			if err := b.Release(ctx, backend.HoldOf(req)); err != nil && !isNotHeld(err) {
@@ -80,7 +80,7 @@ func (a asked) token() uint64 { return a.floor + uint64(a.rev) }
 
 // ask sends the transaction, again when its session has ended or when the fence
 // has moved since the session was last used.
-func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *member, error) {
+func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, queue bool) (asked, *acquisition, error) {
 	for tries := 1; ; tries++ {
 		m, err := b.enlist(ctx, n, req)
 		if err != nil {
@@ -104,7 +104,7 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 		err = keyError(ctx, req.Key, err)
 		if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrPermanent) {
 			b.forget(req.ID, m)
-			if b.member(req.ID, req.Key) != nil {
+			if b.acquisition(req.ID, req.Key) != nil {
 				err = unmark(err) // an earlier attempt is still in doubt
 			}
 		}
@@ -115,7 +115,7 @@ func (b *etcdBackend) ask(ctx context.Context, n names, req backend.Request, que
 // askFenced sends the transaction. A release may be called as soon as ctx has ended,
 // while this is still under way. It finds the pending request then, or else has
 // moved the fence before the epoch is read here, and ctx is seen to have ended.
-func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *member, queue bool) (asked, error) {
+func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Request, m *acquisition, queue bool) (asked, error) {
 	s := m.session
 	for range fencePatience {
 		f, err := b.knownFloor(ctx)
@@ -157,10 +157,10 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 // answered, and has created nothing.
 const fencePatience = 200
 
-// commit sends a transaction that creates the member's key, which the caller has
+// commit sends a transaction that creates the key of the acquisition, which the caller has
 // noted as pending. A repeat after a lost answer finds its own key; but what was
 // lost may still arrive later.
-func (b *etcdBackend) commit(ctx context.Context, m *member, t clientv3.Op) (resp *clientv3.TxnResponse, err error) {
+func (b *etcdBackend) commit(ctx context.Context, m *acquisition, t clientv3.Op) (resp *clientv3.TxnResponse, err error) {
 	again := false
 	err = b.attempts(ctx, func(ctx context.Context) error {
 		if again {

@@ -6,9 +6,9 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// member is one acquisition that a request was sent for, until it is refused,
+// acquisition is one that a request was sent for, until it is refused,
 // released or known to be gone.
-type member struct {
+type acquisition struct {
 	holder backend.Holder
 	slot   slot
 
@@ -30,11 +30,11 @@ type member struct {
 	revoked bool
 }
 
-// member returns what is known of an acquisition of the key, or nil.
-func (b *etcdBackend) member(id backend.ID, key string) *member {
+// acquisition returns what is known of an acquisition of the key, or nil.
+func (b *etcdBackend) acquisition(id backend.ID, key string) *acquisition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m := b.members[id]; m != nil && m.slot.key == key {
+	if m := b.acquisitions[id]; m != nil && m.slot.key == key {
 		return m
 	}
 	return nil
@@ -42,9 +42,9 @@ func (b *etcdBackend) member(id backend.ID, key string) *member {
 
 // enlist finds or makes the session for a request, and remembers the acquisition.
 // A repeated request stays with the session of the first.
-func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) (*member, error) {
+func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) (*acquisition, error) {
 	b.mu.Lock()
-	m := b.members[req.ID]
+	m := b.acquisitions[req.ID]
 	if m != nil && !m.session.gone {
 		b.mu.Unlock()
 		return m, nil
@@ -59,7 +59,7 @@ func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) 
 		return nil, err
 	}
 	b.mu.Lock()
-	now := b.members[req.ID]
+	now := b.acquisitions[req.ID]
 	if now != nil && now != m {
 		b.mu.Unlock() // another request of the same acquisition was quicker
 		if !s.shared {
@@ -71,14 +71,14 @@ func (b *etcdBackend) enlist(ctx context.Context, n names, req backend.Request) 
 	if now != nil {
 		b.slots.free(now.slot, now.doubtful || now.revoked) // on a lease that has ended nothing can be created
 	}
-	m = &member{holder: req.Holder, slot: b.slots.take(n), session: s}
-	b.members[req.ID] = m
+	m = &acquisition{holder: req.Holder, slot: b.slots.take(n), session: s}
+	b.acquisitions[req.ID] = m
 	return m, nil
 }
 
 // forget drops an acquisition that has no key, and no request on its way that
 // could make one.
-func (b *etcdBackend) forget(id backend.ID, m *member) {
+func (b *etcdBackend) forget(id backend.ID, m *acquisition) {
 	b.mu.Lock()
 	keep := m.pending > 0 && m.session.shared && !m.session.gone
 	gone := m.session.gone
@@ -92,11 +92,11 @@ func (b *etcdBackend) forget(id backend.ID, m *member) {
 }
 
 // drop ends what is known of an acquisition that has no key any more.
-func (b *etcdBackend) drop(id backend.ID, m *member) {
+func (b *etcdBackend) drop(id backend.ID, m *acquisition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.members[id] == m {
-		delete(b.members, id)
+	if b.acquisitions[id] == m {
+		delete(b.acquisitions, id)
 		b.slots.free(m.slot, m.pending > 0 || m.doubtful || m.revoked || m.deleting > 0)
 	}
 }
@@ -104,10 +104,10 @@ func (b *etcdBackend) drop(id backend.ID, m *member) {
 // deletes notes that a request which deletes the key is about to be sent, and reports
 // whether the name is still the acquisition's. Until the returned function is called,
 // the name is not used again.
-func (b *etcdBackend) deletes(id backend.ID, m *member) (ended func(), still bool) {
+func (b *etcdBackend) deletes(id backend.ID, m *acquisition) (ended func(), still bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.members[id] != m {
+	if b.acquisitions[id] != m {
 		return nil, false
 	}
 	m.deleting++
@@ -119,7 +119,7 @@ func (b *etcdBackend) deletes(id backend.ID, m *member) (ended func(), still boo
 }
 
 // sending notes that a request which creates the key is about to be sent.
-func (b *etcdBackend) sending(m *member) {
+func (b *etcdBackend) sending(m *acquisition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.pending++
@@ -127,14 +127,14 @@ func (b *etcdBackend) sending(m *member) {
 
 // answered notes that a request which creates the key was answered, or was never
 // sent. Of the others nobody knows when they arrive.
-func (b *etcdBackend) answered(m *member) {
+func (b *etcdBackend) answered(m *acquisition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.pending--
 }
 
 // created notes the create revision of the key, and what its token is counted on from.
-func (b *etcdBackend) created(m *member, rev int64, floor uint64) {
+func (b *etcdBackend) created(m *acquisition, rev int64, floor uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.rev, m.floor = rev, floor
@@ -143,7 +143,7 @@ func (b *etcdBackend) created(m *member, rev int64, floor uint64) {
 // grants makes the acquisition a hold, unless its session is known to have ended. From
 // then on the end of the session is told as a loss, and not before: a request that meets
 // the end of one session goes on in the next one.
-func (b *etcdBackend) grants(m *member) bool {
+func (b *etcdBackend) grants(m *acquisition) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m.granted = m.granted || !m.session.gone
