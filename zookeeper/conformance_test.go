@@ -18,7 +18,7 @@ import (
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/linear"
 	"github.com/mortiselock/lock/internal/servertest"
-	"github.com/mortiselock/lock/internal/ways"
+	"github.com/mortiselock/lock/internal/suites"
 )
 
 func TestConformance(t *testing.T) {
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestAlsoOnThreeMembers(t *testing.T) {
-	ways.Also(t)
+	suites.Also(t)
 	t.Parallel()
 	members := servertest.ZooKeeperCluster(t, 3)
 	var hosts []string

@@ -2,9 +2,10 @@
 // github.com/go-zookeeper/zk. Importing it registers the URL scheme zk.
 //
 // A key is a container node, and whoever wants it puts a sequential ephemeral node
-// below. The first in the order of creation holds the key, and each other watches
-// the one before it: the lock recipe of the ZooKeeper documentation, with the
-// repairs that practice has shown to be needed. The recipe is our own, on the raw
+// below. The first in the order of creation holds the key, the second watches the first,
+// and each other the last but one before it, which gives it time to look again. That is the
+// lock recipe of the ZooKeeper documentation, with the repairs that practice has shown to
+// be needed. The recipe is our own, on the raw
 // connection; the Lock of the client library has no context and leaves nodes behind.
 //
 // A session keeps its ephemeral nodes alive, and all holds of a Locker share one.

@@ -9,14 +9,14 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/mortiselock/lock"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
-var _ values.Keeper = (*zkBackend)(nil)
+var _ guarded.Keeper = (*zkBackend)(nil)
 
-// GuardedValues implements values.Keeper with nodes below one beside the locks, whose
+// GuardedValues implements guarded.Keeper with nodes below one beside the locks, whose
 // name is not that of a key.
-func (b *zkBackend) GuardedValues(ctx context.Context) (values.Guarded, error) {
+func (b *zkBackend) GuardedValues(ctx context.Context) (guarded.Values, error) {
 	v := &guardedValues{b: b, made: map[string]struct{}{}}
 	err := v.use(func(s *session) error {
 		v.dir = s.cfg.root() + "/%values-" + rand.Text()

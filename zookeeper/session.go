@@ -37,7 +37,7 @@ type session struct {
 	changed   chan struct{}   // closed and replaced when attached or failures change
 	greeted   backend.Instant // when the handshake under way was sent
 	greeting  bool
-	era       int // counts the events of the connection
+	era       int // of the connection: each event of it begins a new one
 	failures  int // connections in a row that did not come about
 	failure   error
 	refused   error // by the server, for good

@@ -36,8 +36,9 @@ func TestStorm(t *testing.T) {
 			storm := servertest.NewStorm(t, 400*time.Millisecond, proxies...)
 			conformance.Run(t, conformance.Config{
 				OpenBackend: func(ctx context.Context) (b backend.Backend, err error) {
-					storm.Calm(func() {
+					err = storm.Calm(t, func() (err error) {
 						b, err = backend.DefaultMux.Open(ctx, "zk://"+strings.Join(hosts, ","), backend.OpenConfig{TTL: ttl})
+						return err
 					})
 					return b, err
 				},

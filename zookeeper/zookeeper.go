@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -116,7 +117,7 @@ func (c *config) root() string            { return c.chroot + "/" + c.prefix }
 func (c *config) dirOf(key string) string { return c.root() + "/" + encodeKey(key) }
 
 func newConfig(servers []string, o *Options) (*config, error) {
-	c := &config{floor: new(atomic.Pointer[floor]), chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: o.Prefix, acl: o.ACL, tls: o.TLS, timeout: o.Lock.TTL, logger: construct.Logger(o.Lock.Logger)}
+	c := &config{floor: new(atomic.Pointer[floor]), chroot: strings.TrimSuffix(o.Chroot, "/"), prefix: cmp.Or(o.Prefix, defaultPrefix), acl: o.ACL, tls: o.TLS, timeout: cmp.Or(o.Lock.TTL, lock.DefaultTTL), logger: construct.Logger(o.Lock.Logger)}
 	port := defaultPort
 	if c.tls != nil {
 		port = securePort
@@ -126,12 +127,6 @@ func newConfig(servers []string, o *Options) (*config, error) {
 			s = net.JoinHostPort(strings.Trim(s, "[]"), port)
 		}
 		c.servers = append(c.servers, s)
-	}
-	if c.timeout == 0 {
-		c.timeout = lock.DefaultTTL
-	}
-	if c.prefix == "" {
-		c.prefix = defaultPrefix
 	}
 	if o.User != "" {
 		c.auth = []byte(o.User + ":" + o.Password)
