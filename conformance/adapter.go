@@ -27,6 +27,9 @@ type AcquireFunc = func(ctx context.Context, key string, ttl time.Duration) (Han
 type Adapter struct {
 	// TTL is that of leases without lock.WithTTL.
 	TTL time.Duration
+	// MinTTL, MaxTTL and TTLGrain are the limits of lock.WithTTL, as in the guarantees. What is
+	// outside of them, or no multiple of the grain, is refused. Default: there are none.
+	MinTTL, MaxTTL, TTLGrain time.Duration
 	// Renews says that the lock renews its leases itself, always, with one TTL. Then
 	// lock.WithoutRenewal and other TTLs are refused, and Config.Kill is Abandon.
 	Renews bool
@@ -37,8 +40,9 @@ type Adapter struct {
 	// Try asks for the key once. Without Try, TryAcquire waits with Lock for no more than
 	// TryFor.
 	Try AcquireFunc
-	// TryFor is how long Lock may take where there is no Try. Default: 200 ms. It is
-	// longer than a grant takes on a free key.
+	// TryFor is how long Lock may take where there is no Try, longer where the machine
+	// stands still meanwhile. It must be longer than a grant takes on a free key; rules give
+	// a try so much more time. Default: 200 ms.
 	TryFor time.Duration
 	// Taken reports whether an error of the lock says that somebody else has the key, or
 	// where it came from a renewal or a release, that the caller does not have it any
@@ -238,6 +242,8 @@ func (a *adapted) settle(ctx context.Context, key string, opts []lock.Option) (t
 		return 0, fmt.Errorf("%w: owners and maximum holds", lock.ErrUnsupported)
 	case a.Renews && (s.NoRenewal || s.TTL != 0 && s.TTL != a.TTL):
 		return 0, fmt.Errorf("%w: the TTL is that of the Locker, and leases are always renewed", lock.ErrUnsupported)
+	case s.TTL != 0 && (s.TTL < a.MinTTL || a.MaxTTL > 0 && s.TTL > a.MaxTTL || a.TTLGrain > 0 && s.TTL%a.TTLGrain != 0):
+		return 0, fmt.Errorf("%w: the TTL of %s is outside of MinTTL and MaxTTL of the Adapter, or no multiple of TTLGrain", lock.ErrInvalid, s.TTL)
 	case a.closed.Load():
 		return 0, lock.ErrClosed
 	case ctx.Err() != nil:
@@ -256,13 +262,42 @@ func (a *adapted) TryAcquire(ctx context.Context, key string, opts ...lock.Optio
 	if a.Try != nil {
 		return a.lease(key)(a.Try(ctx, key, ttl))
 	}
-	short, cancel := context.WithTimeout(ctx, a.TryFor)
+	short, cancel := a.patience(ctx)
 	defer cancel()
 	l, err := a.lease(key)(a.Lock(short, key, ttl))
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && short.Err() != nil && ctx.Err() == nil {
 		err = fmt.Errorf("%w: it was not granted within %s", lock.ErrHeld, a.TryFor)
 	}
 	return l, err
+}
+
+// patience is a context that ends after TryFor. It is waited for in many steps, so that a
+// machine that stands still for a while makes one of them longer, and the key is not said
+// to be held.
+func (a *adapted) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	const steps = 20
+	short, cancel := context.WithCancelCause(ctx)
+	go func() {
+		step := time.NewTicker(max(a.TryFor/steps, 1))
+		defer step.Stop()
+		for range steps {
+			select {
+			case <-step.C:
+			case <-short.Done():
+				return
+			}
+		}
+		cancel(context.DeadlineExceeded)
+	}()
+	return short, func() { cancel(nil) }
+}
+
+// TriesFor is for how long a refusal by TryAcquire is waited for, since there is no Try.
+func (a *adapted) TriesFor() time.Duration {
+	if a.Try != nil {
+		return 0
+	}
+	return a.TryFor
 }
 
 func (a *adapted) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

@@ -40,7 +40,9 @@ type Config struct {
 
 	// Deviations declares what the lock is not meant to keep, whatever it claims: names of
 	// rules, or of subjects of rules, each with the reason in a few words, such as
-	// "RenewKeeps": "locks are extended by their caller". Such a rule is tried all the
+	// "renewal": "locks are extended by their caller". A subject takes along the rules of
+	// others that cannot be kept without it: who does not renew cannot keep what an idle
+	// Locker holds. Such a rule is tried all the
 	// same, and reported as Deviation with the reason, whether it was broken or not. That
 	// a key has one holder at a time cannot be declared away: neither the subject
 	// exclusion nor a rule whose name begins with Exclusive, and where any rule sees two
@@ -108,7 +110,7 @@ type Config struct {
 
 	// Untouched makes another store, which nobody has used yet, such as one under a prefix
 	// of its own. Without it the rule LookingChangesNothing does not ask whether a look
-	// leaves something in a store, nor ForgetLeavesOthers whether anything is removed.
+	// leaves something in a store, nor ForgetLeavesOthers whether anything is removed, and CleanupByAge is skipped.
 	Untouched func(ctx context.Context) (Store, error)
 
 	// Child is by what another process makes this Config again, such as the address

@@ -87,6 +87,45 @@ func TestAdapterOfAFinishedLock(t *testing.T) {
 	assert.Empty(t, verdicts(rep, conformance.Inconclusive))
 }
 
+// A lock that has no try, does not renew, and whose client ends nothing when it is closed,
+// declares two subjects. Then nothing of it is accused, and of what the adapter adds neither.
+func TestAdapterOfALockThatDoesNotRenew(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Second
+	store := memlock.NewStore(nil)
+	open := func(ctx context.Context) (lock.Locker, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		if err != nil {
+			return nil, err
+		}
+		l, err := lock.New(b, &lock.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		return conformance.Adapter{
+			TTL: ttl, MinTTL: 100 * time.Millisecond, MaxTTL: time.Minute, TTLGrain: time.Millisecond,
+			Lock: func(ctx context.Context, key string, ttl time.Duration) (conformance.Handle, error) {
+				lease, err := l.Acquire(ctx, key, lock.WithTTL(ttl), lock.WithoutRenewal())
+				if err != nil {
+					return conformance.Handle{}, err
+				}
+				return conformance.Handle{Release: lease.Release}, nil
+			},
+		}.Locker()
+	}
+	g := backend.Guarantees{
+		Name: "finished", Reach: backend.ReachProcess, Expiry: backend.ClockProcess, Token: backend.TokenNone,
+		MinTTL: 100 * time.Millisecond, MaxTTL: time.Minute, TTLGrain: time.Millisecond, WithoutRenewal: true,
+	}
+	rep := check(t, conformance.Config{Open: open, Guarantees: &g, TTL: ttl, Deviations: map[string]string{
+		"renewal": "leases are not renewed", "close": "there is nothing to close",
+	}})
+	assert.Empty(t, verdicts(rep, conformance.Fail))
+	assert.Empty(t, verdicts(rep, conformance.Inconclusive))
+	assert.Subset(t, verdicts(rep, conformance.Pass), []string{"Exclusive", "TryIsImmediate", "ReleaseFrees", "TTLRange", "TTLGrain", "CrashFrees"})
+	assert.Subset(t, verdicts(rep, conformance.Deviation), []string{"RenewKeeps", "IdleLockerWorks", "HoldOutlivesAcquireCtx", "ContextEndsFirst"})
+}
+
 func TestAdapterNeedsSomething(t *testing.T) {
 	t.Parallel()
 	_, err := conformance.Adapter{TTL: time.Second}.Locker()

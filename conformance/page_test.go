@@ -42,7 +42,7 @@ func TestPage(t *testing.T) {
 
 // askedOf says of which locks a rule is asked, if not of all.
 func askedOf(r conformance.Rule) (of []string) {
-	if r.Seam {
+	if r.NeedsBackend {
 		of = append(of, "backends")
 	}
 	if r.Claim != "" {

@@ -31,7 +31,8 @@ The page is generated, from the comments and [a table](../conformance/promises_t
 
     go test ./conformance -run TestPromises -update-promises
 
-A sentence without a rule, or a rule without a broken lock, fails the test. The table also says why %d sentences
+A sentence without a rule, or a rule without a broken lock, fails the test. Those that no rule can try from outside stand
+[at the end](#what-cant-be-tried-from-outside), with the tests of this project that do. The table also says why %d sentences
 promise nothing: definitions, duties of the caller, freedoms of a backend.
 `
 

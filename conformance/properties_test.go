@@ -176,7 +176,7 @@ var properties = []property{
 	{"One file", "No sequence of calls locks two files at once; a file that others remove is a loss, and one that is left behind blocks nobody.",
 		"", "file: TestEightProcesses TestReplacedGuard TestGuardsAreNeverRemoved TestRemovedRecordIsALoss TestLeftovers TestChildDoesNotKeepTheGuard"},
 	{"Operators", "They see what is so, and end only what they have seen.",
-		"InspectShows HolderIsShown LookingChangesNothing ListShowsHeldKeys ForceReleaseByToken RevokeByToken ForgetLeavesOthers RaisedFloorCounts LastTokenCoversAll", "cmd/lockctl: TestInspect TestList TestUnlock TestForget TestALookMakesNoDirectory; file: TestALookChangesNothing TestRootLooks"},
+		"InspectShows HolderIsShown LookingChangesNothing ListShowsHeldKeys ForceReleaseByToken RevokeByToken ForgetLeavesOthers CleanupByAge RaisedFloorCounts LastTokenCoversAll", "cmd/lockctl: TestInspect TestList TestUnlock TestForget TestALookMakesNoDirectory; file: TestALookChangesNothing TestRootLooks"},
 	{"Guarantees", "They are complete and always the same.",
 		"GuaranteesAreStable", "cmd/lockctl: TestPromisesNameRulesThatExist"},
 }

@@ -21,8 +21,8 @@ type Rule struct {
 	// Claim names the guarantees that switch the rule on. Empty: every lock must
 	// keep it.
 	Claim string `json:"claim,omitempty"`
-	// Seam: the rule needs Config.OpenBackend.
-	Seam bool `json:"seam,omitempty"`
+	// NeedsBackend: the rule needs Config.OpenBackend.
+	NeedsBackend bool `json:"needs_backend,omitempty"`
 	// Limit, plus LimitTTLs times the TTL, is when a case is given up as hanging.
 	Limit     time.Duration `json:"-"`
 	LimitTTLs int           `json:"limit_ttls"`
@@ -47,7 +47,7 @@ func Rules() []Rule {
 		}
 		out[i] = Rule{
 			Name: r.Name, Subject: r.Subject, Statement: r.Statement, Claim: strings.Join(names, ", "),
-			Seam: r.Seam, Limit: r.Limit, LimitTTLs: r.LimitTTLs,
+			NeedsBackend: r.NeedsBackend, Limit: r.Limit, LimitTTLs: r.LimitTTLs,
 		}
 	}
 	return out

@@ -23,7 +23,8 @@ type TestingT[T any] interface {
 // go test -run selects rules. Cases overlap in time whatever the -parallel flag
 // says, and have all ended when Run returns. A rule that is not claimed, or that
 // lacks something to test with, is a skipped subtest that says so. So is one that was
-// inconclusive: a slow machine fails no test. So is a declared deviation. The last two
+// inconclusive: a slow machine fails no test. So is a declared deviation. For each of
+// UntriedClaims a skipped subtest, such as "claim Reach", says what is missing. The last two
 // lines count the verdicts and say what was left undecided or untried, or which failure to
 // look at first.
 func Run[T TestingT[T]](t T, cfg Config) {
@@ -77,6 +78,12 @@ func Run[T TestingT[T]](t T, cfg Config) {
 	}
 	wg.Wait()
 	total.Guarantees, total.Results = s.Claimed, inOrder(total.Results)
+	for _, u := range total.UntriedClaims() {
+		t.Run("claim "+u.Claim, func(t T) {
+			t.Helper()
+			t.Skipf("not tried, which is not a pass: %s", u)
+		})
+	}
 	t.Logf("conformance of %s: %s\n%s", s.Name, total.Counts(), total.Verdict())
 }
 
@@ -95,6 +102,8 @@ func inOrder(results []Result) []Result {
 // have not begun, and those under way that were not broken before, are skipped, and
 // the report is incomplete.
 func Check(ctx context.Context, cfg Config) (Report, error) {
+	ctx, stop := withoutDeadline(ctx)
+	defer stop()
 	s, err := engine.Prepare(ctx, cfg.engine(), rules.All)
 	if err != nil {
 		return Report{}, err
@@ -117,4 +126,15 @@ func Check(ctx context.Context, cfg Config) (Report, error) {
 		Name: s.Name, Incomplete: incomplete, Guarantees: s.Claimed, TTL: s.TTL, Seed: s.Seed,
 		Started: started, Seconds: time.Since(started).Seconds(), Results: results,
 	}, nil
+}
+
+// withoutDeadline ends with ctx and shows no deadline, so that a lock is asked as most callers
+// ask it. A lock may do otherwise where a caller's time is bounded.
+func withoutDeadline(ctx context.Context) (context.Context, func()) {
+	undated, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	unfollow := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	if ctx.Err() != nil { // what follows has not run yet
+		end(context.Cause(ctx))
+	}
+	return undated, func() { unfollow(); end(nil) }
 }

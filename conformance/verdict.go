@@ -48,23 +48,31 @@ func (r Report) Verdict() string {
 	return strings.Join(said, " ")
 }
 
-// broken says how many rules were broken, and which to look at first. The list of rules
-// goes from what everything rests on to the particular, so that it is the first of them.
+// broken says how many rules were broken, and which to look at first: that a key has two
+// holders, or else the first in the list of rules, which goes from what everything rests
+// on to the particular. A claim that this denies is named.
 func (r Report) broken() string {
 	var first Result
 	n := 0
 	for _, x := range r.Results {
 		if x.Verdict == Fail {
-			if n++; n == 1 {
+			if n++; n == 1 || x.excludes() && !first.excludes() {
 				first = x
 			}
 		}
 	}
-	if n == 1 {
-		return fmt.Sprintf("1 rule was broken: %s.", first.Rule)
+	claims := ""
+	if names := r.claimsOf(first.Rule); len(names) > 0 {
+		claims = " (it tries the claim " + strings.Join(names, ", ") + ")"
 	}
-	return fmt.Sprintf("%d rules were broken; look at %s first.", n, first.Rule)
+	if n == 1 {
+		return fmt.Sprintf("1 rule was broken: %s%s.", first.Rule, claims)
+	}
+	return fmt.Sprintf("%d rules were broken; look at %s first%s.", n, first.Rule, claims)
 }
+
+// excludes reports whether the rule is about nothing but that a key has one holder at a time.
+func (x Result) excludes() bool { return strings.HasPrefix(x.Rule, "Exclusive") }
 
 // ClaimReach is the Claim of an UntriedClaim about Guarantees.Reach.
 const ClaimReach = "Reach"

@@ -145,20 +145,27 @@ func evidenceOf(p Peer, o *outcome, rounds int) string {
 	if len(o.evidence) == 0 {
 		b.WriteString("Nothing that it promises was broken.\n")
 	}
-	how := func(rule string) string {
-		if o.words[rule] == varies {
-			return fmt.Sprintf("**%s** (%s, %d of %d rounds)", rule, varies, o.broken[rule], rounds)
-		}
-		return fmt.Sprintf("**%s** (%s)", rule, o.words[rule])
-	}
 	for _, g := range together(o.evidence, func(rule string) string { return p.Breaks[rule] }) {
-		var rules []string
-		for _, rule := range g.rules {
-			rules = append(rules, how(rule))
-		}
-		fmt.Fprintf(&b, "- %s: %s. Seen: %s\n", strings.Join(rules, ", "), g.text, oneOf(o.evidence, g.rules))
+		fmt.Fprintf(&b, "- %s: %s.\n  Seen: %s\n", o.howOften(g.rules, rounds), g.text, oneOf(o.evidence, g.rules))
 	}
 	return b.String()
+}
+
+// howOften names the rules, and says in how many rounds they were broken.
+func (o *outcome) howOften(rules []string, rounds int) string {
+	names := "**" + strings.Join(rules, "**, **") + "**"
+	if !slices.ContainsFunc(rules, func(rule string) bool { return o.words[rule] == varies }) {
+		return names + " (" + o.words[rules[0]] + ")"
+	}
+	var broken []int
+	for _, rule := range rules {
+		broken = append(broken, o.broken[rule])
+	}
+	times := fmt.Sprint(slices.Min(broken))
+	if most := slices.Max(broken); most > slices.Min(broken) {
+		times += fmt.Sprintf(" to %d", most)
+	}
+	return fmt.Sprintf("%s (%s, %s of %d rounds)", names, varies, times, rounds)
 }
 
 // group is rules of which the page says the same.

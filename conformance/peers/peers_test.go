@@ -172,7 +172,7 @@ func TestWords(t *testing.T) {
 	}, o.words)
 	assert.Equal(t, 1, o.broken["WaiterWakes"])
 	text := evidenceOf(p, o, 3)
-	assert.Contains(t, text, "- **ReleaseTwice** (breaks): it promises otherwise. Seen: seen in x\n")
+	assert.Contains(t, text, "- **ReleaseTwice** (breaks): it promises otherwise.\n  Seen: seen in x\n")
 	assert.Contains(t, text, "- **WaiterWakes** (varies, 1 of 3 rounds): ")
 	assert.NotContains(t, text, "ReleaseDetached")
 	assert.NotContains(t, text, "CloseTwice")

@@ -46,6 +46,9 @@ func TestVerdict(t *testing.T) {
 		r.Results[i].Verdict = conformance.Fail
 	}
 	assert.Equal(t, "3 rules were broken; look at Exclusive first.", r.Verdict())
+	r.Guarantees.Reach = backend.ReachNetwork
+	r.Results = append(r.Results[1:], conformance.Result{Rule: "ExclusiveAcrossProcesses", Verdict: conformance.Fail})
+	assert.Equal(t, `3 rules were broken; look at ExclusiveAcrossProcesses first (it tries the claim Reach).`, r.Verdict(), "that two hold the key comes first")
 	for i := range r.Results {
 		r.Results[i].Verdict = conformance.Skipped
 	}

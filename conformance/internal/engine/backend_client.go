@@ -77,7 +77,7 @@ func (s *BackendClient) HandOver(ho backend.HandOverer, from *Grant, to backend.
 }
 
 // granted takes note of the grant that the call was answered with.
-func (s *BackendClient) granted(ev *Event, req backend.Request, g backend.Grant) *Grant {
+func (s *BackendClient) granted(ev *Entry, req backend.Request, g backend.Grant) *Grant {
 	e := s.Env
 	h := &Grant{Client: s, Hold: backend.HoldOf(req), Answer: g, valid: new(atomic.Int64)}
 	h.Hold.Token = g.Token

@@ -18,9 +18,9 @@ type CallLog struct {
 	keys string // begins every key of the case; it is left out where it would be repeated
 
 	mu        sync.Mutex
-	events    []*Event          // the last maxEvents, in the order of their ends
-	last      map[string]*Event // the last of each key
-	pending   map[*Event]struct{}
+	entries   []*Entry          // the last maxEntries, in the order of their ends
+	last      map[string]*Entry // the last of each key
+	pending   map[*Entry]struct{}
 	unheard   map[asker]time.Duration // when a client last lost the answer to a request for a key
 	dropped   int
 	moved     time.Duration // when a call returned last
@@ -33,12 +33,12 @@ type CallLog struct {
 }
 
 const (
-	maxEvents  = 3000
-	showEvents = 20
+	maxEntries  = 3000
+	showEntries = 20
 )
 
-// Event is one call, a note between calls, or several refusals in a row.
-type Event struct {
+// Entry is one call, a note between calls, or several refusals in a row.
+type Entry struct {
 	who, op, key string
 	From, to     time.Duration
 	result       string
@@ -53,7 +53,7 @@ type asker struct{ who, key string }
 
 func newCallLog(base time.Time) *CallLog {
 	return &CallLog{
-		Base: base, last: map[string]*Event{}, pending: map[*Event]struct{}{}, unheard: map[asker]time.Duration{},
+		Base: base, last: map[string]*Entry{}, pending: map[*Entry]struct{}{}, unheard: map[asker]time.Duration{},
 	}
 }
 
@@ -64,8 +64,8 @@ func (h *CallLog) Now() time.Duration { return time.Since(h.Base) }
 func (h *CallLog) At(t time.Time) time.Duration { return t.Sub(h.Base) }
 
 // Begin records that a call was made.
-func (h *CallLog) Begin(who, op, key string) *Event {
-	ev := &Event{who: who, op: op, key: key, From: h.Now(), to: -1}
+func (h *CallLog) Begin(who, op, key string) *Entry {
+	ev := &Entry{who: who, op: op, key: key, From: h.Now(), to: -1}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pending[ev] = struct{}{}
@@ -73,13 +73,13 @@ func (h *CallLog) Begin(who, op, key string) *Event {
 }
 
 // End records that the call returned.
-func (h *CallLog) End(ev *Event, result string) { h.finish(ev, result, nil) }
+func (h *CallLog) End(ev *Entry, result string) { h.finish(ev, result, nil) }
 
 // ended records that a call for a key returned with an error. Most of them are never
 // shown, so that none is made a text of before.
-func (h *CallLog) ended(ev *Event, err error) { h.finish(ev, Outcome(nil), err) }
+func (h *CallLog) ended(ev *Entry, err error) { h.finish(ev, Outcome(nil), err) }
 
-func (h *CallLog) finish(ev *Event, result string, err error) {
+func (h *CallLog) finish(ev *Entry, result string, err error) {
 	now := h.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +89,7 @@ func (h *CallLog) finish(ev *Event, result string, err error) {
 }
 
 // returned takes note of the end of a call. The mutex is held.
-func (h *CallLog) returned(ev *Event) {
+func (h *CallLog) returned(ev *Entry) {
 	delete(h.pending, ev)
 	h.moved = max(h.moved, ev.to)
 	if !ev.refused {
@@ -97,7 +97,7 @@ func (h *CallLog) returned(ev *Event) {
 	}
 }
 
-func (h *CallLog) tookOrFailed(ev *Event, err error) {
+func (h *CallLog) tookOrFailed(ev *Entry, err error) {
 	if err == nil {
 		h.took(ev)
 	} else {
@@ -114,7 +114,7 @@ func (h *CallLog) neverAnswered() time.Duration {
 }
 
 // failed looks whether a call that nothing disturbed failed for want of an answer.
-func (h *CallLog) failed(ev *Event, err error) {
+func (h *CallLog) failed(ev *Entry, err error) {
 	if noAnswer(err) {
 		h.unanswered(ev.to - ev.From)
 	}
@@ -128,7 +128,7 @@ func (h *CallLog) unanswered(d time.Duration) {
 
 // took tells how long a request took, which nothing disturbed and which was answered
 // well. Refusals are left out: a lock may wait before it refuses, and be wrong in it.
-func (h *CallLog) took(ev *Event) {
+func (h *CallLog) took(ev *Entry) {
 	switch ev.op {
 	case "TryAcquire", "Try", "Renew", "Release":
 		h.served(ev.to - ev.From)
@@ -181,7 +181,7 @@ func (h *CallLog) Note(who, key, text string) {
 	now := h.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.add(&Event{who: who, op: text, key: key, From: now, to: now})
+	h.add(&Entry{who: who, op: text, key: key, From: now, to: now})
 }
 
 // faultWords say what the names of faults mean.
@@ -202,7 +202,7 @@ func (h *CallLog) disturb(who, key string, op faultlock.Op, fault string) {
 			h.unheard[asker{who, key}] = now
 		}
 	}
-	ev := &Event{who: "network", op: fmt.Sprintf("the %s of %s: %s", op, who, faultWords.Replace(fault)), key: key, From: now, to: now, disturbed: true}
+	ev := &Entry{who: "network", op: fmt.Sprintf("the %s of %s: %s", op, who, faultWords.Replace(fault)), key: key, From: now, to: now, disturbed: true}
 	if last := h.last[key]; last != nil && last.disturbed && last.op == ev.op {
 		last.to = now
 		last.count++
@@ -236,7 +236,7 @@ func (h *CallLog) Patient() {
 	h.done = h.moved
 }
 
-func (h *CallLog) add(ev *Event) {
+func (h *CallLog) add(ev *Entry) {
 	ev.count = 1
 	h.used.add(ev.key)
 	// Refusals in a row are one event, so that polling does not hide the grants.
@@ -248,17 +248,17 @@ func (h *CallLog) add(ev *Event) {
 		}
 		return
 	}
-	if len(h.events) >= maxEvents {
-		n := maxEvents / 2
-		for _, old := range h.events[:n] {
+	if len(h.entries) >= maxEntries {
+		n := maxEntries / 2
+		for _, old := range h.entries[:n] {
 			h.dropped += old.count
 			if h.last[old.key] == old {
 				delete(h.last, old.key)
 			}
 		}
-		h.events = append(h.events[:0], h.events[n:]...)
+		h.entries = append(h.entries[:0], h.entries[n:]...)
 	}
-	h.events = append(h.events, ev)
+	h.entries = append(h.entries, ev)
 	h.last[ev.key] = ev
 }
 
@@ -269,10 +269,10 @@ func (h *CallLog) idle() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.pending) == 0 {
-		if len(h.events) == 0 {
+		if len(h.entries) == 0 {
 			return now
 		}
-		return now - h.events[len(h.events)-1].to
+		return now - h.entries[len(h.entries)-1].to
 	}
 	longest := time.Duration(0)
 	for ev := range h.pending {
@@ -285,11 +285,11 @@ func (h *CallLog) idle() time.Duration {
 func (h *CallLog) hanging() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var open []*Event
+	var open []*Entry
 	for ev := range h.pending {
 		open = append(open, ev)
 	}
-	sortEvents(open)
+	sortEntries(open)
 	var lines []string
 	for i, ev := range open {
 		if i == 8 {
@@ -309,29 +309,29 @@ func (h *CallLog) slowest() time.Duration {
 	return h.longest
 }
 
-// around prints the last events that concern the key, or all keys for the empty
+// around prints the last entries that concern the key, or all keys for the empty
 // one.
 func (h *CallLog) around(key string) string { return h.until(key, -1) }
 
-// until prints the last events that concern the key and began by the time, and
+// until prints the last entries that concern the key and began by the time, and
 // those that had not returned by then. A negative time is now.
 func (h *CallLog) until(key string, end time.Duration) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	concerns := func(ev *Event) bool {
+	concerns := func(ev *Entry) bool {
 		if end >= 0 && ev.From > end {
 			return false
 		}
 		return key == "" || ev.key == key || ev.key == "" && !strings.HasPrefix(ev.op, "Open")
 	}
-	var picked []*Event
-	for _, ev := range h.events {
+	var picked []*Entry
+	for _, ev := range h.entries {
 		if concerns(ev) {
 			picked = append(picked, ev)
 		}
 	}
 	left := 0
-	if n := max(len(picked)-showEvents, 0); n > 0 {
+	if n := max(len(picked)-showEntries, 0); n > 0 {
 		for _, ev := range picked[:n] {
 			left += ev.count
 		}
@@ -342,7 +342,7 @@ func (h *CallLog) until(key string, end time.Duration) string {
 			picked = append(picked, ev)
 		}
 	}
-	sortEvents(picked)
+	sortEntries(picked)
 	if len(picked) == 0 {
 		return "no calls were made"
 	}
@@ -369,7 +369,7 @@ func (h *CallLog) brief(text string) string {
 	return strings.ReplaceAll(text, h.keys, ".../")
 }
 
-func (ev *Event) line(withKey bool) string {
+func (ev *Entry) line(withKey bool) string {
 	to := "   ...  "
 	if ev.to >= 0 {
 		to = fmt.Sprintf("%8.4f", ev.to.Seconds())
@@ -395,7 +395,7 @@ func (ev *Event) line(withKey bool) string {
 	return s
 }
 
-func sortEvents(evs []*Event) {
+func sortEntries(evs []*Entry) {
 	// Insertion sort: the list is short and nearly sorted.
 	for i := 1; i < len(evs); i++ {
 		for j := i; j > 0 && evs[j].From < evs[j-1].From; j-- {

@@ -99,7 +99,7 @@ func (c *Client) Get(op string, f Getter, ctx context.Context, key string, opts 
 }
 
 // took measures a request that nothing disturbed.
-func (c *Client) took(ev *Event, err error) {
+func (c *Client) took(ev *Entry, err error) {
 	if !c.harmed.Load() {
 		c.Env.Log.tookOrFailed(ev, err)
 	}

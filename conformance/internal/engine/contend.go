@@ -31,7 +31,7 @@ type Grip interface {
 // Fence is the token of the lease.
 func (h *Hold) Fence() uint64 { return h.Token }
 
-// Party contends for keys: a Locker, or at the seam a backend.
+// Party contends for keys: a Locker, or a backend.
 type Party interface {
 	// take tries the key once, for a hold that is not renewed.
 	Take(key string, ttl time.Duration) (Grip, error)

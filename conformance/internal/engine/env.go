@@ -30,10 +30,10 @@ type Env struct {
 	calls    map[string]snapshot // by key, as they were at the last failure
 	notes    []string
 	clients  []*Client
-	seams    []*BackendClient
+	backends []*BackendClient
 	networks []*Network
 	records  []*Record
-	grants   map[backend.ID]*Grant // at the seam, by acquisition
+	grants   map[backend.ID]*Grant // at the backends, by acquisition
 	removed  map[string][]time.Duration
 	secrets  map[string]string // explicit owner -> the name it has in the evidence
 	rng      *rand.Rand
@@ -138,6 +138,19 @@ func (e *Env) Window() time.Duration {
 // unhurried is the budget from which on a case may take more than a minute.
 const unhurried = 5 * time.Minute
 
+// Declared reports whether a deviation from one of these rules or subjects was declared.
+func (e *Env) Declared(names ...string) bool {
+	for _, name := range names {
+		if _, declared := e.Deviations[name]; declared {
+			return true
+		}
+	}
+	return false
+}
+
+// Virtual reports whether time passes only where everything waits.
+func (e *Env) Virtual() bool { return virtual() }
+
 // Unhurried reports whether a case may take more than a minute: where that costs no time, or
 // where the caller has given so much.
 func (e *Env) Unhurried() bool { return virtual() || e.Budget >= unhurried }
@@ -212,7 +225,7 @@ func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, er
 	return c, nil
 }
 
-// Backend opens a new client of the store at the seam.
+// Backend opens a new backend on the store, below any Locker.
 func (e *Env) Backend() *BackendClient {
 	b, err := openedBy(e, "OpenBackend", e.openBackend)
 	if err != nil {
@@ -224,16 +237,21 @@ func (e *Env) Backend() *BackendClient {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s.Who = fmt.Sprintf("backend %d", len(e.seams)+1)
-	e.seams = append(e.seams, s)
+	s.Who = fmt.Sprintf("backend %d", len(e.backends)+1)
+	e.backends = append(e.backends, s)
 	return s
+}
+
+// NeedsRemove skips the case where no record can be deleted by force.
+func (e *Env) NeedsRemove() {
+	if e.Remove == nil {
+		e.Skipf("needs Config.Remove, to delete a record by force")
+	}
 }
 
 // RemoveByForce deletes the record of the key by force, or skips the case.
 func (e *Env) RemoveByForce(key string) {
-	if e.Remove == nil {
-		e.Skipf("needs Config.Remove, to delete a record by force")
-	}
+	e.NeedsRemove()
 	e.mu.Lock()
 	e.removed[key] = append(e.removed[key], e.Log.Now())
 	e.mu.Unlock()
@@ -254,7 +272,7 @@ func (e *Env) RemoveByForce(key string) {
 // closeAll closes every client, without waiting for ever.
 func (e *Env) closeAll() {
 	e.mu.Lock()
-	clients, seams, networks := e.clients, e.seams, e.networks
+	clients, backends, networks := e.clients, e.backends, e.networks
 	e.mu.Unlock()
 	for _, n := range networks {
 		for _, p := range n.proxies {
@@ -268,7 +286,7 @@ func (e *Env) closeAll() {
 			wg.Go(func() { e.guardClose(c.Locker.Close) })
 		}
 	}
-	for _, s := range seams {
+	for _, s := range backends {
 		wg.Go(func() { e.guardClose(s.Close) })
 	}
 	done := make(chan struct{})

@@ -49,9 +49,17 @@ func (e *Env) Behind(key string) (*Client, *Network) {
 	c.harmed.Store(true)
 	n.who = c.Who
 	// A request makes its connections, and shows that they lead through the network.
-	c.MustTryFor(e.Key("%s-first", strings.ReplaceAll(c.Who, " ", "-")), e.TTL).MustRelease()
+	first := e.Key("%s-first", strings.ReplaceAll(c.Who, " ", "-"))
+	h, err := c.TryFor(e.Ctx, first, e.TTL)
+	if err != nil && n.sum((*proxy.Proxy).Unreached) > 0 {
+		e.TooSlowf(first, "this machine could not connect to %s for the network of %s", e.Proxy.Server, c.Who)
+	} else if err != nil {
+		e.UnexpectedFatal(first, err, "TryAcquire on a free key returned %s; expected a lease", Outcome(err))
+	}
+	h.MustRelease()
 	if n.sum((*proxy.Proxy).Accepted) == 0 {
-		e.Fatalf("", "a Locker of Config.Proxy.Open was granted a key without a connection to %s, the address that it was given", addr)
+		e.ProofAt(-1, "", "a Locker of Config.Proxy.Open was granted a key without a connection to %s, the address that it was given", addr)
+		panic(Abort{})
 	}
 	return c, n
 }
@@ -113,7 +121,7 @@ func heal(p *proxy.Proxy) {
 	p.Resume()
 }
 
-// Loss is how a request fails on its way.
+// Loss is how a request fails on its way. The server does not see the end of the connection.
 type Loss struct {
 	Request bool // it does not reach the server; otherwise its answer is lost
 	Stays   bool // no connection can be made any more, until Heal
@@ -138,6 +146,7 @@ func (l Loss) String() string {
 // its connection. With several servers it is the i-th to each.
 func (n *Network) Lose(i int, l Loss) {
 	n.each(fmt.Sprintf("is to lose the %s %d of", l, i), func(p *proxy.Proxy) {
+		p.LoseUnseen()
 		if l.Stays {
 			p.DownWithLoss()
 		}

@@ -188,13 +188,13 @@ func TestHistoryKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	h := newCallLog(time.Now())
 	open := h.Begin("client 1", "Acquire", "k")
-	for i := range maxEvents * 2 {
+	for i := range maxEntries * 2 {
 		h.End(h.Begin("client 2", "TryAcquire", "k"), fmt.Sprint("result ", i))
 	}
 	text := h.around("k")
-	assert.Contains(t, text, fmt.Sprint("result ", maxEvents*2-1))
+	assert.Contains(t, text, fmt.Sprint("result ", maxEntries*2-1))
 	assert.Contains(t, text, "earlier ones")
-	assert.LessOrEqual(t, len(h.events), maxEvents)
+	assert.LessOrEqual(t, len(h.entries), maxEntries)
 	assert.Contains(t, h.hanging(), "client 1 in Acquire")
 	h.End(open, Outcome(context.Canceled))
 	assert.Empty(t, h.hanging())

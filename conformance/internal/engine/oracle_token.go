@@ -17,10 +17,19 @@ import (
 // lease expires: a lease is held when its call returns, so that the next grant
 // comes after its release.
 func (e *Env) CheckTokens(key string, byReturn bool) {
+	e.checkTokens(key, byReturn, func(r *Record) bool { return r.Owner == "" })
+}
+
+// CheckOutermostTokens is CheckTokens for a key that no owner entered again, by the returns.
+func (e *Env) CheckOutermostTokens(key string) {
+	e.checkTokens(key, true, func(*Record) bool { return true })
+}
+
+func (e *Env) checkTokens(key string, byReturn bool, counts func(r *Record) bool) {
 	var records []*Record
 	e.mu.Lock()
 	for _, r := range e.records {
-		if r.Key == key && r.Owner == "" {
+		if r.Key == key && counts(r) {
 			records = append(records, r)
 		}
 	}

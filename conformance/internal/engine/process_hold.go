@@ -112,7 +112,7 @@ func (p *Process) describe(a Answer, c Command, ttl time.Duration) string {
 
 // recall ends the event with the times that the process told. A call during which
 // the process was stopped was not slow.
-func (p *Process) recall(ev *Event, a Answer, result string, err error) {
+func (p *Process) recall(ev *Entry, a Answer, result string, err error) {
 	slow := ev.op != "Acquire"
 	if slow {
 		p.mu.Lock()
@@ -123,7 +123,7 @@ func (p *Process) recall(ev *Event, a Answer, result string, err error) {
 }
 
 // recall ends an event with its own times.
-func (h *CallLog) recall(ev *Event, from, to time.Duration, result string, counts, refused bool) {
+func (h *CallLog) recall(ev *Entry, from, to time.Duration, result string, counts, refused bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ev.From, ev.to, ev.result, ev.refused = from, to, result, refused
@@ -285,7 +285,7 @@ func (p *Process) Cycling(c Command) (wait func() (Answer, bool)) {
 				held.releasedWith(false, nil)
 			}
 			held = p.granted(c, ttl, a)
-			e.Log.recall(&Event{who: p.Who, op: "acquires", key: c.Key}, p.Processes.At(a.From), p.Processes.At(a.To), p.describe(a, c, ttl), false, false)
+			e.Log.recall(&Entry{who: p.Who, op: "acquires", key: c.Key}, p.Processes.At(a.From), p.Processes.At(a.To), p.describe(a, c, ttl), false, false)
 		case eventReleasing:
 			held.Releasing(p.Processes.At(a.From))
 		}

@@ -10,16 +10,17 @@ import (
 
 // Rule is a promise with its case.
 type Rule struct {
-	Name      string
-	Subject   string        // of the list that it is in
-	Statement string        // in one sentence
-	Claims    []Claim       // that switch it on; none: every lock must keep it
-	Seam      bool          // needs Config.OpenBackend
-	Alone     bool          // runs when all others have ended, so that all clients of the store are its own
-	AtDefault bool          // it compares leases of the default TTL of a Locker, which Config.Open alone decides, with Env.TTL
-	Limit     time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
-	LimitTTLs int
-	Run       func(*Env)
+	Name         string
+	Subject      string        // of the list that it is in
+	Statement    string        // in one sentence
+	Claims       []Claim       // that switch it on; none: every lock must keep it
+	RestsOn      string        // another subject, without which it can't be kept
+	NeedsBackend bool          // needs Config.OpenBackend
+	Alone        bool          // runs when all others have ended, so that all clients of the store are its own
+	AtDefault    bool          // it compares leases of the default TTL of a Locker, which Config.Open alone decides, with Env.TTL
+	Limit        time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
+	LimitTTLs    int
+	Run          func(*Env)
 }
 
 // Complete checks the list of all rules, and gives each the limits that it does not state.

@@ -52,6 +52,7 @@ func (r *Runner) Close() {
 	r.s.bystander.close()
 	r.s.stalls.close()
 	r.s.tidy()
+	r.s.closedApart()
 }
 
 // Queue takes a place in the order of cases.
@@ -139,7 +140,7 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	switch {
 	case ctx.Err() != nil:
 		return interrupted(ctx, "not tried")
-	case rule.Seam && r.s.OpenBackend == nil:
+	case rule.NeedsBackend && r.s.OpenBackend == nil:
 		return Result{Verdict: Skipped, Evidence: "needs Config.OpenBackend"}
 	}
 	reason, deviates := r.s.deviation(rule)

@@ -69,6 +69,9 @@ func (s *Settings) deviation(r *Rule) (reason string, declared bool) {
 	if reason, declared = s.Deviations[r.Name]; !declared {
 		reason, declared = s.Deviations[r.Subject]
 	}
+	if !declared && r.RestsOn != "" {
+		reason, declared = s.Deviations[r.RestsOn]
+	}
 	return reason, declared
 }
 

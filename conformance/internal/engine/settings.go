@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +53,7 @@ type Settings struct {
 	used       *usedKeys
 	red        atomic.Bool // a rule has failed for sure
 	lone       reliability
+	apart      sync.WaitGroup // clients that are closed beside the cases
 }
 
 // Prepare checks the Config and opens one client to see that it can be opened.
@@ -125,20 +128,35 @@ func Prepare(ctx context.Context, cfg Config, all []*Rule) (*Settings, error) {
 // measureLimit is how long it may take to learn what requests take.
 const measureLimit = 3 * time.Second
 
+// closeApart closes a client beside the cases, which a Close that hangs must not hold up.
+func (s *Settings) closeApart(c io.Closer) { s.apart.Go(func() { _ = c.Close() }) }
+
+// closedApart waits for these clients to be closed, but not for longer than a Close may take.
+func (s *Settings) closedApart() {
+	closed := make(chan struct{})
+	go func() { s.apart.Wait(); close(closed) }()
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-closed:
+	case <-limit.C:
+	}
+}
+
 // measure learns what a few requests take, so that the first cases have the TTL and the
 // limits that fit the server. What goes wrong in it is for the rules to find.
 func (s *Settings) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, measureLimit)
 	defer cancel()
 	done := make(chan struct{})
-	go func() {
+	s.apart.Go(func() {
 		defer close(done)
 		defer func() { _ = recover() }()
 		l, err := s.OpenLocker(ctx)
 		if err != nil {
 			return
 		}
-		defer func() { go func() { _ = l.Close() }() }()
+		defer s.closeApart(l)
 		var opts []lock.Option
 		if !s.Fixed {
 			opts = append(opts, lock.WithTTL(s.Long))
@@ -156,7 +174,7 @@ func (s *Settings) measure(ctx context.Context) {
 			}
 			s.pace.add(time.Since(begun))
 		}
-	}()
+	})
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -196,7 +214,7 @@ func (s *Settings) probe(ctx context.Context) error {
 				_, forces := backend.As[backend.ForceReleaser](b)
 				removing = inspects && forces
 				able = usesOptional(b)
-				go func() { _ = b.Close() }()
+				s.closeApart(b)
 			}
 			if s.Open != nil {
 				l, err := s.Open(ctx)
@@ -209,7 +227,7 @@ func (s *Settings) probe(ctx context.Context) error {
 				if own, ok := l.(interface{ Guarantees() backend.Guarantees }); ok && !says {
 					g, says = own.Guarantees(), true
 				}
-				go func() { _ = l.Close() }()
+				s.closeApart(l)
 			}
 			return nil
 		}()

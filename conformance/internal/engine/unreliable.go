@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -75,14 +77,14 @@ func (s *Settings) lookAlone(ctx context.Context, r *reliability) {
 			})
 		})
 	}
-	go func() { clients.Wait(); close(answers) }()
+	s.apart.Go(func() { clients.Wait(); close(answers) })
 	for {
 		select {
 		case err, more := <-answers:
 			if !more {
 				return
 			}
-			if r.tried++; noAnswer(untyped(err)) {
+			if r.tried++; noAnswer(untyped(err)) && !tookTooLong(err) {
 				r.failed++
 				r.last = err
 			}
@@ -95,6 +97,12 @@ func (s *Settings) lookAlone(ctx context.Context, r *reliability) {
 	}
 }
 
+// tookTooLong reports an error of a request whose time was up, which shows by its duration
+// what it is: the machine or the server was slow.
+func tookTooLong(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // lonely makes the requests, and tells how each was answered.
 func (s *Settings) lonely(ctx context.Context, stem string, tell func(error)) {
 	key := func(n int) string { return fmt.Sprintf("%s%d", stem, n) }
@@ -103,7 +111,7 @@ func (s *Settings) lonely(ctx context.Context, stem string, tell func(error)) {
 		if err != nil {
 			return
 		}
-		defer func() { go func() { _ = l.Close() }() }()
+		defer s.closeApart(l)
 		for n := 0; n < manyLone && ctx.Err() == nil; n += 2 {
 			asked := time.Now()
 			lease, err := l.TryAcquire(ctx, key(n))
@@ -120,7 +128,7 @@ func (s *Settings) lonely(ctx context.Context, stem string, tell func(error)) {
 	if err != nil {
 		return
 	}
-	defer func() { go func() { _ = b.Close() }() }()
+	defer s.closeApart(b)
 	for n := 0; n < manyLone && ctx.Err() == nil; n += 2 {
 		req := backend.Request{Key: key(n), ID: backend.NewID(), TTL: s.TTL}
 		_, err := b.Try(ctx, req)

@@ -28,7 +28,12 @@ func (c *Client) Acquiring(key string, more ...lock.Option) *Acquiring {
 
 // AcquiringFor is Acquiring with the given TTL.
 func (c *Client) AcquiringFor(key string, ttl time.Duration, more ...lock.Option) *Acquiring {
-	ctx, cancel := context.WithCancel(c.Env.Ctx)
+	return c.AcquiringOn(c.Env.Ctx, key, ttl, more...)
+}
+
+// AcquiringOn is AcquiringFor with a context of the caller.
+func (c *Client) AcquiringOn(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) *Acquiring {
+	ctx, cancel := context.WithCancel(ctx)
 	a := &Acquiring{Done: make(chan struct{}), Begun: make(chan struct{}), Cancel: cancel}
 	a.Wait = c.Env.Start(func() {
 		a.invoked = c.Env.Log.Now()
@@ -106,6 +111,9 @@ func (c *Client) GivesUp(key string, cancelled bool, late *Lateness, more ...loc
 		if err == nil {
 			_ = got.Release(e.Ctx)
 			e.Fatalf(key, "Acquire was granted a key that was held")
+		}
+		if took < d-d/8 && !cancelled {
+			e.UnexpectedFatal(key, err, "Acquire of a held key returned %s %s after the call; its context was to end after %s, and the holder might release the key before", Outcome(err), Short(took), d)
 		}
 		late.Add(e, took-d)
 		if took > d+e.Slack() {

@@ -19,199 +19,205 @@ var backendRules = []*engine.Rule{
 		Run:       guaranteesAreStable,
 	},
 	{
-		Name:      "TryIdempotent",
-		Statement: "A request that arrives twice is granted once; one release frees it.",
-		Seam:      true,
-		Run:       tryIdempotent,
+		Name:         "TryIdempotent",
+		Statement:    "A request that arrives twice is granted once; one release frees it.",
+		NeedsBackend: true,
+		Run:          tryIdempotent,
 	},
 	{
-		Name:      "ReleaseByID",
-		Statement: "Release ends the hold of its id only; without one it returns ErrNotHeld.",
-		Seam:      true,
-		Run:       releaseByID,
+		Name:         "ReleaseByID",
+		Statement:    "Release ends the hold of its id only; without one it returns ErrNotHeld.",
+		NeedsBackend: true,
+		Run:          releaseByID,
 	},
 	{
-		Name:      "RenewByID",
-		Statement: "Renew extends the hold of its id only; without one it returns ErrNotHeld and creates nothing.",
-		Claims:    []engine.Claim{engine.ClaimManualRenewal},
-		Seam:      true,
-		Run:       renewByID,
+		Name:         "RenewByID",
+		Statement:    "Renew extends the hold of its id only; without one it returns ErrNotHeld and creates nothing.",
+		Claims:       []engine.Claim{engine.ClaimManualRenewal},
+		NeedsBackend: true,
+		Run:          renewByID,
 	},
 	{
-		Name:      "RefusalLeavesNothing",
-		Statement: "A refused request leaves nothing behind, and the holder's record unchanged.",
-		Seam:      true,
-		Run:       refusalLeavesNothing,
+		Name:         "RefusalLeavesNothing",
+		Statement:    "A refused request leaves nothing behind, and the holder's record unchanged.",
+		NeedsBackend: true,
+		Run:          refusalLeavesNothing,
 	},
 	{
-		Name:      "HoldCount",
-		Statement: "A grant says how many unexpired holds the owner has; repeats don't count.",
-		Claims:    []engine.Claim{engine.ClaimServerHolds},
-		Seam:      true,
-		Run:       holdCount,
+		Name:         "HoldCount",
+		Statement:    "A grant says how many unexpired holds the owner has; repeats don't count.",
+		Claims:       []engine.Claim{engine.ClaimServerHolds},
+		NeedsBackend: true,
+		Run:          holdCount,
 	},
 	{
-		Name:      "ValidityHonest",
-		Statement: "Validity begins within the call, and lasts at most the TTL less drift.",
-		Seam:      true,
-		Run:       validityHonest,
+		Name:         "ValidityHonest",
+		Statement:    "Validity begins within the call, and lasts at most the TTL less drift.",
+		NeedsBackend: true,
+		Run:          validityHonest,
 	},
 	{
-		Name:      "CancelledSendsNothing",
-		Statement: "With an ended context no method takes effect, optional ones included.",
-		Seam:      true,
-		Run:       cancelledSendsNothing,
+		Name:         "CancelledSendsNothing",
+		Statement:    "With an ended context no method takes effect, optional ones included.",
+		NeedsBackend: true,
+		Run:          cancelledSendsNothing,
 	},
 	{
-		Name:      "NotSentIsTrue",
-		Statement: "A request that ends with ErrNotSent has changed nothing.",
-		Seam:      true,
-		Run:       notSentIsTrue,
+		Name:         "NotSentIsTrue",
+		Statement:    "A request that ends with ErrNotSent has changed nothing.",
+		NeedsBackend: true,
+		Run:          notSentIsTrue,
 	},
 	{
-		Name:      "BackendErrors",
-		Statement: "Refusals match the errors of package backend, and contain no id or owner.",
-		Seam:      true,
-		Run:       backendErrors,
+		Name:         "BackendErrors",
+		Statement:    "Refusals match the errors of package backend, and contain no id or owner.",
+		NeedsBackend: true,
+		Run:          backendErrors,
 	},
 	{
-		Name:      "NoSecretsShown",
-		Statement: "No error and nothing shown of a hold contains an acquisition id or owner.",
-		Seam:      true,
-		Run:       noSecretsShown,
+		Name:         "NoSecretsShown",
+		Statement:    "No error and nothing shown of a hold contains an acquisition id or owner.",
+		NeedsBackend: true,
+		Run:          noSecretsShown,
 	},
 	{
-		Name:      "HolderIsShown",
-		Statement: "What is shown of a key is its holder now, by the outermost hold.",
-		Claims:    []engine.Claim{engine.ClaimDetails},
-		Seam:      true,
-		Run:       holderIsShown,
+		Name:         "HolderIsShown",
+		Statement:    "What is shown of a key is its holder now, by the outermost hold.",
+		Claims:       []engine.Claim{engine.ClaimDetails},
+		NeedsBackend: true,
+		Run:          holderIsShown,
 	},
 	{
-		Name:      "ConcurrentTries",
-		Statement: "Of many simultaneous requests for a free key exactly one is granted.",
-		Seam:      true,
-		Run:       concurrentTries,
+		Name:         "ConcurrentTries",
+		Statement:    "Of many simultaneous requests for a free key exactly one is granted.",
+		NeedsBackend: true,
+		Run:          concurrentTries,
 	},
 	{
-		Name:      "WatchBeforeReturn",
-		Statement: "A release after Watch has returned is signalled, or found when the watch breaks.",
-		Seam:      true,
-		Run:       watchBeforeReturn,
+		Name:         "WatchBeforeReturn",
+		Statement:    "A release after Watch has returned is signalled, or found when the watch breaks.",
+		NeedsBackend: true,
+		Run:          watchBeforeReturn,
 	},
 	{
-		Name:      "WatchEndsWithContext",
-		Statement: "Watches end with their contexts, in any number, and disturb nobody.",
-		Seam:      true,
-		Run:       watchEndsWithContext,
+		Name:         "WatchEndsWithContext",
+		Statement:    "Watches end with their contexts, in any number, and disturb nobody.",
+		NeedsBackend: true,
+		Run:          watchEndsWithContext,
 	},
 	{
-		Name:      "ReleaseTells",
-		Statement: "A release tells how many other clients watch the key.",
-		Seam:      true,
-		Run:       releaseTells,
+		Name:         "ReleaseTells",
+		Statement:    "A release tells how many other clients watch the key.",
+		NeedsBackend: true,
+		Run:          releaseTells,
 	},
 	{
-		Name:      "QueueOrder",
-		Statement: "Places in the server's queue are granted in order.",
-		Claims:    []engine.Claim{engine.ClaimFair},
-		Seam:      true,
-		Run:       queueOrder,
+		Name:         "QueueOrder",
+		Statement:    "Places in the server's queue are granted in order.",
+		Claims:       []engine.Claim{engine.ClaimFair},
+		NeedsBackend: true,
+		Run:          queueOrder,
 	},
 	{
-		Name:      "QueueWithdraw",
-		Statement: "A withdrawn place stands in nobody's way; withdrawing twice is harmless, and Behind waits for no Wait.",
-		Claims:    []engine.Claim{engine.ClaimFair},
-		Seam:      true,
-		Run:       queueWithdraw,
+		Name:         "QueueWithdraw",
+		Statement:    "A withdrawn place stands in nobody's way; withdrawing twice is harmless, and Behind waits for no Wait.",
+		Claims:       []engine.Claim{engine.ClaimFair},
+		NeedsBackend: true,
+		Run:          queueWithdraw,
 	},
 	{
-		Name:      "WithdrawBesideWait",
-		Statement: "A place may be withdrawn while its Wait is still on its way back, with the grant that it may bring.",
-		Claims:    []engine.Claim{engine.ClaimFair},
-		Seam:      true,
-		Run:       withdrawBesideWait,
+		Name:         "WithdrawBesideWait",
+		Statement:    "A place may be withdrawn while its Wait is still on its way back, with the grant that it may bring.",
+		Claims:       []engine.Claim{engine.ClaimFair},
+		NeedsBackend: true,
+		Run:          withdrawBesideWait,
 	},
 	{
-		Name:      "QueueAbandoned",
-		Statement: "A place whose client has gone ends within the TTL of its request.",
-		Seam:      true,
-		LimitTTLs: 30,
-		Run:       queueAbandoned,
+		Name:         "QueueAbandoned",
+		Statement:    "A place whose client has gone ends within the TTL of its request.",
+		NeedsBackend: true,
+		LimitTTLs:    30,
+		Run:          queueAbandoned,
 	},
 	{
-		Name:      "WaiterSessionCheck",
-		Statement: "A waiter whose session ended gets no key, and stands in nobody's way.",
-		Seam:      true,
-		Run:       waiterSessionCheck,
+		Name:         "WaiterSessionCheck",
+		Statement:    "A waiter whose session ended gets no key, and stands in nobody's way.",
+		NeedsBackend: true,
+		Run:          waiterSessionCheck,
 	},
 	{
-		Name:      "BatchRenewMixed",
-		Statement: "A batch renews good, unknown and expired holds as Renew does.",
-		Claims:    []engine.Claim{engine.ClaimManualRenewal},
-		Seam:      true,
-		Run:       batchRenewMixed,
+		Name:         "BatchRenewMixed",
+		Statement:    "A batch renews good, unknown and expired holds as Renew does.",
+		Claims:       []engine.Claim{engine.ClaimManualRenewal},
+		NeedsBackend: true,
+		Run:          batchRenewMixed,
 	},
 	{
-		Name:      "BatchRenewBesideGuardedWrite",
-		Statement: "A batch renews the rest while another client's guarded write keeps one key.",
-		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimGuardedWrite},
-		Seam:      true,
-		Run:       batchRenewBesideGuardedWrite,
+		Name:         "BatchRenewBesideGuardedWrite",
+		Statement:    "A batch renews the rest while another client's guarded write keeps one key.",
+		Claims:       []engine.Claim{engine.ClaimManualRenewal, engine.ClaimGuardedWrite},
+		NeedsBackend: true,
+		Run:          batchRenewBesideGuardedWrite,
 	},
 	{
-		Name:      "HandOverIsOneStep",
-		Statement: "Handing over ends one hold and grants the next as asked, with a larger token.",
-		Seam:      true,
-		Run:       handOver,
+		Name:         "HandOverIsOneStep",
+		Statement:    "Handing over ends one hold and grants the next as asked, with a larger token.",
+		NeedsBackend: true,
+		Run:          handOver,
 	},
 	{
-		Name:      "InspectShows",
-		Statement: "Inspect shows a held key as it is, else ErrNotHeld, and changes nothing.",
-		Seam:      true,
-		Run:       inspectShows,
+		Name:         "InspectShows",
+		Statement:    "Inspect shows a held key as it is, else ErrNotHeld, and changes nothing.",
+		NeedsBackend: true,
+		Run:          inspectShows,
 	},
 	{
-		Name:      "ForceReleaseByToken",
-		Statement: "A forced release removes the record only if it has the given token.",
-		Seam:      true,
-		Run:       forceReleaseByToken,
+		Name:         "ForceReleaseByToken",
+		Statement:    "A forced release removes the record only if it has the given token.",
+		NeedsBackend: true,
+		Run:          forceReleaseByToken,
 	},
 	{
-		Name:      "RevokeByToken",
-		Statement: "A revoked hold is not renewed, and excludes others until its expiry.",
-		Seam:      true,
-		Run:       revokeByToken,
+		Name:         "RevokeByToken",
+		Statement:    "A revoked hold is not renewed, and excludes others until its expiry.",
+		NeedsBackend: true,
+		Run:          revokeByToken,
 	},
 	{
-		Name:      "ListShowsHeldKeys",
-		Statement: "List shows exactly the held keys with the prefix, once each, and stops when told.",
-		Seam:      true,
-		Run:       listShowsHeldKeys,
+		Name:         "ListShowsHeldKeys",
+		Statement:    "List shows exactly the held keys with the prefix, once each, and stops when told.",
+		NeedsBackend: true,
+		Run:          listShowsHeldKeys,
 	},
 	{
-		Name:      "ForgetLeavesOthers",
-		Statement: "Forgetting keys removes what is kept of them, and leaves held ones and other prefixes.",
-		Seam:      true,
-		Run:       forgetLeavesOthers,
+		Name:         "ForgetLeavesOthers",
+		Statement:    "Forgetting keys removes what is kept of them, and leaves held ones and other prefixes.",
+		NeedsBackend: true,
+		Run:          forgetLeavesOthers,
 	},
 	{
-		Name:      "RaisedFloorCounts",
-		Statement: "After RaiseFloor every client is granted larger tokens only; holds keep theirs.",
-		Seam:      true,
-		Run:       raisedFloorCounts,
+		Name:         "CleanupByAge",
+		Statement:    "A clean-up by age removes what is kept of keys that were not used for so long; no token goes back.",
+		NeedsBackend: true,
+		Run:          cleanupByAge,
 	},
 	{
-		Name:      "LastTokenCoversAll",
-		Statement: "LastToken is never below a token that was granted, of whatever key, and changes none.",
-		Seam:      true,
-		Run:       lastTokenCoversAll,
+		Name:         "RaisedFloorCounts",
+		Statement:    "After RaiseFloor every client is granted larger tokens only; holds keep theirs.",
+		NeedsBackend: true,
+		Run:          raisedFloorCounts,
 	},
 	{
-		Name:      "LookingChangesNothing",
-		Statement: "Inspect, List and Watch keep nobody from a key, and leave nothing behind.",
-		Seam:      true,
-		Run:       lookingChangesNothing,
+		Name:         "LastTokenCoversAll",
+		Statement:    "LastToken is never below a token that was granted, of whatever key, and changes none.",
+		NeedsBackend: true,
+		Run:          lastTokenCoversAll,
+	},
+	{
+		Name:         "LookingChangesNothing",
+		Statement:    "Inspect, List and Watch keep nobody from a key, and leave nothing behind.",
+		NeedsBackend: true,
+		Run:          lookingChangesNothing,
 	},
 }
 
@@ -357,6 +363,7 @@ func holdCount(e *engine.Env) {
 	}
 	b.MustTry(e.Request(key, "", e.Long))
 	holdsAtOnce(e, a, b)
+	holdsOutliveClient(e, a, b)
 	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
 		holdCountOfPlace(e, a, b)
 	}
@@ -412,6 +419,17 @@ func holdsAtOnce(e *engine.Env, a, b *engine.BackendClient) {
 		a.MustRefuse(key, "holds of its owner are left")
 		e.MustGiveBack(h, key, ", since only other holds of its owner were released")
 	}
+	freed(e, key, nil, b)
+}
+
+// holdsOutliveClient has an owner enter by a client that leaves again and is closed.
+func holdsOutliveClient(e *engine.Env, a, b *engine.BackendClient) {
+	key, owner := e.Key("by one that closes"), e.Owner("D")
+	h, c := a.MustTry(e.Request(key, owner, e.Long)), e.Backend()
+	e.MustGiveBack(c.MustTry(e.Request(key, owner, e.Long)), key, "")
+	_ = c.Close()
+	b.MustRefuse(key, "its owner holds it, and only another client of that, which had released its hold, was closed")
+	e.MustGiveBack(h, key, ", since only another client of its owner was closed, which had released its hold")
 	freed(e, key, nil, b)
 }
 
@@ -554,17 +572,28 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 	if f, ok := backend.As[backend.Forgetter](a.Backend); ok {
 		calls["Forget"] = func(h *engine.Grant) error { _ = f.Forget(ended, h.Key); return nil }
 	}
+	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
+		calls["Inspect"] = func(h *engine.Grant) error { _, err := in.Inspect(ended, h.Key); return err }
+	}
+	if r, ok := backend.As[backend.BatchRenewer](a.Backend); ok {
+		key := e.Key("batch of what is gone-%s", of)
+		gone := a.MustTry(e.Request(key, owner, e.Long))
+		e.MustGiveBack(gone, key, "")
+		if x := r.RenewBatch(ended, []backend.Hold{gone.Hold}); len(x) == 1 && x[0].Err == nil {
+			e.Failf(key, "RenewBatch with a context that had ended has no error for a hold that was released, which says that it is held; expected the error of the context, or ErrNotHeld")
+		}
+	}
 	for name, call := range calls {
 		key := e.Key("%s-%s", name, of)
 		holder, other := a, b // a session knows its own holds only
-		if name == "ForceRelease" || name == "Revoke" || name == "Forget" {
+		if name == "ForceRelease" || name == "Revoke" || name == "Forget" || name == "Inspect" {
 			holder, other = b, a
 		}
 		h := holder.MustTry(e.Request(key, owner, e.Long))
 		ev := e.Log.Begin(a.Who, name, key)
 		err := call(h)
 		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
-		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" {
+		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" && name != "Inspect" {
 			h.Releasing(e.Log.Now())
 			if name == "Release" || name == "ReleaseTelling" {
 				freed(e, key, nil, b) // it says so
@@ -601,8 +630,14 @@ func backendErrors(e *engine.Env) {
 	if owner != "" {
 		_, err := b.Try(e.Request(key, e.Owner("B"), e.Long))
 		only(e, key, "Try of a held key by another owner", err, lock.ErrHeld)
-		if details := (*backend.HeldError)(nil); e.Claimed.HolderDetails && !errors.As(err, &details) {
+		switch details := (*backend.HeldError)(nil); {
+		case !e.Claimed.HolderDetails:
+		case !errors.As(err, &details):
 			e.Unexpected(key, err, "Try of a held key by another owner returned %s; expected a *backend.HeldError", engine.Outcome(err))
+		case details.Holder.Label != req.Holder.Label || details.Key != key:
+			e.Failf(key, "the refusal of another owner names the key %s and the holder %q; expected %s and the label %q", engine.QuoteKey(details.Key), details.Holder.Label, engine.QuoteKey(key), req.Holder.Label)
+		case details.Remaining <= 0:
+			e.Failf(key, "the refusal of another owner says that %s remain; expected what is left of a TTL of %s", details.Remaining, e.Long)
 		}
 	}
 	notHeld := b.Release(e.Ctx, engine.Stranger(h.Hold))
@@ -631,13 +666,13 @@ func backendErrors(e *engine.Env) {
 }
 
 func concurrentTries(e *engine.Env) {
-	seams := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
+	backends := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
 	n := e.Rounds(e.Work(50*time.Millisecond), 10, 200)
 	for round := range n {
 		key := e.Key("%d", round)
 		holds := make([]*engine.Grant, 12)
 		e.Each(len(holds), func(i int) {
-			h, err := seams[i%len(seams)].Try(e.Request(key, "", e.Long))
+			h, err := backends[i%len(backends)].Try(e.Request(key, "", e.Long))
 			if err != nil {
 				e.JudgeRefusal(key, "Try", "somebody else was faster", nil, err)
 				return

@@ -283,6 +283,19 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return m.able.RaiseFloor(ctx, above)
 			}
 		}},
+		"a hand-over counts on as if the floor were where it was": {"RaisedFloorCounts", func(m *ableMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				m.seen.Store("raised", true)
+				return m.able.RaiseFloor(ctx, above)
+			}
+			m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+				g, err := m.able.HandOver(ctx, from, to)
+				if _, raised := m.seen.Load("raised"); raised && err == nil {
+					g.Token -= 1 << 22
+				}
+				return g, err
+			}
+		}},
 		"the largest token is that of a try": {"LastTokenCoversAll", func(m *ableMutant) {
 			last, _ := m.seen.LoadOrStore("last", new(atomic.Uint64))
 			largest := last.(*atomic.Uint64)

@@ -2,6 +2,8 @@ package rules
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -94,4 +96,175 @@ func batchRenewBesideGuardedWrite(e *engine.Env) {
 	if !written.Lost() {
 		written.MustRelease()
 	}
+}
+
+func batchRenewMixed(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	batch := optional[backend.BatchRenewer](a, "BatchRenewer")
+	expired := a.MustTry(e.Request(e.Key("expired"), "", e.TTL))
+	e.Expire(expired)
+	var holds []backend.Hold
+	var good []*engine.Grant
+	for i := range 3 {
+		good = append(good, a.MustTry(e.Request(e.Key("good-%d", i), "", e.Long)))
+	}
+	taken := b.MustTry(e.Request(e.Key("taken"), "", e.Long))
+	holds = append(holds, good[0].Hold, engine.Stranger(taken.Hold), good[1].Hold, expired.Hold, backend.HoldOf(e.Request(e.Key("never"), "", e.Long)), good[2].Hold, good[0].Hold)
+	wantGood := []bool{true, false, true, false, false, true, true}
+	before := a.Clock.Now()
+	ev := e.Log.Begin(a.Who, "RenewBatch", "")
+	answers := batch.RenewBatch(e.Ctx, holds)
+	after := a.Clock.Now()
+	e.Log.End(ev, fmt.Sprintf("%d answers", len(answers)))
+	if len(answers) != len(holds) {
+		e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+	}
+	for i, x := range answers {
+		switch {
+		case wantGood[i] && x.Err != nil:
+			e.Unexpected(holds[i].Key, x.Err, "hold %d of the batch, which is held, got %s; expected a validity", i+1, engine.Outcome(x.Err))
+		case wantGood[i] && x.Validity.For > 0:
+			judgeValidity(e, holds[i].Key, fmt.Sprintf("hold %d of a batch", i+1), x.Validity, before, after, holds[i].TTL)
+		case !wantGood[i] && !errors.Is(x.Err, backend.ErrNotHeld):
+			e.Unexpected(holds[i].Key, x.Err, "hold %d of the batch, which holds nothing, got %s; expected ErrNotHeld", i+1, engine.Outcome(x.Err))
+		}
+	}
+	b.MustRefuse(e.Key("taken"), "another client holds it")
+	for _, key := range []string{e.Key("expired"), e.Key("never")} {
+		b.MustTry(e.Request(key, "", e.Long))
+	}
+	if n := len(batch.RenewBatch(e.Ctx, nil)); n != 0 {
+		e.Failf("", "RenewBatch of nothing returned %d answers", n)
+	}
+	e.Together(
+		func() { batchRenewMany(e, a, b, batch) },
+		func() { batchExtends(e, a, b, batch) },
+		func() { batchKeepsTTLs(e, a, b, batch) },
+		func() { batchOfAnOwner(e, a, batch) },
+		func() {
+			innerKeepsTTL(e, a, b, e.Key("inner, in a batch"), func(h *engine.Grant) error {
+				from := e.Log.Now()
+				x := batch.RenewBatch(e.Ctx, []backend.Hold{h.Hold})[0]
+				if x.Err == nil && x.Validity.For > 0 {
+					h.Renewed(from, x.Validity)
+				}
+				return x.Err
+			})
+		},
+	)
+}
+
+// batchOfAnOwner renews a hold that has run out while another one of its owner goes on.
+func batchOfAnOwner(e *engine.Env, a *engine.BackendClient, batch backend.BatchRenewer) {
+	if !engine.ClaimServerHolds.Made(e.Settings) || e.Claimed.EndsWithSession || e.Long < 3*e.TTL+e.Claimed.TakeoverLag {
+		return
+	}
+	key, owner := e.Key("of an owner"), e.Owner("A")
+	lost, kept := a.MustTry(e.Request(key, owner, e.TTL)), a.MustTry(e.Request(key, owner, e.Long))
+	e.Expire(lost)
+	answers := batch.RenewBatch(e.Ctx, []backend.Hold{kept.Hold, lost.Hold})
+	if len(answers) != 2 {
+		e.Fatalf(key, "RenewBatch returned %d answers for 2 holds", len(answers))
+	}
+	if err := answers[0].Err; err != nil {
+		e.Unexpected(key, err, "the answer of RenewBatch for a hold that is held is %s; expected a validity", engine.Outcome(err))
+	}
+	if err := answers[1].Err; !errors.Is(err, backend.ErrNotHeld) {
+		e.Unexpected(key, err, "the answer of RenewBatch for a hold that has run out, beside another one of its owner, is %s; expected ErrNotHeld", engine.Outcome(err))
+	}
+	e.MustGiveBack(kept, key, "")
+	again := a.MustTry(e.Request(key, owner, e.Long))
+	for _, x := range batch.RenewBatch(e.Ctx, []backend.Hold{lost.Hold}) {
+		e.Is(key, x.Err, "the answer of RenewBatch for a hold that has run out, of a key that its owner holds again,", backend.ErrNotHeld)
+	}
+	e.MustGiveBack(again, key, "")
+}
+
+// batchExtends keeps holds by batches past their first TTL, beside one that was released.
+func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+	if e.Claimed.EndsWithSession {
+		return // its session keeps what is not renewed
+	}
+	const kept = 4
+	gone := a.MustTry(e.Request(e.Key("extended, gone"), "", e.TTL))
+	_ = gone.Release(e.Ctx)
+	grants := make([]*engine.Grant, kept)
+	for i := range grants {
+		owner := ""
+		if i == kept-1 && engine.ClaimServerHolds.Made(e.Settings) {
+			owner = e.Owner("A")
+		}
+		grants[i] = a.MustTry(e.Request(e.Key("extended %d", i), owner, e.TTL))
+	}
+	holds := []backend.Hold{grants[0].Hold, gone.Hold, grants[1].Hold, grants[2].Hold, grants[3].Hold}
+	of := []*engine.Grant{grants[0], nil, grants[1], grants[2], grants[3]}
+	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		from := e.Log.Now()
+		answers := batch.RenewBatch(e.Ctx, holds)
+		if len(answers) != len(holds) {
+			e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+		}
+		for i, h := range of {
+			switch x := answers[i]; {
+			case h == nil:
+				e.Is(gone.Key, x.Err, "the answer of RenewBatch for a hold that was released", backend.ErrNotHeld)
+			case x.Err != nil:
+				e.LateFatalf(h.Key, "a batch that was repeated every quarter of its TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+			default:
+				h.Renewed(from, x.Validity)
+			}
+		}
+	}
+	for _, h := range grants {
+		b.MustRefuse(h.Key, "it is renewed in time, by batches")
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(h.Key, "Release of a hold that batches renewed in time returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+}
+
+// batchRenewMany renews more holds than fit in one request of many a client, of several
+// TTLs, and two of one key where the server counts them. Each answer is its own hold's.
+func batchRenewMany(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+	const many = 130
+	holds, grants := make([]backend.Hold, many), make([]*engine.Grant, many)
+	twice := e.Owner("A")
+	e.Each(many, func(i int) {
+		ttl, owner := e.Long, ""
+		key := e.Key("many-%d", i)
+		if i%2 == 1 {
+			ttl = e.Fit(e.Long / 2)
+		}
+		if i%10 >= 8 && engine.ClaimServerHolds.Made(e.Settings) { // with the one before or after it
+			owner, key = twice, e.Key("many-%d", i/10)+"-twice"
+		}
+		grants[i] = a.MustTry(e.Request(key, owner, ttl))
+		holds[i] = grants[i].Hold
+	})
+	gone := many - 1
+	if err := grants[gone].Release(e.Ctx); err != nil {
+		e.Unexpected(holds[gone].Key, err, "Release returned %s; expected no error", engine.Outcome(err))
+	}
+	answers := batch.RenewBatch(e.Ctx, holds)
+	if len(answers) != many {
+		e.Fatalf("", "RenewBatch returned %d answers for %d holds", len(answers), many)
+	}
+	for i, x := range answers {
+		switch h := holds[i]; {
+		case i == gone:
+			e.Is(h.Key, x.Err, fmt.Sprintf("the answer of RenewBatch for the last of %d holds, which was released,", many), backend.ErrNotHeld)
+		case x.Err != nil:
+			e.Unexpected(h.Key, x.Err, "hold %d of %d in a batch, which is held, got %s; expected a validity", i+1, many, engine.Outcome(x.Err))
+		case x.Validity.For > backend.ValidFor(h.TTL):
+			e.Failf(h.Key, "hold %d of %d in a batch is valid for %s; expected at most %s, the TTL of %s less the drift allowance", i+1, many, x.Validity.For, backend.ValidFor(h.TTL), h.TTL)
+		case x.Validity.For > 0 && x.Validity.For < h.TTL/2:
+			e.Failf(h.Key, "hold %d of %d in a batch is valid for %s; expected most of its TTL of %s", i+1, many, x.Validity.For, h.TTL)
+		}
+	}
+	e.Each(many, func(i int) {
+		if i != gone {
+			e.MustGiveBack(grants[i], holds[i].Key, "")
+		}
+	})
 }

@@ -41,11 +41,20 @@ func raisedFloorCounts(e *engine.Env) {
 		useOnce(e, b, keys[n])
 	}
 	held := e.Key("held")
-	h := b.MustTry(e.Request(held, "", e.Long))
+	req := e.Request(held, "", e.Long)
+	h := b.MustTry(req)
+	operated := heldWhileRaised(e, a, b)
 	entersAgain := ownerEnters(e, b)
 	above := h.Token + floorStep
 	raise(above)
+	raise(above) // as after an error, which may have left a part of the keys
 	entersAgain()
+	operated(above)
+	if until := h.Until(); e.Long < 3*e.TTL {
+		// The holds end too soon for more requests.
+	} else if again := b.MustTry(req); again.Answer.Token != h.Token && time.Now().Before(until) {
+		e.Failf(held, "the request of a hold with the token %d came once more after RaiseFloor, and was granted %d; expected the same token", h.Token, again.Answer.Token)
+	}
 	for who, s := range map[string]*engine.BackendClient{"the one that raised it": a, "one that was opened before": b, "one that was opened after": e.Backend()} {
 		for _, k := range append(keys, e.Key("new to %s", s.Who)) {
 			if token := useOnce(e, s, k); token <= above {
@@ -70,6 +79,7 @@ func raisedFloorCounts(e *engine.Env) {
 		e.Failf(key, "the token %d was granted after a floor from 2^53 on was refused; expected the floor to stay", token)
 	}
 	above = floorOutlivesClient(e, b, key, above)
+	above = raisedAtOnce(e, []*engine.BackendClient{a, b}, keys, above)
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		if rec, err := in.Inspect(e.Ctx, held); err != nil || rec.Token != h.Token {
 			e.Failf(held, "Inspect shows the token %d and %s for a hold that was granted with %d before the floor was raised", rec.Token, engine.Outcome(err), h.Token)
@@ -88,6 +98,58 @@ func raisedFloorCounts(e *engine.Env) {
 	askWhileRaised(e, above, raise)
 }
 
+// heldWhileRaised takes keys before the floor is raised. What it returns looks at them afterwards:
+// at one that is listed and removed by force, and one that runs out.
+func heldWhileRaised(e *engine.Env, a, b *engine.BackendClient) (look func(above uint64)) {
+	if e.Long < 3*e.TTL { // they end too soon for so many requests
+		return func(uint64) {}
+	}
+	f, forces := backend.As[backend.ForceReleaser](a.Backend)
+	l, lists := backend.As[backend.Lister](a.Backend)
+	key, ends := e.Key("forced"), e.Key("ran out")
+	h := b.MustTry(e.Request(key, "", e.Long))
+	var lost *engine.Grant
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		lost = b.MustTry(e.Request(ends, "", e.TTL))
+		lost.Lapses()
+	}
+	return func(above uint64) {
+		if lists {
+			err := l.List(e.Ctx, key, func(rec backend.Record) bool {
+				if rec.Key == key && rec.Token != h.Token {
+					e.Failf(key, "List shows the token %d for a hold that was granted with %d before the floor was raised; expected the same token", rec.Token, h.Token)
+				}
+				return true
+			})
+			if err != nil {
+				e.Unexpected(key, err, "List returned %s; expected no error", engine.Outcome(err))
+			}
+		}
+		until := h.Until()
+		if !time.Now().Before(until) {
+			e.TooSlowf(key, "the hold had run out before it was removed by force")
+		}
+		if !forces {
+			e.MustGiveBack(h, key, ", although only the floor of the tokens was raised")
+		} else if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+			if !time.Now().Before(until) {
+				e.TooSlowf(key, "the hold had run out before it was removed by force")
+			}
+			e.Unexpected(key, err, "ForceRelease with the token of a hold, which was granted before the floor was raised, returned %s; expected no error", engine.Outcome(err))
+		}
+		if token := useOnce(e, b, key); token <= above {
+			e.Failf(key, "a key that was held during RaiseFloor(%d), and released by force, was granted with the token %d; expected a larger one", above, token)
+		}
+		if lost == nil {
+			return
+		}
+		e.Expire(lost)
+		if token := useOnce(e, b, ends); token <= above {
+			e.Failf(ends, "a key whose hold ran out after RaiseFloor(%d) was granted with the token %d; expected a larger one", above, token)
+		}
+	}
+}
+
 // ownerEnters has an owner hold a key. What it returns has it enter once more, with the same
 // token.
 func ownerEnters(e *engine.Env, s *engine.BackendClient) (again func()) {
@@ -104,6 +166,30 @@ func ownerEnters(e *engine.Env, s *engine.BackendClient) (again func()) {
 		e.MustGiveBack(inner, key, "")
 		e.MustGiveBack(h, key, ", although only the floor of the tokens was raised")
 	}
+}
+
+// raisedAtOnce has several raise the floor at the same time, each to another number. It returns
+// the largest.
+func raisedAtOnce(e *engine.Env, clients []*engine.BackendClient, keys []string, above uint64) uint64 {
+	const rounds, at = 4, 4
+	for round := range rounds {
+		e.Each(at, func(i int) {
+			if round%2 == 1 { // whoever comes first may have the largest, or the smallest
+				i = at - 1 - i
+			}
+			to := above + uint64(i+1)*floorStep
+			if err := optional[backend.FloorRaiser](clients[i%len(clients)], "FloorRaiser").RaiseFloor(e.Ctx, to); err != nil {
+				e.UnexpectedFatal("", err, "RaiseFloor(%d), beside others, returned %s; expected no error", to, engine.Outcome(err))
+			}
+		})
+		above += at * floorStep
+		for i, key := range keys[:3] {
+			if token := useOnce(e, clients[i%len(clients)], key); token <= above {
+				e.Failf(key, "the token %d was granted after the floor was raised by several at once, to %d at most; expected a larger one", token, above)
+			}
+		}
+	}
+	return above
 }
 
 // floorOutlivesClient raises the floor with a client that is closed then. It returns the floor.
@@ -128,10 +214,15 @@ func floorOutlivesClient(e *engine.Env, b *engine.BackendClient, key string, abo
 // write.
 func waitersCountFromRaised(e *engine.Env, raise func(uint64)) {
 	key := e.Key("awaited")
-	holder := e.Locker().MustTry(key)
-	waiters := make([]*engine.Acquiring, 4)
+	own := e.Locker() // which may hand over to the waiters of its own
+	holder := own.MustTry(key)
+	waiters := make([]*engine.Acquiring, 5)
 	for i := range waiters {
-		waiters[i] = e.Locker().Acquiring(key)
+		c := own
+		if i%2 == 1 {
+			c = e.Locker()
+		}
+		waiters[i] = c.Acquiring(key)
 		<-waiters[i].Begun
 	}
 	e.Pause(e.TTL / 4) // most have their places by then
@@ -218,14 +309,26 @@ func lastTokenCoversAll(e *engine.Env) {
 // coversOtherGrants has tokens be granted in other ways than by a try, and by one that is
 // removed by force.
 func coversOtherGrants(e *engine.Env, b *engine.BackendClient, covers func(key string, token uint64, when string)) {
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		key := e.Key("of an owner")
+		h := b.MustTry(e.Request(key, e.Owner("A"), e.Long))
+		covers(key, h.Token, "after a key of an owner")
+		e.MustGiveBack(h, key, "")
+	}
+	owners := []string{""}
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		owners = append(owners, e.Owner("B"))
+	}
 	if ho, ok := backend.As[backend.HandOverer](b.Backend); ok {
-		key := e.Key("handed over")
-		g, err := b.HandOver(ho, b.MustTry(e.Request(key, "", e.Long)), e.Request(key, "", e.Long))
-		if err != nil {
-			e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+		for i, owner := range owners {
+			key := e.Key("handed over %d", i)
+			g, err := b.HandOver(ho, b.MustTry(e.Request(key, "", e.Long)), e.Request(key, owner, e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			}
+			covers(key, g.Token, "after a key that was handed over")
+			e.MustGiveBack(g, key, ", which was handed over")
 		}
-		covers(key, g.Token, "after a key that was handed over")
-		e.MustGiveBack(g, key, ", which was handed over")
 	}
 	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
 		key := e.Key("waited for")
@@ -235,6 +338,12 @@ func coversOtherGrants(e *engine.Env, b *engine.BackendClient, covers func(key s
 		p.mustGet(e, "the hold before it was released")
 		covers(key, p.grant.Token, "after a key that was waited for")
 		p.withdraw(e)
+	}
+	if !e.Claimed.EndsWithSession { // whose session keeps it
+		key := e.Key("ran out")
+		h := b.MustTry(e.Request(key, "", e.TTL))
+		e.Expire(h)
+		covers(key, h.Token, "after a key whose hold has run out")
 	}
 	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
 		key := e.Key("forced")

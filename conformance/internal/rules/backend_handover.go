@@ -20,7 +20,7 @@ func handOver(e *engine.Env) {
 	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
 	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
 	c.once()
-	cases := []func(){c.longer, c.expired, c.forced, c.revoked}
+	cases := []func(){c.longer, c.shorter, c.expired, c.forced, c.revoked}
 	owners := []string{""}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners = append(owners, e.Owner("B"))
@@ -59,6 +59,15 @@ func (c *handing) give(owner string, ttl time.Duration, to backend.Request) *eng
 	if g.Answer.Holds != 1 {
 		e.Failf(to.Key, "the grant of HandOver says %d holds; expected 1", g.Answer.Holds)
 	}
+	if e.Claimed.ManualRenewal {
+		_, err := c.a.Renew(from.Hold)
+		e.Is(to.Key, err, "Renew of the hold from which the key was handed over", backend.ErrNotHeld)
+		if r, ok := backend.As[backend.BatchRenewer](c.a.Backend); ok {
+			for _, x := range r.RenewBatch(e.Ctx, []backend.Hold{from.Hold}) {
+				e.Is(to.Key, x.Err, "the answer of RenewBatch for the hold from which the key was handed over", backend.ErrNotHeld)
+			}
+		}
+	}
 	e.Is(to.Key, c.a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
 	return g
 }
@@ -90,6 +99,21 @@ func (c *handing) longer() {
 	e.MustGiveBack(g, key, ", which was handed over")
 }
 
+// shorter has a hold of a short TTL follow one of a long TTL, and nobody renew it.
+func (c *handing) shorter() {
+	e, key := c.e, c.e.Key("shorter")
+	if e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag || e.Claimed.EndsWithSession { // whose session keeps it
+		return
+	}
+	g := c.give("", e.Long, e.Request(key, "", e.TTL))
+	e.Expire(g)
+	next, err := c.b.Try(e.Request(key, "", e.Long))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "a hold with a TTL of %s was handed over to a request with a TTL of %s, and a try after the end of that returned %s; expected a grant", e.Long, e.TTL, engine.Outcome(err))
+	}
+	_ = next.Release(e.Ctx)
+}
+
 // renewed renews what was handed over past its first TTL.
 func (c *handing) renewed(owner string) {
 	e, key := c.e, c.e.Key("renewed")
@@ -115,14 +139,15 @@ func (c *handing) renewed(owner string) {
 // owners hands over between owners, and to and from nobody in particular. Who holds the key
 // then enters it again, and who held it doesn't.
 func (c *handing) owners() {
-	e := c.e
+	e, self := c.e, c.e.Owner("A")
 	for _, x := range []struct{ name, from, to string }{
 		{"owner", "", e.Owner("A")}, {"from an owner", e.Owner("A"), ""}, {"from owner to owner", e.Owner("A"), e.Owner("B")},
+		{"from an owner to itself", self, self},
 	} {
 		key := e.Key("%s", x.name)
 		g := c.give(x.from, e.Long, e.Request(key, x.to, e.Long))
 		c.b.MustRefuse(key, "it was handed over")
-		if x.from != "" {
+		if x.from != "" && x.from != x.to {
 			const who, why = "Try by the owner of the hold before", "it was handed over"
 			left, err := c.b.Try(e.Request(key, x.from, e.Long))
 			if err == nil {
@@ -159,6 +184,13 @@ func (c *handing) expired() {
 	if err != nil {
 		c.b.MustTry(e.Request(key, "", e.Long))
 	}
+	key = e.Key("taken")
+	from = c.a.MustTry(e.Request(key, "", e.TTL))
+	e.Expire(from)
+	next := c.b.MustTry(e.Request(key, "", e.Long))
+	_, err = c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
+	e.Is(key, err, "HandOver of a hold that has expired, of a key that another client holds by now,", backend.ErrNotHeld)
+	e.MustGiveBack(next, key, ", although only a hold that had expired was handed over")
 }
 
 // shown looks at what is shown of a key that was handed over.

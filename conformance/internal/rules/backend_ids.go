@@ -121,6 +121,27 @@ func repeatAtOnce(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	freed(e, key, nil, b)
 }
 
+// innerKeepsTTL has an owner enter its hold for longer, and renews the inner hold when the
+// outer one has run out.
+func innerKeepsTTL(e *engine.Env, a, b *engine.BackendClient, key string, renew func(h *engine.Grant) error) {
+	longer := e.Fit(2 * e.TTL)
+	if !engine.ClaimServerHolds.Made(e.Settings) || !e.Claimed.ManualRenewal || longer < 2*e.TTL || e.Claimed.EndsWithSession {
+		return
+	}
+	owner := e.Owner("A")
+	outer, inner := a.MustTry(e.Request(key, owner, e.TTL)), a.MustTry(e.Request(key, owner, longer))
+	outer.Lapses()
+	e.Pause(e.TTL * 3 / 2)
+	if err := renew(inner); err != nil {
+		e.LateFatalf(key, "a renewal of an inner hold, %s after its grant with a TTL of %s, returned %s; expected no error", e.TTL*3/2, longer, engine.Outcome(err))
+	}
+	e.Pause(e.TTL * 5 / 4) // longer than a renewal by the TTL of the outer hold would last
+	b.MustRefuse(key, "its owner's inner hold was renewed by its own TTL, which is longer than that of the outer one")
+	if err := inner.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release of an inner hold that was renewed in time returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
 // lateRepeat repeats a request late. A repeat that says that the hold lasts for longer has
 // made it last.
 func lateRepeat(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
@@ -213,11 +234,20 @@ func afterExpiry(e *engine.Env, k grantKind, a, b *engine.BackendClient, op stri
 	e.Expire(h)
 	e.Is(key, call(h), op+" of a hold that has run out", backend.ErrNotHeld)
 	freed(e, key, beside, b)
+	// The key has a record again, of the same owner.
+	next := a.MustTry(e.Request(key, k.owner, e.Long))
+	if k.owner == "" {
+		e.Is(key, call(h), op+" of a hold that has run out, of a key that is held again,", backend.ErrNotHeld)
+	} else {
+		e.Is(key, call(h), op+" of a hold that has run out, of a key that its owner holds again,", backend.ErrNotHeld)
+	}
+	freed(e, key, next, b)
 }
 
 func renewByID(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { renewOfKind(e, k, a, b) }) },
+		func() { innerKeepsTTL(e, a, b, e.Key("inner and outer"), (*engine.Grant).Renew) },
 		func() {
 			if !e.Claimed.EndsWithSession {
 				eachGrantKind(e, func(k grantKind) { afterExpiry(e, k, a, b, "Renew", (*engine.Grant).Renew) })
@@ -245,11 +275,15 @@ func renewOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 		_, err := b.Renew(engine.Stranger(h.Hold))
 		e.Is(key, err, "Renew with an unknown acquisition id", backend.ErrNotHeld)
 	})
+	elsewhere := h.Hold
+	elsewhere.Key = e.Key("never-held by %s", k.name)
+	_, err := a.Renew(elsewhere)
+	e.Is(elsewhere.Key, err, "Renew of a key that was never held, with the id of another key's hold,", backend.ErrNotHeld)
 	if err := h.Renew(); err != nil {
 		e.Unexpected(key, err, "Renew of a hold returned %s; expected no error", engine.Outcome(err))
 	}
 	e.MustGiveBack(h, key, "")
-	_, err := a.Renew(h.Hold)
+	_, err = a.Renew(h.Hold)
 	e.Is(key, err, "Renew after Release", backend.ErrNotHeld)
 	freed(e, key, beside, b)
 }

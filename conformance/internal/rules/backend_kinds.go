@@ -47,11 +47,39 @@ func (k grantKind) take(c, other *engine.BackendClient, req backend.Request) (h,
 	return h, beside
 }
 
+// innerOnly is an owner's inner hold, whose outermost hold has run out. It is nil where that
+// can't be had.
+func innerOnly(e *engine.Env, c *engine.BackendClient, key string) *engine.Grant {
+	if !engine.ClaimServerHolds.Made(e.Settings) || e.Claimed.EndsWithSession || e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag {
+		return nil
+	}
+	owner := e.Owner("A")
+	outermost := e.Request(key, owner, e.TTL)
+	outermost.Holder.Label = "outermost"
+	outer, inner := c.MustTry(outermost), c.MustTry(e.Request(key, owner, e.Long))
+	e.Expire(outer)
+	return inner
+}
+
+// renewedLate is a hold that was renewed when a good part of its TTL had passed, or nil where
+// that can't be had.
+func renewedLate(e *engine.Env, c *engine.BackendClient, key string) *engine.Grant {
+	if !e.Claimed.ManualRenewal {
+		return nil
+	}
+	h := c.MustTry(e.Request(key, "", e.Fit(2*e.TTL)))
+	e.Pause(h.Hold.TTL / 2)
+	if err := h.Renew(); err != nil {
+		e.LateFatalf(key, "Renew of a hold after half of its TTL returned %s; expected no error", engine.Outcome(err))
+	}
+	return h
+}
+
 // freed gives back what is beside the hold that has ended, and takes the key.
 func freed(e *engine.Env, key string, beside *engine.Grant, by *engine.BackendClient) {
 	if beside != nil {
-		by.MustRefuse(key, "its owner has another hold")
-		e.MustGiveBack(beside, key, ", since only the other hold of its owner has ended")
+		by.MustRefuse(key, "there is another hold")
+		e.MustGiveBack(beside, key, ", since only another hold has ended")
 	}
 	h, err := by.Try(e.Request(key, "", e.Long))
 	if err != nil {

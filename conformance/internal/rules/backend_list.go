@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	const all = 1000
 	// Brackets, stars and the like have a meaning in some servers' patterns.
 	prefix := e.Key("[a-z]*?%%_\\")
-	told := backend.Holder{Label: "a label", Host: "a host", PID: 4711, PairID: "0123456789abcdef"}
+	told := backend.Holder{Label: "a label", Host: longHost, PID: 4194303, PairID: "0123456789abcdef"}
 	ttl := unwhole(e, e.Long)
 	var held []*engine.Grant
 	for _, name := range []string{prefix, prefix + "/", prefix + "/b", prefix + " c", prefix + "\u00e9", filled(prefix+"-", backend.MaxKey)} {
@@ -132,6 +133,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
 	}
+	e.Together(func() { listShowsChanged(e, a, b) }, func() { listsWholePrefixes(e, a, list) })
 }
 
 // countListed is how many keys a client lists.
@@ -232,6 +234,90 @@ func listShowsTheLast(e *engine.Env, a, b *engine.BackendClient) {
 	}
 }
 
+// listShowsChanged lists keys to which something has happened since they were granted: a
+// renewal, the end of the outermost hold, a revocation.
+func listShowsChanged(e *engine.Env, a, b *engine.BackendClient) {
+	l, grain := optional[backend.Lister](b, "Lister"), max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)
+	shown := func(h *engine.Grant, what string) {
+		var found *backend.Record
+		err := l.List(e.Ctx, h.Key, func(rec backend.Record) bool {
+			if rec.Key == h.Key {
+				found = &rec
+			}
+			return true
+		})
+		switch {
+		case err != nil:
+			e.Unexpected(h.Key, err, "List returned %s; expected no error", engine.Outcome(err))
+			return
+		case found == nil:
+			e.Failf(h.Key, "List does not show %s", what)
+			return
+		case found.Holds != 1 && !found.Revoked:
+			e.Failf(h.Key, "List shows %d holds of %s; expected 1", found.Holds, what)
+		}
+		leftShown(e, h, found.Remaining, grain+h.Hold.TTL/20, "List of "+what)
+	}
+	e.Together(
+		func() {
+			if h := renewedLate(e, a, e.Key("renewed late")); h != nil {
+				shown(h, "a key whose hold was renewed")
+				e.MustGiveBack(h, h.Key, "")
+			}
+		},
+		func() {
+			if h := innerOnly(e, a, e.Key("inner")); h != nil {
+				shown(h, "a key whose outermost hold has run out, and that its owner holds by another one")
+				e.MustGiveBack(h, h.Key, "")
+			}
+		},
+		func() {
+			r, ok := backend.As[backend.Revoker](b.Backend)
+			if !ok || !engine.ClaimTokens.Made(e.Settings) || e.Claimed.Expiry == backend.ClockConnection {
+				return
+			}
+			h := a.MustTry(e.Request(e.Key("revoked"), "", e.Long))
+			if r.Revoke(e.Ctx, h.Key, h.Token) == nil {
+				shown(h, "a key whose hold was revoked, and keeps others out")
+			}
+			h.Releasing(e.Log.Now())
+			_ = a.Backend.Release(e.Ctx, h.Hold)
+		},
+	)
+}
+
+// alike are ends of prefixes that some store would take for each other: what it folds, trims,
+// or reads as a pattern, and what a range ends with.
+var alike = []string{"", " ", "!", "/", "0", "e", "E", "\u00e9", "e\u0301", "\u00e8", "ss", "\u00df", "e_", "e%", "e\\", "ex"}
+
+// listsWholePrefixes lists each of some prefixes, beside keys that begin with the others.
+func listsWholePrefixes(e *engine.Env, a *engine.BackendClient, list func(prefix string, most int) map[string]backend.Record) {
+	if e.Claimed.Expiry == backend.ClockConnection {
+		return // each would take a connection
+	}
+	stem := e.Key("alike")
+	holds := make([]*engine.Grant, len(alike))
+	e.EachFew(len(alike), func(i int) { holds[i] = a.MustTry(e.Request(stem+alike[i], "", e.Long)) })
+	for _, end := range alike {
+		if e.Claimed.ManualRenewal {
+			e.EachFew(len(holds), func(i int) { _ = holds[i].Renew() }) // where it came too late, the list tells nothing
+		}
+		prefix := stem + end
+		found := list(prefix, 10*len(alike))
+		for _, h := range holds {
+			switch _, shown := found[h.Key]; {
+			case !time.Now().Before(h.Until()):
+				e.TooSlowf(h.Key, "the hold had run out before the list was complete")
+			case shown && !strings.HasPrefix(h.Key, prefix):
+				e.Failf(h.Key, "List of the prefix %s shows the key %s, which has another prefix", engine.QuoteKey(prefix), engine.QuoteKey(h.Key))
+			case !shown && strings.HasPrefix(h.Key, prefix):
+				e.Failf(h.Key, "List of the prefix %s does not show the key %s, which is held", engine.QuoteKey(prefix), engine.QuoteKey(h.Key))
+			}
+		}
+	}
+	e.EachFew(len(holds), func(i int) { e.MustGiveBack(holds[i], holds[i].Key, ", at which others looked") })
+}
+
 // listShowsMany lists more keys than a page of many a store has, beside keys whose prefix
 // differs only in what a pattern or a collation overlooks.
 func listShowsMany(e *engine.Env, a *engine.BackendClient, list func(prefix string, most int) map[string]backend.Record, missing func(key, format string, args ...any)) {
@@ -257,6 +343,7 @@ func listShowsMany(e *engine.Env, a *engine.BackendClient, list func(prefix stri
 			_ = h.Renew()
 		}
 	})
+	list(prefix, 2) // which ends there, and not with a page
 	found := list(prefix, 10*many)
 	for i := range many {
 		key := fmt.Sprintf("%s%d", prefix, i)
@@ -281,10 +368,11 @@ func forgetLeavesOthers(e *engine.Env) {
 		return err
 	}
 	// Brackets, stars and the like have a meaning in some servers' patterns.
-	prefix := e.Key("%s", "forg_t%n*?[a]/")
+	prefix := e.Key("%s", "forg_t%n*?[a]\u00e9/ ")
 	free, held := prefix+"free", prefix+"held"
 	others := map[string]uint64{}
-	for _, name := range []string{"other", "forg_t%n*?[a]", "FORG_T%N*?[A]/free", "forgXtYn*?[a]/free", "forg_t%nXYa/free"} {
+	for _, name := range []string{"other", "forg_t%n*?[a]\u00e9/", "FORG_T%N*?[A]\u00c9/ free", "forgXtYn*?[a]\u00e9/ free", "forg_t%nXYa\u00e9/ free",
+		"forg_t%n*?[a]e/ free", "forg_t%n*?[a]e\u0301/ free", "forg_t%n*?[a]\u00e9/free", "forg_t%n*?[a]\u00e9/!"} {
 		others[e.Key("%s", name)] = 0
 	}
 	used := func(key string) *engine.Grant {
@@ -296,12 +384,14 @@ func forgetLeavesOthers(e *engine.Env) {
 	for key := range others {
 		others[key] = used(key).Token
 	}
-	h := a.MustTry(e.Request(held, "", e.Long))
+	h, whole := a.MustTry(e.Request(held, "", e.Long)), a.MustTry(e.Request(prefix, "", e.Long))
 	e.Is(prefix, forget(""), "Forget without a prefix, which would be that of all keys,", backend.ErrInvalid)
 	if err := forget(prefix); err != nil {
 		e.UnexpectedFatal(prefix, err, "Forget returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustRefuse(held, "it is held, and only what is kept of unused keys was forgotten")
+	b.MustRefuse(prefix, "it is held, and only what is kept of unused keys that begin with it was forgotten")
+	e.MustGiveBack(whole, prefix, ", although only what is kept of unused keys was forgotten")
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err != nil {
 			e.Unexpected(held, err, "Renew of a held key returned %s after unused keys were forgotten; expected no error", engine.Outcome(err))
@@ -339,6 +429,34 @@ func forgetLeavesHolds(e *engine.Env, a, b *engine.BackendClient, forget func(pr
 		b.MustRefuse(key, "a hold of its owner is left, and only what is kept of unused keys was forgotten")
 		e.MustGiveBack(outer, key, ", although only what is kept of unused keys was forgotten")
 	}
+	still := func(h *engine.Grant, what string) {
+		if h == nil {
+			return
+		}
+		if err := forget(h.Key); err != nil { // no other case waits with its key
+			e.UnexpectedFatal(h.Key, err, "Forget returned %s; expected no error", engine.Outcome(err))
+		}
+		b.MustRefuse(h.Key, what+", and only what is kept of unused keys was forgotten")
+		e.MustGiveBack(h, h.Key, ", although only what is kept of unused keys was forgotten")
+	}
+	e.Together(
+		func() {
+			still(innerOnly(e, a, prefix+"inner"), "its outermost hold has run out and its owner has another one")
+		},
+		func() { forgetLeavesRenewed(e, a, still, prefix+"renewed") },
+		func() {
+			ho, ok := backend.As[backend.HandOverer](a.Backend)
+			if !ok {
+				return
+			}
+			key := prefix + "handed over"
+			g, err := a.HandOver(ho, a.MustTry(e.Request(key, "", e.Long)), e.Request(key, "", e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "HandOver of a hold returned %s; expected a grant", engine.Outcome(err))
+			}
+			still(g, "it was handed over")
+		},
+	)
 	r, ok := backend.As[backend.Revoker](b.Backend)
 	if !ok || !engine.ClaimTokens.Made(e.Settings) || e.Claimed.Expiry == backend.ClockConnection {
 		return
@@ -350,6 +468,21 @@ func forgetLeavesHolds(e *engine.Env, a, b *engine.BackendClient, forget func(pr
 		b.MustRefuse(key, "a revoked hold keeps others out, and only what is kept of unused keys was forgotten")
 	}
 	h.Lapses()
+}
+
+// forgetLeavesRenewed forgets a key whose hold was renewed past its first TTL.
+func forgetLeavesRenewed(e *engine.Env, a *engine.BackendClient, still func(h *engine.Grant, what string), key string) {
+	if !e.Claimed.ManualRenewal || e.Claimed.EndsWithSession {
+		return
+	}
+	h := a.MustTry(e.Request(key, "", e.TTL))
+	for end := time.Now().Add(e.TTL * 5 / 4); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a hold, every quarter of its TTL, returned %s; expected no error", engine.Outcome(err))
+		}
+	}
+	still(h, "its hold was renewed in time")
 }
 
 // forgetLeavesWaiters forgets a key that others wait for, while it is held and in the moment
@@ -400,28 +533,15 @@ func forgetRemoves(e *engine.Env) {
 		e.Notef("without Config.Untouched it was not asked whether anything is removed from the store")
 		return
 	}
-	store, err := e.Untouched(e.Ctx)
-	if err != nil {
-		e.UnexpectedFatal("", err, "Config.Untouched failed: %v", err)
-	}
-	opened, err := store.Open(e.Ctx)
-	if err != nil {
-		e.UnexpectedFatal("", err, "a store that nobody has used could not be opened: %v", err)
-	}
+	store := untouched(e)
+	opened := store.open("backend on a store of its own").Backend
 	defer func() { _ = opened.Close() }()
-	contents := func() string {
-		text, err := store.Contents(e.Ctx)
-		if err != nil {
-			e.UnexpectedFatal("", err, "Config.Untouched: the contents can't be told: %v", err)
-		}
-		return text
-	}
 	f, ok := backend.As[backend.Forgetter](opened)
 	if !ok {
 		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.Forgetter")
 	}
 	prefix := e.Key("forgotten") + "/"
-	before := contents()
+	before := store.contents()
 	for i := range 5 {
 		req := e.Request(fmt.Sprint(prefix, i), "", e.Long)
 		_, err := opened.Try(e.Ctx, req)
@@ -436,11 +556,11 @@ func forgetRemoves(e *engine.Env) {
 			e.UnexpectedFatal(req.Key, err, "a try and a release in a store of its own returned %s; expected no error", engine.Outcome(err))
 		}
 	}
-	used := contents()
+	used := store.contents()
 	if err := f.Forget(e.Ctx, prefix); err != nil {
 		e.UnexpectedFatal(prefix, err, "Forget returned %s; expected no error", engine.Outcome(err))
 	}
-	if after := contents(); used != before && after == used {
+	if after := store.contents(); used != before && after == used {
 		e.Failf(prefix, "the store contained %s before the keys were used, and %s before and after they were forgotten; expected what is kept of them to be removed", shortText(before), shortText(used))
 	}
 }

@@ -36,30 +36,16 @@ func lookingChangesNothing(e *engine.Env) {
 		e.Notef("without Config.Untouched it was not asked whether a look leaves something in the store")
 		return
 	}
-	store, err := e.Untouched(e.Ctx)
-	if err != nil {
-		e.UnexpectedFatal("", err, "Config.Untouched failed: %v", err)
-	}
-	opened, err := store.Open(e.Ctx)
-	if err != nil {
-		e.UnexpectedFatal("", err, "a store that nobody has used could not be opened: %v", err)
-	}
-	defer func() { _ = opened.Close() }()
-	contents := func() string {
-		text, err := store.Contents(e.Ctx)
-		if err != nil {
-			e.UnexpectedFatal("", err, "Config.Untouched: the contents can't be told: %v", err)
-		}
-		return text
-	}
-	before := contents()
-	b = &engine.BackendClient{Env: e, Backend: opened, Who: "backend on a store of its own"}
+	store := untouched(e)
+	b = store.open("backend on a store of its own")
+	defer func() { _ = b.Backend.Close() }()
+	before := store.contents()
 	key := e.Key("untouched")
 	looks(e, b, key)
-	if f, ok := backend.As[backend.ForceReleaser](opened); ok {
+	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
 		e.Is(key, f.ForceRelease(e.Ctx, key, 1), "ForceRelease of a key that nobody has used", backend.ErrNotHeld)
 	}
-	if after := contents(); after != before {
+	if after := store.contents(); after != before {
 		e.Failf(key, "the store contained %s before anybody looked, and %s afterwards; expected the same", shortText(before), shortText(after))
 	}
 }

@@ -129,12 +129,18 @@ func (m *operateMutant) split() *counters {
 		g.Token = *last
 		return g, nil
 	}
-	m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
-		rec, err := m.operated.Inspect(ctx, key)
-		if token, ok := m.waited.Load("of " + key); ok {
+	counted := func(rec backend.Record) backend.Record {
+		if token, ok := m.waited.Load("of " + rec.Key); ok {
 			rec.Token = token.(uint64)
 		}
-		return rec, err
+		return rec
+	}
+	m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+		rec, err := m.operated.Inspect(ctx, key)
+		return counted(rec), err
+	}
+	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+		return m.operated.List(ctx, prefix, func(rec backend.Record) bool { return visit(counted(rec)) })
 	}
 	m.force = func(ctx context.Context, key string, token uint64) error {
 		rec, err := m.operated.Inspect(ctx, key)
@@ -478,6 +484,19 @@ func TestMutantsOfOperating(t *testing.T) {
 				return rec, err
 			}
 		}},
+		"the record shows since when the hold was renewed": {"InspectShows", func(m *operateMutant) {
+			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+				m.waited.Store(hold.Key, time.Now())
+				return m.operated.Renew(ctx, hold)
+			}
+			m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+				rec, err := m.operated.Inspect(ctx, key)
+				if since, renewed := m.waited.Load(key); renewed && err == nil {
+					rec.Holder.Since = since.(time.Time)
+				}
+				return rec, err
+			}
+		}},
 		"a refusal shows since when the hold was renewed": {"HolderIsShown", func(m *operateMutant) {
 			m.renew = func(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 				m.waited.Store(hold.Key, time.Now())
@@ -739,6 +758,18 @@ func TestMutantsOfOperating(t *testing.T) {
 					err = errors.Join(err, m.ForceRelease(ctx, r.Key, r.Token))
 				}
 				return err
+			}
+		}},
+		"forget removes the key that is the prefix, held or not": {"ForgetLeavesOthers", func(m *operateMutant) {
+			m.forget = func(ctx context.Context, prefix string) error {
+				if prefix == "" {
+					return backend.ErrInvalid
+				}
+				rec, err := m.operated.Inspect(ctx, prefix)
+				if errors.Is(err, backend.ErrNotHeld) {
+					return nil
+				}
+				return errors.Join(err, m.ForceRelease(ctx, prefix, rec.Token))
 			}
 		}},
 		"forget takes no prefix for every key": {"ForgetLeavesOthers", func(m *operateMutant) {

@@ -95,12 +95,12 @@ func (p *place) mustWait(e *engine.Env, why string) {
 }
 
 func queueOrder(e *engine.Env) {
-	seams := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
+	backends := []*engine.BackendClient{e.Backend(), e.Backend(), e.Backend()}
 	for round := range e.Rounds(e.Work(200*time.Millisecond), 3, 30) {
 		key := e.Key("%d", round)
 		places := make([]*place, moreThanADigit)
 		for i := range places {
-			places[i] = enqueue(e, seams[i%3], key, e.Long)
+			places[i] = enqueue(e, backends[i%3], key, e.Long)
 		}
 		for i := len(places) - 1; i >= 0; i-- { // the order of waiting does not matter
 			places[i].waiting(e)
@@ -139,7 +139,10 @@ func queueWithdraw(e *engine.Env) {
 	first, second := enqueue(e, a, key, e.Long), enqueue(e, b, key, e.Long)
 	third, fourth := enqueue(e, a, key, e.Long).waiting(e), enqueue(e, b, key, e.Long).waiting(e)
 	showsWaiters(e, a, key, 4)
-	first.withdraw(e) // never waited for
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	_ = first.ticket.Withdraw(ended) // which may fail, and be tried again
+	first.withdraw(e)                // never waited for
 	first.withdraw(e)
 	second.waiting(e)
 	second.cancel() // cancelled while it waits
@@ -163,6 +166,107 @@ func queueWithdraw(e *engine.Env) {
 		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+	e.Together(
+		func() { withdrawsItselfOnly(e, a, b) },
+		func() { withdrawnWhenItSaysSo(e, a, b) },
+		func() { placeIsARequest(e, a, b) },
+	)
+}
+
+// withdrawsItselfOnly withdraws places whose grants have ended in another way, when the place
+// behind holds the key.
+func withdrawsItselfOnly(e *engine.Env, a, b *engine.BackendClient) {
+	ends := map[string]func(p *place) error{"was released": func(p *place) error { return p.s.Release(e.Ctx, p.hold()) }}
+	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok && engine.ClaimTokens.Made(e.Settings) {
+		ends["was removed by force"] = func(p *place) error { return f.ForceRelease(e.Ctx, p.req.Key, p.grant.Token) }
+	}
+	for how, end := range ends {
+		key := e.Key("a grant that %s", how)
+		h := a.MustTry(e.Request(key, "", e.Long))
+		first, second := enqueue(e, a, key, e.Long).waiting(e), enqueue(e, b, key, e.Long).waiting(e)
+		e.MustGiveBack(h, key, "")
+		first.mustGet(e, "the key was released")
+		if err := end(first); err != nil {
+			e.UnexpectedFatal(key, err, "the end of a grant that %s returned %s; expected no error", how, engine.Outcome(err))
+		}
+		second.mustGet(e, "the grant of the place before it "+how)
+		first.withdraw(e)
+		if g, err := a.Try(e.Request(key, "", e.Long)); err == nil && second.s.Clock.Now() < second.grant.Until() {
+			e.Failf(key, "a key that a place holds was granted (token %d) after the place before it was withdrawn, whose grant %s before; expected that Withdraw ends nothing else", g.Token, how)
+		}
+		second.withdraw(e)
+	}
+}
+
+// withdrawnWhenItSaysSo withdraws a place with a context that has ended. Where that returns no
+// error, the place is gone.
+func withdrawnWhenItSaysSo(e *engine.Env, a, b *engine.BackendClient) {
+	key := e.Key("withdrawn with an ended context")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	first, second := enqueue(e, a, key, e.Long), enqueue(e, b, key, e.Long).waiting(e)
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	if err := first.ticket.Withdraw(ended); err == nil {
+		e.MustGiveBack(h, key, "")
+		second.mustGet(e, "Withdraw of the place before it, with a context that had ended, returned no error")
+	}
+	first.withdraw(e)
+	second.withdraw(e)
+}
+
+// placeIsARequest looks at places as at other requests: at one that is first at once, its
+// request when it comes once more, and its TTL beside that of the hold before.
+func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
+	after := func(name string, before, ttl time.Duration) *place {
+		key := e.Key("%s", name)
+		h := a.MustTry(e.Request(key, "", before))
+		p := enqueue(e, b, key, ttl).waiting(e)
+		e.MustGiveBack(h, key, "")
+		p.mustGet(e, "the key was released")
+		return p
+	}
+	e.Together(
+		func() {
+			p := enqueue(e, a, e.Key("first at once"), e.Long)
+			if p.ticket.Behind() {
+				e.Failf(p.req.Key, "Behind of a place for a free key is true; expected false, since nobody was before it")
+			}
+			p.waiting(e).mustGet(e, "nobody else wants the key")
+			p.withdraw(e)
+		},
+		func() {
+			p := after("repeated", e.Long, e.Long)
+			g, err := b.Backend.Try(e.Ctx, p.req)
+			if err != nil || g.Token != p.grant.Token || g.Holds != 1 {
+				e.Unexpected(p.req.Key, err, "the request of a place that was granted with the token %d came once more, as a try, and returned the token %d, %d holds: %s; expected the same grant",
+					p.grant.Token, g.Token, g.Holds, engine.Outcome(err))
+			}
+			p.withdraw(e)
+		},
+		func() {
+			if e.Long < 3*e.TTL {
+				return
+			}
+			p := after("longer than the hold before", e.TTL, e.Long)
+			e.Pause(e.TTL * 5 / 4)
+			if g, err := a.Try(e.Request(p.req.Key, "", e.Long)); err == nil && p.s.Clock.Now() < p.grant.Until() {
+				e.Failf(p.req.Key, "a key that a place was granted with a TTL of %s, after a hold with a TTL of %s, was granted to another (token %d) before the end of that", e.Long, e.TTL, g.Token)
+			}
+			p.withdraw(e)
+		},
+		func() {
+			if e.Claimed.EndsWithSession || e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag { // whose session keeps it
+				return
+			}
+			p := after("shorter than the hold before", e.Long, e.TTL)
+			e.Pause(e.TTL + e.Claimed.TakeoverLag + e.TTL/10)
+			g, err := a.Try(e.Request(p.req.Key, "", e.Long))
+			if err != nil {
+				e.LateFatalf(p.req.Key, "a key that a place was granted with a TTL of %s, after a hold with a TTL of %s, was refused when the shorter one had passed: %s; expected a grant", e.TTL, e.Long, engine.Outcome(err))
+			}
+			_ = g.Release(e.Ctx)
+		},
+	)
 }
 
 // behindBesideWait asks a place at which somebody waits what the server has said of it. No call

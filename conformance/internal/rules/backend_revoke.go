@@ -26,7 +26,7 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.owner, c.locker}
+	cases := []func(){c.gone, c.owner, c.inner, c.locker}
 	for _, renewed := range []bool{false, true} {
 		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
 	}
@@ -98,26 +98,45 @@ func (c *revocation) tell(h *engine.Grant) time.Time {
 		if _, err := c.a.Renew(h.Hold); !errors.Is(err, backend.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew of a revoked hold returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
-		if r, ok := backend.As[backend.BatchRenewer](c.a.Backend); ok {
-			for _, x := range r.RenewBatch(e.Ctx, []backend.Hold{h.Hold}) {
-				e.Is(key, x.Err, "the answer of RenewBatch for a revoked hold", backend.ErrNotHeld)
-			}
-		}
+		c.batched(h, "a revoked hold")
 	}
-	if t, ok := backend.As[backend.ReleaseTeller](c.a.Backend); ok && c.keeps {
-		if _, err := t.ReleaseTelling(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
-			e.Unexpected(key, err, "ReleaseTelling of a revoked hold returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
-		}
-	}
-	for range 2 {
-		if err := c.a.Release(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
-			e.Unexpected(key, err, "Release of a revoked hold returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
-		}
-	}
+	c.cleanUp(h, "a revoked hold")
 	if !learned || !c.keeps {
 		return time.Time{}
 	}
 	return until
+}
+
+// batched renews a revoked hold in a batch.
+func (c *revocation) batched(h *engine.Grant, what string) {
+	if r, ok := backend.As[backend.BatchRenewer](c.a.Backend); ok {
+		for _, x := range r.RenewBatch(c.e.Ctx, []backend.Hold{h.Hold}) {
+			c.e.Is(h.Key, x.Err, "the answer of RenewBatch for "+what, backend.ErrNotHeld)
+		}
+	}
+}
+
+// cleanUp ends a revoked hold in all the ways there are, also as one of unknown outcome, whose
+// token is not known.
+func (c *revocation) cleanUp(h *engine.Grant, what string) {
+	e, key, unknown := c.e, h.Key, h.Hold
+	unknown.Token = 0
+	if ho, ok := backend.As[backend.HandOverer](c.a.Backend); ok {
+		_, err := ho.HandOver(e.Ctx, h.Hold, e.Request(key, "", e.TTL))
+		e.Is(key, err, "HandOver of "+what, backend.ErrNotHeld)
+	}
+	if t, ok := backend.As[backend.ReleaseTeller](c.a.Backend); ok && c.keeps {
+		for _, hold := range []backend.Hold{h.Hold, unknown} {
+			if _, err := t.ReleaseTelling(e.Ctx, hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+				e.Unexpected(key, err, "ReleaseTelling of %s returned %s; expected no error or ErrNotHeld", what, engine.Outcome(err))
+			}
+		}
+	}
+	for _, hold := range []backend.Hold{h.Hold, h.Hold, unknown} {
+		if err := c.a.Release(e.Ctx, hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
+			e.Unexpected(key, err, "Release of %s returned %s; expected no error or ErrNotHeld", what, engine.Outcome(err))
+		}
+	}
 }
 
 // notBefore fails the case if the key was granted before the end of the revoked hold,
@@ -170,6 +189,12 @@ func (c *revocation) alive(renewed bool) {
 	}
 	c.shows(key, next, false)
 	e.Is(key, c.revoke(key, h.Token), "Revoke with the token of the earlier holder", backend.ErrNotHeld)
+	if until != (time.Time{}) {
+		_, err := a.Renew(h.Hold)
+		e.Is(key, err, "Renew of a revoked hold, of a key that another client holds by now,", backend.ErrNotHeld)
+	}
+	e.Is(key, a.Release(e.Ctx, h.Hold), "Release of a revoked hold, of a key that another client holds by now,", backend.ErrNotHeld)
+	a.MustRefuse(key, "only a revoked hold was released, which another client has followed")
 	e.MustGiveBack(next, key, "the earlier holder's token was revoked")
 	if again, err := a.Try(c.request(key, "", renewed)); err != nil {
 		e.Unexpected(key, err, "the earlier holder's client tried the key when it was free again, and Try returned %s; expected a grant", engine.Outcome(err))
@@ -250,6 +275,12 @@ func (c *revocation) gone() {
 	key := e.Key("gone")
 	h := c.a.MustTry(c.request(key, "", false))
 	e.Pause(e.TTL / 4)
+	if e.Claimed.ManualRenewal { // its expiry is another one than at its grant
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew after a quarter of the TTL returned %s; expected no error", engine.Outcome(err))
+		}
+		e.Pause(e.TTL / 4)
+	}
 	before := c.left(key)
 	c.mustRevoke(key, h)
 	if after := c.left(key); before > 0 && after > before {
@@ -298,6 +329,25 @@ func (c *revocation) owner() {
 	last.Releasing(e.Log.Now())
 }
 
+// inner: an owner's outermost hold has run out before.
+func (c *revocation) inner() {
+	e, key := c.e, c.e.Key("inner")
+	h := innerOnly(e, c.a, key)
+	if h == nil || !c.keeps {
+		return
+	}
+	if err := c.revoke(key, h.Token); err != nil {
+		e.UnexpectedFatal(key, err, "Revoke of a key whose outermost hold has run out, and that its owner holds by another one, returned %s; expected no error", engine.Outcome(err))
+	}
+	c.b.MustRefuse(key, "it was revoked, and the longer of its owner's holds has not expired")
+	h.Releasing(e.Log.Now())
+	if e.Claimed.ManualRenewal {
+		_, err := c.a.Renew(h.Hold)
+		e.Is(key, err, "Renew of an owner's inner hold, which was revoked,", backend.ErrNotHeld)
+	}
+	_ = c.a.Release(e.Ctx, h.Hold)
+}
+
 // tellOwner has the owner learn of the revocation for each of its holds, and clean up. The
 // first one is the longest.
 func (c *revocation) tellOwner(key string, holds ...*engine.Grant) {
@@ -305,12 +355,12 @@ func (c *revocation) tellOwner(key string, holds ...*engine.Grant) {
 	for i, h := range holds {
 		h.Releasing(e.Log.Now())
 		_, err := c.a.Renew(h.Hold)
-		e.Is(key, err, fmt.Sprintf("Renew of hold %d of an owner, which was revoked,", len(holds)-i), backend.ErrNotHeld)
+		what := fmt.Sprintf("hold %d of an owner, which was revoked,", len(holds)-i)
+		e.Is(key, err, "Renew of "+what, backend.ErrNotHeld)
+		c.batched(h, what)
 	}
 	for i, h := range holds {
-		if err := c.a.Release(e.Ctx, h.Hold); err != nil && !errors.Is(err, backend.ErrNotHeld) {
-			e.Unexpected(key, err, "Release of hold %d of an owner, which was revoked, returned %s; expected no error or ErrNotHeld", len(holds)-i, engine.Outcome(err))
-		}
+		c.cleanUp(h, fmt.Sprintf("hold %d of an owner, which was revoked,", len(holds)-i))
 		_, err := c.b.Try(c.request(key, "", false))
 		if left := time.Until(holds[0].Until()); err == nil && left > 0 {
 			e.Failf(key, "a key whose owner had two holds was granted %s before the longer of them would have expired; it was revoked, and its owner, who has learned of that, may still be stopping its work", left.Round(time.Millisecond))

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,26 +42,31 @@ func (s secrets) check(e *engine.Env, key, what string, shown any) {
 		text += string(out)
 	}
 	for of, secret := range s {
-		for _, form := range formsOf(secret) {
-			if strings.Contains(text, form) {
-				e.Failf(key, "%s shows %s, which is a secret: whoever knows it can enter or release", what, of)
-				break
-			}
+		if shows(text, secret) {
+			e.Failf(key, "%s shows %s, which is a secret: whoever knows it can enter or release", what, of)
 		}
 	}
+}
+
+// shows reports whether the text has the secret in one of its forms.
+func shows(text, secret string) bool {
+	return slices.ContainsFunc(formsOf(secret), func(form string) bool { return strings.Contains(text, form) })
 }
 
 // formsOf are the texts by which a secret can be known: as it is, encoded, and for an
 // acquisition id its bytes in the ways in which they are written.
 func formsOf(secret string) []string {
 	forms := []string{secret, strings.ToUpper(secret), url.QueryEscape(secret), url.PathEscape(secret)}
+	for _, quoted := range []string{strconv.Quote(secret), strconv.QuoteToASCII(secret)} {
+		forms = append(forms, quoted[1:len(quoted)-1])
+	}
 	written := [][]byte{[]byte(secret)}
 	if id, err := backend.ParseID(secret); err == nil {
 		written = append(written, id[:])
 		forms = append(forms, strings.Join([]string{secret[:8], secret[8:12], secret[12:16], secret[16:20], secret[20:]}, "-"), string(id[:]))
 	}
 	for _, b := range written {
-		forms = append(forms, fmt.Sprintf("%x", b), fmt.Sprint(b), base64.RawStdEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b))
+		forms = append(forms, fmt.Sprintf("%x", b), fmt.Sprintf("%X", b), fmt.Sprint(b), base64.RawStdEncoding.EncodeToString(b), base64.RawURLEncoding.EncodeToString(b))
 	}
 	return forms
 }
@@ -80,6 +87,8 @@ func noSecretsShown(e *engine.Env) {
 	other := e.Request(key, strings.ReplaceAll(owner, "p4ssw0rd", "s3cret"), e.Long)
 	found.of("the caller", other)
 	gone := backend.HoldOf(other)
+	successor := e.Request(key, strings.ReplaceAll(owner, "p4ssw0rd", "pa55word"), e.Long)
+	found.of("the successor", successor)
 	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
 	calls := map[string]func() error{
@@ -99,7 +108,7 @@ func noSecretsShown(e *engine.Env) {
 		}
 	}
 	if ho, ok := backend.As[backend.HandOverer](b.Backend); ok {
-		calls["HandOver of a hold that there is not"] = func() error { _, err := ho.HandOver(e.Ctx, gone, e.Request(key, "", e.Long)); return err }
+		calls["HandOver of a hold that there is not"] = func() error { _, err := ho.HandOver(e.Ctx, gone, successor); return err }
 	}
 	if q, ok := backend.As[backend.Queuer](b.Backend); ok {
 		calls["Enqueue with a context that has ended"] = func() error {
@@ -382,12 +391,41 @@ func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
 	e.Together(
 		func() { follows(backend.Holder{Label: "next", Host: "another host", PID: 4712}) },
 		func() { follows(backend.Holder{}) })
+	key := e.Key("repeated")
+	req := ask(key, "", former, e.Long)
+	h := a.MustTry(req)
+	repeatIsNotShown(e, look, key, func() { a.MustTry(req) })
+	e.MustGiveBack(h, key, "")
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		key, owner := e.Key("entered by another process"), e.Owner("D")
 		a.MustTry(ask(key, owner, former, e.Long))
-		inner := b.MustTry(ask(key, owner, backend.Holder{Label: "inner", Host: "another host", PID: 4712}, e.Long))
+		again := ask(key, owner, backend.Holder{Label: "inner", Host: "another host", PID: 4712}, e.Long)
+		inner := b.MustTry(again)
 		shown(key, "after its owner had entered it from another process", former)
+		repeatIsNotShown(e, look, key, func() { b.MustTry(again) })
+		shown(key, "after the request of its owner's inner hold came once more", former)
 		e.MustGiveBack(inner, key, "")
 		shown(key, "after its owner had left it there", former)
+		if h := innerOnly(e, a, e.Key("outermost ran out")); h != nil {
+			shown(h.Key, "after the outermost hold had run out, and its owner holds it by another one", backend.Holder{Label: "outermost"})
+			e.MustGiveBack(h, h.Key, "")
+		}
 	}
+}
+
+// repeatIsNotShown compares what is shown before and after a request comes once more.
+func repeatIsNotShown(e *engine.Env, look *engine.BackendClient, key string, repeat func()) {
+	before := map[string]backend.Holder{}
+	recordsShown(e, look, key, func(what string, rec backend.Record) { before[what] = rec.Holder })
+	e.Settle() // a beginning that moves has moved by then
+	repeat()
+	recordsShown(e, look, key, func(what string, rec backend.Record) {
+		was := before[what]
+		if !rec.Holder.Since.Equal(was.Since) {
+			e.Failf(key, "%s shows that the key is held since %s, and showed %s before the same request came once more; expected the time of the outermost grant", what, rec.Holder.Since, was.Since)
+		}
+		if was.Since = rec.Holder.Since; was != rec.Holder {
+			e.Failf(key, "%s shows the holder %s, and showed %s before the same request came once more", what, rec.Holder, was)
+		}
+	})
 }

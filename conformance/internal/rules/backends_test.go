@@ -251,6 +251,15 @@ func TestMutantBackends(t *testing.T) {
 				return v, err
 			}
 		}},
+		"a renewal keeps the key for three TTLs": {"CrashFrees", func(m *mutant) {
+			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+				ttl := h.TTL
+				h.TTL *= 3
+				v, err := m.Backend.Renew(ctx, h)
+				v.For = min(v.For, backend.ValidFor(ttl))
+				return v, err
+			}
+		}},
 		"a renewal that meets another finds its timer stopped": {"LeaseConcurrent", func(m *mutant) {
 			var mu sync.Mutex
 			m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {

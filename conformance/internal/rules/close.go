@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -29,14 +30,15 @@ var closeRules = []*engine.Rule{
 		Run:       closeTwice,
 	},
 	{
-		Name:      "CloseUnreachable",
-		Statement: "What a Locker held that was closed without a reachable server ends within its TTL, and nothing more is asked for it.",
-		Seam:      true,
-		Run:       closeUnreachable,
+		Name:         "CloseUnreachable",
+		Statement:    "What a Locker held that was closed without a reachable server ends within its TTL, and nothing more is asked for it.",
+		NeedsBackend: true,
+		Run:          closeUnreachable,
 	},
 	{
 		Name:      "IdleLockerWorks",
 		Statement: "A Locker that was idle works as before, and has kept what it holds.",
+		RestsOn:   "renewal",
 		LimitTTLs: 30,
 		Run:       idleLockerWorks,
 	},
@@ -71,9 +73,17 @@ func closeEndsHolds(e *engine.Env) {
 		}
 		holds = append(holds, a.MustTryFor(e.Key("%d", i), ttl, more...))
 	}
-	for _, k := range kinds(e) {
+	var mu sync.Mutex
+	eachKind(e, kinds(e), func(k kind) {
 		if h, ok := k.take(a, e.Key("%s", k.name), e.Long); ok {
+			mu.Lock()
+			defer mu.Unlock()
 			holds = append(holds, h)
+		}
+	})
+	if owner := oneOwner(e); owner != nil {
+		for range 3 { // none of which may be left
+			holds = append(holds, a.MustTry(e.Key("entered"), owner...))
 		}
 	}
 	other := b.MustTry(e.Key("other"))
@@ -118,7 +128,29 @@ func closeEndsHolds(e *engine.Env) {
 	}
 	other.MustLive("only another Locker was closed")
 	other.MustRelease()
-	closeEndsMany(e)
+	e.Together(func() { closeEndsMany(e) }, func() { closeFreesMany(e) })
+}
+
+// closeFreesMany closes a Locker that holds much, of a server that answers at once.
+func closeFreesMany(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	holds := make([]*engine.Hold, manyAtOnce(e))
+	const atOnce = 8
+	each := func(f func(i int)) {
+		e.Each(atOnce, func(n int) {
+			for i := n; i < len(holds); i += atOnce {
+				f(i)
+			}
+		})
+	}
+	each(func(i int) { holds[i] = a.MustTry(e.Key("all-%d", i)) })
+	if err := a.Close(); err != nil {
+		e.Latef("", "Close of a Locker with %d leases returned %s; expected no error, since the server can be reached", len(holds), engine.Outcome(err))
+		return // it says that it could not
+	}
+	each(func(i int) {
+		b.Soon(holds[i].Key, fmt.Sprintf("the Locker of its holder, which had %d leases, was closed without an error", len(holds))).MustRelease()
+	})
 }
 
 // closeEndsMany closes a Locker that holds more than can be given back one after the other
@@ -153,7 +185,32 @@ func closeEndsMany(e *engine.Env) {
 }
 
 func closeEndsWaits(e *engine.Env) {
-	e.Together(func() { closeEndsNewWaits(e) }, func() { closeEndsOldWaits(e) })
+	e.Together(func() { closeEndsNewWaits(e) }, func() { closeEndsOldWaits(e) }, func() { closeEndsVainWaits(e) })
+}
+
+// closeEndsVainWaits closes a Locker of which callers wait for a server that is away.
+func closeEndsVainWaits(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	e.EachFaultSite(func(via engine.FaultSite) {
+		a, c := e.FaultyAt(via, nil)
+		c.All(faultlock.FailBefore())
+		defer c.Heal()
+		keys := []string{e.Key("%s-away", via.Name), e.Key("%s-away", via.Name), e.Key("%s-away-too", via.Name)}
+		waits := make([]*engine.Acquiring, len(keys))
+		for i, key := range keys {
+			waits[i] = a.Acquiring(key)
+		}
+		e.Settle()
+		_ = a.Close()
+		for i, w := range waits {
+			if !e.Within(e.Slack(), w.Done) {
+				e.OverdueFatalf(keys[i], "a waiter had not returned %s after the Close of its Locker, whose server could not be reached", e.Slack())
+			}
+			e.Is(keys[i], w.Err, "Acquire, while its Locker was closed, whose server could not be reached,", lock.ErrClosed)
+		}
+	})
 }
 
 // closeEndsOldWaits closes a Locker of which a caller has waited for longer than many a lock
@@ -189,14 +246,31 @@ func closeEndsWait(e *engine.Env, w *engine.Acquiring, key string) {
 func closeEndsNewWaits(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
+	asks := optionKinds(e, b)
 	h := b.MustTry(key)
 	var waiters []*engine.Acquiring
-	for range 5 {
+	many := 5
+	if e.Virtual() {
+		many = 150
+	}
+	for range many {
 		waiters = append(waiters, a.Acquiring(key))
 	}
-	if engine.ClaimReentrancy.Made(e.Settings) {
-		waiters = append(waiters, a.Acquiring(key, lock.WithOwner(e.Owner("A"))))
+	for _, k := range asks {
+		waiters = append(waiters, a.Acquiring(key, k.opts...))
 	}
+	entered := e.Key("entered")
+	if owner := oneOwner(e); owner != nil {
+		a.MustTry(entered, owner...)
+	}
+	timed := &engine.Acquiring{Done: make(chan struct{})}
+	e.Start(func() {
+		ctx, cancel := context.WithTimeout(e.Ctx, time.Hour)
+		defer cancel()
+		timed.Hold, timed.Err = a.Acquire(ctx, key)
+		close(timed.Done)
+	})
+	waiters = append(waiters, timed)
 	e.Settle()
 	h.MustLive("nobody has released it")
 	_ = a.Close()
@@ -207,6 +281,19 @@ func closeEndsNewWaits(e *engine.Env) {
 	e.Is(key, err, "TryAcquire on a closed Locker", lock.ErrClosed)
 	_, err = a.Acquire(e.Ctx, e.Key("free"))
 	e.Is(e.Key("free"), err, "Acquire of a free key on a closed Locker", lock.ErrClosed)
+	_, err = a.Acquire(e.Ctx, key)
+	e.Is(key, err, "Acquire of a held key on a closed Locker", lock.ErrClosed)
+	for _, k := range asks {
+		for what, key := range map[string]string{"a held key": key, "a free key": e.Key("free"), "a key that Close has freed": entered} {
+			for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+				if _, err := a.Get(op, get, e.Ctx, key, e.Opts(e.Long, k.opts...)); err == nil {
+					e.Failf(key, "%s of %s with %s was granted by a closed Locker", op, what, k.name)
+				} else {
+					only(e, key, op+" of "+what+" on a closed Locker, for a lease with "+k.name+",", err, lock.ErrClosed)
+				}
+			}
+		}
+	}
 	h.MustLive("only another Locker was closed")
 	h.MustRelease()
 	b.Soon(key, "it was released, and those who waited for it were closed").MustRelease()
@@ -290,22 +377,26 @@ func secondCloseWaits(e *engine.Env) {
 	key := e.Key("under way")
 	c.MustTry(key)
 	server.All(faultlock.HangBefore(), faultlock.OpRelease)
-	first, second := make(chan struct{}), make(chan struct{})
+	first, other := make(chan struct{}), make(chan struct{}, 2)
 	wait := e.Start(func() { _ = c.Close(); close(first) })
 	for limit := time.Now().Add(e.Slack()); server.Calls(faultlock.OpRelease, key) == 0 && time.Now().Before(limit); {
 		e.Pause(time.Millisecond)
 	}
-	waitToo := e.Start(func() { _ = c.Locker.Close(); close(second) })
-	if e.Within(200*time.Millisecond, second) {
+	var waits []func()
+	for range 2 {
+		waits = append(waits, e.Start(func() { _ = c.Locker.Close(); other <- struct{}{} }))
+	}
+	if e.Within(200*time.Millisecond, other) {
 		select {
 		case <-first:
 		default:
-			e.Failf(key, "a second Close returned while the first one waited for the answer to a release; it must wait for the first")
+			e.Failf(key, "another Close returned while the first one waited for the answer to a release; it must wait for the first")
 		}
 	}
 	server.Heal()
-	wait()
-	waitToo()
+	for _, ended := range append(waits, wait) {
+		ended()
+	}
 }
 
 // closeUnreachable closes a Locker that renews a hold, and has the server reachable again

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +63,46 @@ func nothingKept(e *engine.Env) {
 			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, append(opts, lock.WithOwner(owner))...))
 		}})
 	}
+	// These end without a request, or with one that says so.
+	calls = append(calls,
+		&repeated{what: "calls that were not acceptable", key: e.Key("a refused key"), ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, append(opts, lock.WithTTL(-time.Second))...))
+		}},
+		&repeated{what: "calls whose contexts had ended", key: e.Key("a key that nobody asks for"), ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.Acquire(endedOf{ctx}, key, opts...))
+			_ = takenAndReleased(a.Locker.TryAcquire(endedOf{ctx}, key, opts...))
+		}},
+		&repeated{what: "waits that got the key", key: e.Key("a key that is waited for"), ttl: e.Long, call: func(ctx context.Context, key string, opts []lock.Option) {
+			stands, err := b.Locker.TryAcquire(e.Ctx, strings.Clone(key), opts...)
+			if err != nil {
+				return
+			}
+			defer time.AfterFunc(time.Millisecond, func() { _ = stands.Release(e.Ctx) }).Stop()
+			waited, cancel := context.WithTimeout(ctx, e.WaitBound())
+			defer cancel()
+			_ = takenAndReleased(a.Locker.Acquire(waited, key, opts...))
+		}})
+	gone := a.MustTry(e.Key("a released key"))
+	gone.MustRelease()
+	calls = append(calls, &repeated{what: "second releases", key: gone.Key, call: func(ctx context.Context, _ string, _ []lock.Option) {
+		_ = gone.Lease.Release(ctx)
+		if e.Claimed.ManualRenewal {
+			_ = gone.Lease.Renew(ctx)
+		}
+	}})
+	if e.Claimed.HolderDetails {
+		key := e.Key("a key with labels")
+		calls = append(calls, &repeated{what: "leases with labels", of: "labels", key: "a label of its own", ttl: e.Long, call: func(ctx context.Context, label string, opts []lock.Option) {
+			_ = takenAndReleased(a.Locker.TryAcquire(ctx, key, append(opts, lock.WithLabel(label))...))
+		}})
+	}
+	if engine.ClaimReentrancy.Made(e.Settings) {
+		calls = append(calls, &repeated{what: "waits of owners that were given up", of: "owners", key: e.Owner("B"), ttl: e.TTL, call: func(ctx context.Context, owner string, opts []lock.Option) {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_ = takenAndReleased(a.Locker.Acquire(ctx, held, append(opts, lock.WithOwner(owner))...))
+		}})
+	}
 	var renewed *engine.Hold
 	if e.Claimed.ManualRenewal {
 		renewed = a.MustTry(e.Key("a renewed key"))
@@ -73,18 +115,21 @@ func nothingKept(e *engine.Env) {
 	var waiting, total atomic.Int64 // the first for the end of a context
 	label := fmt.Sprintf("%s%d", e.Stem, time.Now().UnixNano())
 	e.Labelled(label, func() {
-		e.Each(len(calls), func(i int) {
-			k, end := calls[i], time.Now().Add(e.Window()/2)
-			late := end.Add(e.Slack()) // where each call waits for something
-			for n := 0; n < least && time.Now().Before(late) || n < most && time.Now().Before(end); n++ {
-				text := k.key
-				if k.of != "" {
-					text = fmt.Sprintf("%s-%d", text, n)
+		// A lock may keep as many goroutines as it needs for calls at a time.
+		for some := range slices.Chunk(calls, 6) {
+			e.Each(len(some), func(i int) {
+				k, end := some[i], time.Now().Add(e.Window()/4)
+				late := end.Add(e.Slack()) // where each call waits for something
+				for n := 0; n < least && time.Now().Before(late) || n < most && time.Now().Before(end); n++ {
+					text := k.key
+					if k.of != "" {
+						text = fmt.Sprintf("%s-%d", text, n)
+					}
+					k.call(k.ctxs.Follow(ctx, &waiting), k.kept.Copy(text), e.Opts(k.ttl))
+					total.Add(1)
 				}
-				k.call(k.ctxs.Follow(ctx, &waiting), k.kept.Copy(text), e.Opts(k.ttl))
-				total.Add(1)
-			}
-		})
+			})
+		}
 	})
 	patience := e.Slack() + 2*e.TTL
 	watches := e.Start(func() { watchesEnd(e, patience) })
@@ -109,11 +154,57 @@ func nothingKept(e *engine.Env) {
 	if renewed != nil { // what it keeps must not end with it
 		_ = renewed.Release(e.Ctx)
 	}
+	_ = gone.Release(e.Ctx)
 	_ = h.Release(e.Ctx)
 	a.Soon(held, "its holder has released it, and whoever of this Locker has waited for it has given up").MustRelease()
 	watches()
 	e.Notef("%d calls", total.Load())
-	keysForgotten(e, patience)
+	e.Together(func() { keysForgotten(e, patience) }, func() { runOutForgotten(e, patience) })
+}
+
+// endedOf is a context that has ended.
+type endedOf struct{ context.Context }
+
+func (endedOf) Err() error { return context.Canceled }
+
+func (endedOf) Done() <-chan struct{} { return closedAlready }
+
+var closedAlready = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// runOutForgotten has leases run out that nobody renews or releases. A cache of a decent size has
+// room for so few, but nobody keeps one of what is in memory, in virtual time.
+func runOutForgotten(e *engine.Env, patience time.Duration) {
+	const many = 200
+	if e.OpenBackend == nil || !e.Virtual() {
+		return // it may be the store that has not tidied up
+	}
+	c := apartLocker(e)
+	if c == nil || !e.Claimed.WithoutRenewal || e.Claimed.Expiry == backend.ClockConnection {
+		return
+	}
+	var keys engine.Copies
+	e.Each(many, func(i int) {
+		lease, err := c.Locker.TryAcquire(e.Ctx, keys.Copy(e.Key("runs out %d", i)), e.Opts(e.TTL, lock.WithoutRenewal())...)
+		if err == nil && e.Claimed.LossSignal {
+			e.Within(e.TTL+e.Slack(), lease.Context().Done())
+		}
+	})
+	patience += e.TTL + many*100*time.Millisecond // for what ends them at the server, one after the other
+	if left := e.Forgotten(&keys, many/2, patience); left > many/2 {
+		e.Overduef("", "of %d leases that have run out, the keys of %d are still in memory after %s; expected most to be forgotten", many, left, patience)
+	}
+}
+
+// apartLocker is a Locker of whose keys only itself can keep the memory, or nil.
+func apartLocker(e *engine.Env) *engine.Client {
+	switch here := e.Claimed.Reach == backend.ReachProcess; {
+	case here && e.OpenBackend == nil:
+		return nil
+	case here:
+		return e.LockerFrom(e.OpenApart)
+	default:
+		return e.Locker()
+	}
 }
 
 // watchesEnd makes waits that are given up and waits that get the key, and asks which of their
@@ -169,23 +260,20 @@ func watchesEnd(e *engine.Env, patience time.Duration) {
 	)
 }
 
-// keysForgotten uses many keys once, more than a cache of a decent size has room for. A
+// keysForgotten uses many keys once, more than a cache of a decent size has room for, and is
+// refused each of them while it has it. A
 // store in this process may have to remember them for their tokens, so the keys of such a
 // Locker are kept apart from it, which takes a backend.
 func keysForgotten(e *engine.Env, patience time.Duration) {
 	const many, callers = 10_000, 8
-	var c *engine.Client
-	switch here := e.Claimed.Reach == backend.ReachProcess; {
-	case here && e.OpenBackend == nil:
+	if policyTried(e) { // in memory
 		return
-	case here:
-		c = e.LockerFrom(e.OpenApart)
-	case e.OpenBackend != nil && !e.Unhurried(): // the policy is tried in memory
-		return
-	default:
-		c = e.Locker()
 	}
-	var keys engine.Copies
+	c := apartLocker(e)
+	if c == nil {
+		return
+	}
+	var keys, refused engine.Copies
 	var used atomic.Int64
 	end := time.Now().Add(e.Window())
 	e.Each(callers, func(int) {
@@ -196,7 +284,14 @@ func keysForgotten(e *engine.Env, patience time.Duration) {
 				get = c.Locker.Acquire
 			}
 			begun := time.Now()
-			if err := takenAndReleased(get(e.Ctx, key, e.Opts(e.Long)...)); err != nil {
+			lease, err := get(e.Ctx, key, e.Opts(e.Long)...)
+			if err == nil {
+				granted := takenAndReleased(c.Locker.TryAcquire(e.Ctx, refused.Copy(key), e.Opts(e.Long)...)) == nil
+				if err = lease.Release(e.Ctx); granted { // which is for other rules
+					err = nil
+				}
+			}
+			if err != nil {
 				e.Undisturbed(time.Since(begun), err)
 				e.UnexpectedFatal(key, err, "a key that is used once: the call ended with %s", engine.Outcome(err))
 			}
@@ -206,8 +301,10 @@ func keysForgotten(e *engine.Env, patience time.Duration) {
 		e.Notef("%d keys in %s, too few to tell whether keys are forgotten", n, e.Window())
 		return
 	}
-	if left := e.Forgotten(&keys, many/2, patience); left > many/2 {
-		e.Overduef("", "of %d keys that were used once, %d are still in memory after %s; expected most to be forgotten", many, left, patience)
+	for what, of := range map[string]*engine.Copies{"used once": &keys, "refused once": &refused} {
+		if left := e.Forgotten(of, many/2, patience); left > many/2 {
+			e.Overduef("", "of %d keys that were %s, %d are still in memory after %s; expected most to be forgotten", many, what, left, patience)
+		}
 	}
 	e.Notef("%d keys", many)
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -32,7 +34,7 @@ var expiryRules = []*engine.Rule{
 	},
 	{
 		Name:      "TTLRange",
-		Statement: "A TTL outside the limits is refused with ErrInvalid; the limits are accepted.",
+		Statement: "A TTL outside the limits is refused with ErrInvalid, or with ErrUnsupported where they are the lock's own; the limits are accepted.",
 		Run:       ttlRange,
 	},
 	{
@@ -76,10 +78,10 @@ var expiryRules = []*engine.Rule{
 		Run:       grantIsUsable,
 	},
 	{
-		Name:      "CrashBetweenSteps",
-		Statement: "A request given up at any moment leaves nothing that outlives the TTL.",
-		Seam:      true,
-		Run:       crashBetweenSteps,
+		Name:         "CrashBetweenSteps",
+		Statement:    "A request given up at any moment leaves nothing that outlives the TTL.",
+		NeedsBackend: true,
+		Run:          crashBetweenSteps,
 	},
 }
 
@@ -105,6 +107,7 @@ func judgeExpiry(e *engine.Env, l *engine.Lateness, why string) {
 func crashFrees(e *engine.Env) {
 	b := e.Locker()
 	var late engine.Lateness
+	renewed := e.Start(func() { renewedThenDead(e, b) })
 	e.Each(3, func(i int) {
 		key := e.Key("%d", i)
 		e.Pause(time.Duration(i) * e.TTL / 3)
@@ -129,7 +132,43 @@ func crashFrees(e *engine.Env) {
 		late.Add(e, e.Log.Now()-expiry)
 		_ = next.Release(e.Ctx)
 	})
+	renewed()
 	judgeExpiry(e, &late, "a holder died")
+}
+
+// renewedThenDead has a holder die whose Locker has renewed its leases.
+func renewedThenDead(e *engine.Env, b *engine.Client) {
+	var c *engine.Client
+	var die func()
+	switch {
+	case e.Kill != nil:
+		c = e.Locker()
+		die = c.Kill
+	case e.OpenBackend != nil && e.Open == nil && !e.Fixed && e.Claimed.Expiry != backend.ClockConnection:
+		cut, f := e.FaultyWhole() // which ends no session, if there is one for all TTLs
+		c, die = cut, func() { f.All(faultlock.HangBefore()) }
+		defer f.Heal()
+	default:
+		return
+	}
+	holds := make([]*engine.Hold, 3)
+	for i := range holds {
+		holds[i] = c.MustTryFor(e.Key("renewed-%d", i), e.TTL)
+	}
+	e.Pause(e.TTL * 5 / 3)
+	for _, h := range holds {
+		h.MustLive("it is renewed automatically")
+		h.Lapses()
+	}
+	die()
+	expiry := e.Log.Now() + e.TTL
+	var late engine.Lateness
+	e.Each(len(holds), func(i int) {
+		next := b.Wins(holds[i].Key, e.TakeoverLimit(e.TTL), e.TTL/50, "its holder, whose Locker had renewed it, died")
+		late.Add(e, e.Log.Now()-expiry)
+		_ = next.Release(e.Ctx)
+	})
+	judgeExpiry(e, &late, "a holder died whose Locker had renewed its leases")
 }
 
 func serverOutlivesD(e *engine.Env) {
@@ -164,6 +203,17 @@ func serverOutlivesKinds(e *engine.Env) {
 			untilDeadline(e, old, b, key, e.Claimed.ManualRenewal && i%2 == 1, ", and the lease had "+k.name)
 		}
 	})
+	if owner := oneOwner(e); owner != nil && e.Claimed.ManualRenewal {
+		key := e.Key("beside another hold")
+		old, beside := a.MustTryFor(key, e.TTL, append(owner, lock.WithoutRenewal())...), a.MustTryFor(key, e.TTL, append(owner, lock.WithoutRenewal())...)
+		e.Pause(e.TTL / 4)
+		if err := old.Renew(); err != nil {
+			e.Latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+			return
+		}
+		beside.MustRelease()
+		untilDeadline(e, old, b, key, false, ", but for once beside another hold of its owner")
+	}
 }
 
 // untilDeadline has a hold run out that is renewed once, or not at all.
@@ -260,7 +310,22 @@ func expiryIsPerHold(e *engine.Env) {
 			e.UnexpectedFatal(key, err, "a try returned %s although one hold of the owner was released and the other had run out; expected a lease: the renewals of one hold must not keep another alive", engine.Outcome(err))
 		}
 		h.MustRelease()
-	}, func() { abandonedBeside(e) }, func() { killedBeside(e) })
+	}, func() { renewedBeside(e) }, func() { abandonedBeside(e) }, func() { killedBeside(e) })
+}
+
+// renewedBeside has an owner whose hold does not renew itself enter it with one that does.
+func renewedBeside(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key, owner := e.Key("entered"), lock.WithOwner(e.Owner("D"))
+	lapsing := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
+	kept := a.MustTryFor(key, e.TTL, owner)
+	awaitLapse(e, lapsing)
+	e.Expire(lapsing)
+	e.Pause(e.TTL / 4)
+	b.MustRefuse(key, "the second hold of its owner is renewed")
+	kept.MustLive("it is renewed automatically; only the hold before it, of its owner, was not")
+	kept.MustRelease()
+	b.Soon(key, "the last hold of its owner was released").MustRelease()
 }
 
 // abandonedBeside has the client of one hold of an owner die, whereas that of another goes

@@ -35,7 +35,7 @@ func deadlineFromSend(e *engine.Env) {
 			if queues != c || e.Claimed.Waiting != backend.WaitQueue {
 				deadlinesOfCalls(e, queues, &sent, k, 21, "Acquire")
 			}
-		case !k.waited && !k.second && e.OpenBackend == nil: // else late answers tell, or the call may have asked long before
+		case !k.waited && !k.handed && !k.second && e.OpenBackend == nil: // else late answers tell, or the call may have asked long before
 			deadlinesOfCalls(e, c, &sent, k, 11, "TryAcquire")
 		}
 	}

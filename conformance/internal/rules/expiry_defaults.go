@@ -19,16 +19,22 @@ const (
 // defaults makes calls without any option, and with one that is nil, which is the same.
 func defaults(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
-	calls := []struct {
+	type call struct {
 		name string
 		get  engine.Getter
 		opts []lock.Option
-	}{
+	}
+	calls := []call{
 		{"TryAcquire", a.Locker.TryAcquire, nil},
 		{"Acquire", a.Locker.Acquire, nil},
 		{"TryAcquire", a.Locker.TryAcquire, []lock.Option{nil}},
 		{"Acquire", a.Locker.Acquire, []lock.Option{nil}},
 		{"Acquire after a wait", afterAWait(a, b), nil},
+	}
+	for _, k := range optionKinds(e, a) {
+		if !k.unrenewed {
+			calls = append(calls, call{"TryAcquire", a.Locker.TryAcquire, k.opts}, call{"Acquire", a.Locker.Acquire, k.opts})
+		}
 	}
 	e.Together(func() {
 		e.Each(len(calls), func(i int) {
@@ -37,7 +43,7 @@ func defaults(e *engine.Env) {
 			defer cancel()
 			h, err := a.Get(c.name, c.get, ctx, key, c.opts)
 			if err != nil {
-				e.UnexpectedFatal(key, err, "%s without an option returned %s for a free key; expected a lease", c.name, engine.Outcome(err))
+				e.UnexpectedFatal(key, err, "%s without a TTL returned %s for a free key; expected a lease", c.name, engine.Outcome(err))
 			}
 			keepsByDefault(e, h, func(why string) {
 				for _, who := range []*engine.Client{a, b} {

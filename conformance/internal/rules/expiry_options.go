@@ -14,27 +14,35 @@ const oneLabel = "of one acquisition"
 // optionsOfOneCall gives each option to one acquisition of a Locker, and leaves it out of the
 // next.
 func optionsOfOneCall(e *engine.Env) {
-	e.Together(
-		func() { ttlOfOneCall(e, e.Locker()) },
-		func() { noRenewalOfOneCall(e, e.Locker()) },
-		func() { maxHoldOfOneCall(e, e.Locker()) },
-		func() { labelOfOneCall(e, e.Locker(), e.Locker()) },
-		func() { ownerOfOneCall(e, e.Locker()) },
-	)
+	var cases []func()
+	for _, w := range ways[:2] {
+		cases = append(cases,
+			func() { ttlOfOneCall(e, w, e.Locker()) },
+			func() { noRenewalOfOneCall(e, w, e.Locker()) },
+			func() { maxHoldOfOneCall(e, w, e.Locker()) },
+			func() { labelOfOneCall(e, w, e.Locker(), e.Locker()) },
+			func() { ownerOfOneCall(e, w, e.Locker()) },
+		)
+	}
+	e.Together(cases...)
 }
 
 // ttlOfOneCall compares a lease without a TTL with one that was taken before any TTL was named.
 // A deadline is at least a third of its TTL away, so eight times as long is more than any
 // default that it can stand for.
-func ttlOfOneCall(e *engine.Env, c *engine.Client) {
+func ttlOfOneCall(e *engine.Env, w way, c *engine.Client) {
 	if e.Fixed {
 		return
 	}
-	key := e.Key("TTL")
+	key := e.Key("TTL-by-%s", w.name)
 	take := func(opts ...lock.Option) *engine.Hold {
-		h, err := c.Get("TryAcquire", c.Locker.TryAcquire, e.Ctx, key, opts)
+		get := c.Locker.TryAcquire
+		if w.name != ways[0].name {
+			get = c.Locker.Acquire
+		}
+		h, err := c.Get(w.name, get, e.Ctx, key, opts)
 		if err != nil {
-			e.UnexpectedFatal(key, err, "TryAcquire returned %s for a free key; expected a lease", engine.Outcome(err))
+			e.UnexpectedFatal(key, err, "%s returned %s for a free key; expected a lease", w.name, engine.Outcome(err))
 		}
 		return h
 	}
@@ -53,16 +61,26 @@ func ttlOfOneCall(e *engine.Env, c *engine.Client) {
 			engine.Short(time.Until(d)), longer, engine.Short(usual))
 	}
 	_ = h.Release(e.Ctx)
+	if owner := oneOwner(e); owner != nil {
+		outer := take(append(owner, lock.WithTTL(longer))...)
+		inner := take(owner...)
+		if d, known := inner.Lease.Deadline(); known && time.Until(d) > longer/2 {
+			e.Failf(key, "a lease without lock.WithTTL, whose owner has one with a TTL of %s, is certain for another %s; expected about the %s of a lease without",
+				longer, engine.Short(time.Until(d)), engine.Short(usual))
+		}
+		_ = inner.Release(e.Ctx)
+		_ = outer.Release(e.Ctx)
+	}
 }
 
 // noRenewalOfOneCall has a lease follow that was not to be renewed.
-func noRenewalOfOneCall(e *engine.Env, c *engine.Client) {
+func noRenewalOfOneCall(e *engine.Env, w way, c *engine.Client) {
 	if !e.Claimed.WithoutRenewal {
 		return
 	}
-	key := e.Key("renewal")
-	c.MustTry(key, lock.WithoutRenewal()).MustRelease()
-	h := c.MustTryFor(key, e.TTL)
+	key := e.Key("renewal-by-%s", w.name)
+	w.mustGet(c, key, e.Long, lock.WithoutRenewal()).MustRelease()
+	h := w.mustGet(c, key, e.TTL)
 	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
 		h.MustLive("it is renewed automatically; lock.WithoutRenewal was given to an earlier acquisition")
 	}
@@ -70,17 +88,22 @@ func noRenewalOfOneCall(e *engine.Env, c *engine.Client) {
 }
 
 // maxHoldOfOneCall has a lease follow that had a maximum.
-func maxHoldOfOneCall(e *engine.Env, c *engine.Client) {
-	key := e.Key("maximum hold")
-	limited, err := c.Try(key, lock.WithMaxHold(e.TTL))
+func maxHoldOfOneCall(e *engine.Env, w way, c *engine.Client) {
+	key := e.Key("maximum hold-by-%s", w.name)
+	limited, err := w.get(c, key, e.Long, lock.WithMaxHold(e.TTL))
 	if errors.Is(err, lock.ErrUnsupported) {
 		return
 	}
 	if err != nil {
-		e.UnexpectedFatal(key, err, "TryAcquire with a maximum hold returned %s; expected a lease", engine.Outcome(err))
+		e.UnexpectedFatal(key, err, "%s with a maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
 	}
 	_ = limited.Release(e.Ctx) // it may have ended by now
-	h := c.Soon(key, "its holder has released it")
+	var h *engine.Hold
+	if w.name == ways[0].name {
+		h = c.Soon(key, "its holder has released it")
+	} else {
+		h = w.mustGet(c, key, e.Long).Hold
+	}
 	for end := time.Now().Add(e.TTL * 3 / 2); time.Now().Before(end); e.Pause(e.TTL / 8) {
 		if errors.Is(h.Cause(), lock.ErrMaxHold) {
 			e.Fatalf(key, "a lease without lock.WithMaxHold has ended with the cause ErrMaxHold; expected it to be held, because the maximum was that of an earlier acquisition")
@@ -91,13 +114,13 @@ func maxHoldOfOneCall(e *engine.Env, c *engine.Client) {
 }
 
 // labelOfOneCall has a lease without a label follow one that had one.
-func labelOfOneCall(e *engine.Env, c, other *engine.Client) {
+func labelOfOneCall(e *engine.Env, w way, c, other *engine.Client) {
 	if !e.Claimed.HolderDetails {
 		return
 	}
-	key := e.Key("label")
-	c.MustTry(key, lock.WithLabel(oneLabel)).MustRelease()
-	h := c.MustTry(key)
+	key := e.Key("label-by-%s", w.name)
+	w.mustGet(c, key, e.Long, lock.WithLabel(oneLabel)).MustRelease()
+	h := w.mustGet(c, key, e.Long)
 	err := other.Refusal(key, "another client holds it")
 	if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label == oneLabel {
 		e.Failf(key, "a refusal names the holder %q, which was the label of an earlier acquisition; expected no label", held.Holder.Label)
@@ -106,13 +129,13 @@ func labelOfOneCall(e *engine.Env, c, other *engine.Client) {
 }
 
 // ownerOfOneCall has two leases without an owner follow one that had one.
-func ownerOfOneCall(e *engine.Env, c *engine.Client) {
+func ownerOfOneCall(e *engine.Env, w way, c *engine.Client) {
 	if oneOwner(e) == nil {
 		return
 	}
-	key := e.Key("owner")
-	c.MustTry(key, oneOwner(e)...).MustRelease()
-	h := c.MustTry(key)
+	key := e.Key("owner-by-%s", w.name)
+	w.mustGet(c, key, e.Long, oneOwner(e)...).MustRelease()
+	h := w.mustGet(c, key, e.Long)
 	c.MustRefuse(key, "it is held, and lock.WithOwner was given to an earlier acquisition only")
 	h.MustRelease()
 }

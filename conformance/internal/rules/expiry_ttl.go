@@ -38,6 +38,7 @@ func ttlRange(e *engine.Env) {
 		return
 	}
 	c, other := e.Locker(), e.Locker()
+	ttlRefusedInside(e, c)
 	for _, ttl := range []time.Duration{e.TTL, e.Claimed.MaxTTL} {
 		if ttl == 0 {
 			continue
@@ -92,6 +93,34 @@ func grainTTLs(e *engine.Env) []time.Duration {
 	}
 	slices.Sort(out)
 	return slices.Compact(slices.DeleteFunc(out, func(ttl time.Duration) bool { return ttl <= 0 }))
+}
+
+// ttlRefusedInside has an owner that holds the key enter it with TTLs that nobody can have.
+func ttlRefusedInside(e *engine.Env, c *engine.Client) {
+	owner := oneOwner(e)
+	if owner == nil {
+		return
+	}
+	bad := []time.Duration{0, -time.Second}
+	if e.Claimed.MinTTL > 1 {
+		bad = append(bad, 1)
+	}
+	if e.Claimed.MaxTTL > 0 {
+		bad = append(bad, e.Claimed.MaxTTL+max(e.Claimed.TTLGrain, 1))
+	}
+	key := e.Key("entered with a TTL")
+	h := c.MustTry(key, owner...)
+	for _, ttl := range bad {
+		inner, err := c.Try(key, append(slices.Clone(owner), lock.WithTTL(ttl))...)
+		if err == nil {
+			_ = inner.Release(e.Ctx)
+		}
+		if !errors.Is(err, lock.ErrInvalid) && !errors.Is(err, lock.ErrUnsupported) {
+			e.Unexpected(key, err, "an owner that holds the key entered it with a TTL of %s, and TryAcquire returned %s; expected ErrInvalid, since a TTL is never rounded", ttl, engine.Outcome(err))
+		}
+	}
+	h.MustLive("its owner was refused another hold")
+	h.MustRelease()
 }
 
 func ttlGrain(e *engine.Env) {
@@ -194,6 +223,10 @@ func judgeTTL(e *engine.Env, h *engine.Hold, b *engine.Client) (share float64) {
 	}
 	deadline := h.Until()
 	left := deadline.Sub(e.Log.Base.Add(h.Invoked))
+	if _, known := h.Lease.Deadline(); !known && left <= 0 {
+		_ = h.Release(e.Ctx)
+		return 0 // it says nothing that could be judged
+	}
 	if left <= 0 || left < ttl/3-10*time.Millisecond {
 		e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s has its deadline %s after the start of the call; expected a third of the TTL at least, and never nothing", ttl, left)
 	}

@@ -12,121 +12,121 @@ import (
 
 var faultRules = []*engine.Rule{
 	{
-		Name:      "CallsAreBounded",
-		Statement: "When the server hangs, calls end with their contexts, Release and Close by themselves.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(callsAreBounded),
+		Name:         "CallsAreBounded",
+		Statement:    "When the server hangs, calls end with their contexts, Release and Close by themselves.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(callsAreBounded),
 	},
 	{
-		Name:      "LostWhenCutOff",
-		Statement: "A holder whose renewals hang or fail is told before the next grant.",
-		Claims:    []engine.Claim{engine.ClaimLossSignal},
-		Seam:      true,
-		LimitTTLs: 40,
-		Run:       lostWhenCutOff,
+		Name:         "LostWhenCutOff",
+		Statement:    "A holder whose renewals hang or fail is told before the next grant.",
+		Claims:       []engine.Claim{engine.ClaimLossSignal},
+		NeedsBackend: true,
+		LimitTTLs:    40,
+		Run:          lostWhenCutOff,
 	},
 	{
-		Name:      "RenewTransient",
-		Statement: "Renewals that fail and recover before the deadline are no loss.",
-		Seam:      true,
-		LimitTTLs: 30,
-		Run:       engine.AtFaultSites(renewTransient),
+		Name:         "RenewTransient",
+		Statement:    "Renewals that fail and recover before the deadline are no loss.",
+		NeedsBackend: true,
+		LimitTTLs:    30,
+		Run:          engine.AtFaultSites(renewTransient),
 	},
 	{
-		Name:      "RenewUnknown",
-		Statement: "A renewal whose answer was lost is no loss and moves no deadline.",
-		Claims:    []engine.Claim{engine.ClaimManualRenewal, engine.ClaimWithoutRenewal, engine.ClaimDeadline},
-		Seam:      true,
-		Run:       engine.AtFaultSites(renewUnknown),
+		Name:         "RenewUnknown",
+		Statement:    "A renewal whose answer was lost is no loss and moves no deadline.",
+		Claims:       []engine.Claim{engine.ClaimManualRenewal, engine.ClaimWithoutRenewal, engine.ClaimDeadline},
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(renewUnknown),
 	},
 	{
-		Name:      "OwnGrantRecognised",
-		Statement: "An acquisition whose reply was lost is never refused because of its own grant.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(ownGrantRecognised),
+		Name:         "OwnGrantRecognised",
+		Statement:    "An acquisition whose reply was lost is never refused because of its own grant.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(ownGrantRecognised),
 	},
 	{
-		Name:      "GrantWithinValidity",
-		Statement: "A grant whose answer comes too late is given back and not returned.",
-		Seam:      true,
-		LimitTTLs: 30,
-		Run:       engine.AtFaultSites(grantWithinValidity),
+		Name:         "GrantWithinValidity",
+		Statement:    "A grant whose answer comes too late is given back and not returned.",
+		NeedsBackend: true,
+		LimitTTLs:    30,
+		Run:          engine.AtFaultSites(grantWithinValidity),
 	},
 	{
-		Name:      "LateGrant",
-		Statement: "A request that arrives after its caller's error keeps the key for one TTL at most.",
-		Seam:      true,
-		LimitTTLs: 30,
-		Run:       engine.AtFaultSites(lateGrant),
+		Name:         "LateGrant",
+		Statement:    "A request that arrives after its caller's error keeps the key for one TTL at most.",
+		NeedsBackend: true,
+		LimitTTLs:    30,
+		Run:          engine.AtFaultSites(lateGrant),
 	},
 	{
-		Name:      "ReleaseUnknown",
-		Statement: "A release whose reply was lost is unknown, is repeated, and harms no next holder.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(releaseUnknown),
+		Name:         "ReleaseUnknown",
+		Statement:    "A release whose reply was lost is unknown, is repeated, and harms no next holder.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(releaseUnknown),
 	},
 	{
-		Name:      "ReleaseDelayed",
-		Statement: "A release that arrives late does not end the client's next hold.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(releaseDelayed),
+		Name:         "ReleaseDelayed",
+		Statement:    "A release that arrives late does not end the client's next hold.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(releaseDelayed),
 	},
 	{
-		Name:      "HandOverUnknown",
-		Statement: "When a release's answer is lost or late, a waiter of the client gets the key.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(handOverUnknown),
+		Name:         "HandOverUnknown",
+		Statement:    "When a release's answer is lost or late, a waiter of the client gets the key.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(handOverUnknown),
 	},
 	{
-		Name:      "CancelMidRequest",
-		Statement: "An acquisition cancelled in mid-request returns soon, and leaves nothing in the way.",
-		Seam:      true,
-		Run:       cancelMidRequest,
+		Name:         "CancelMidRequest",
+		Statement:    "An acquisition cancelled in mid-request returns soon, and leaves nothing in the way.",
+		NeedsBackend: true,
+		Run:          cancelMidRequest,
 	},
 	{
-		Name:      "UnavailableIsTold",
-		Statement: "Without a server a try fails with ErrUnavailable at once; Acquire goes on.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(unavailableIsTold),
+		Name:         "UnavailableIsTold",
+		Statement:    "Without a server a try fails with ErrUnavailable at once, and changes nothing; Acquire goes on.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(unavailableIsTold),
 	},
 	{
-		Name:      "SilenceIsNotHeld",
-		Statement: "Who gives up on a silent server is told unknown or unavailable, not held.",
-		Seam:      true,
-		Run:       engine.AtFaultSites(silenceIsNotHeld),
+		Name:         "SilenceIsNotHeld",
+		Statement:    "Who gives up on a silent server is told unknown or unavailable, not held.",
+		NeedsBackend: true,
+		Run:          engine.AtFaultSites(silenceIsNotHeld),
 	},
 	{
-		Name:      "PermanentStops",
-		Statement: "What waiting does not cure ends an acquisition at once, with ErrPermanent.",
-		Seam:      true,
-		Run:       permanentStops,
+		Name:         "PermanentStops",
+		Statement:    "What waiting does not cure ends an acquisition at once, with ErrPermanent.",
+		NeedsBackend: true,
+		Run:          permanentStops,
 	},
 	{
-		Name:      "ReentrantFault",
-		Statement: "Whatever messages are lost, an owner holds the key until its last lease has ended.",
-		Claims:    []engine.Claim{engine.ClaimReentrancy},
-		Seam:      true,
-		Run:       reentrantFault,
+		Name:         "ReentrantFault",
+		Statement:    "Whatever messages are lost, an owner holds the key until its last lease has ended.",
+		Claims:       []engine.Claim{engine.ClaimReentrancy},
+		NeedsBackend: true,
+		Run:          reentrantFault,
 	},
 	{
-		Name:      "ProgressUnderFaults",
-		Statement: "While messages are lost now and then, every client gets the key again and again.",
-		Seam:      true,
-		Run:       progressUnderFaults,
+		Name:         "ProgressUnderFaults",
+		Statement:    "While messages are lost now and then, every client gets the key again and again.",
+		NeedsBackend: true,
+		Run:          progressUnderFaults,
 	},
 	{
-		Name:      "HungKeyHoldsUpNoOther",
-		Statement: "Requests that hang for some keys hold up no other key.",
-		Seam:      true,
-		LimitTTLs: 30,
-		Run:       engine.AtFaultSites(hungKeyHoldsUpNoOther),
+		Name:         "HungKeyHoldsUpNoOther",
+		Statement:    "Requests that hang for some keys hold up no other key.",
+		NeedsBackend: true,
+		LimitTTLs:    30,
+		Run:          engine.AtFaultSites(hungKeyHoldsUpNoOther),
 	},
 	{
-		Name:      "LinearizableUnderFaults",
-		Statement: "Some order explains all answers while messages are lost; unknown outcomes may be either.",
-		Seam:      true,
-		LimitTTLs: 40,
-		Run:       engine.AtFaultSites(linearizableUnderFaults),
+		Name:         "LinearizableUnderFaults",
+		Statement:    "Some order explains all answers while messages are lost; unknown outcomes may be either.",
+		NeedsBackend: true,
+		LimitTTLs:    40,
+		Run:          engine.AtFaultSites(linearizableUnderFaults),
 	},
 }
 
@@ -192,6 +192,27 @@ func grantWithinValidity(e *engine.Env, via engine.FaultSite) {
 		next := b.Wins(key, e.TakeoverLimit(e.TTL), 20*time.Millisecond, "the late grant must be given back")
 		_ = next.Release(e.Ctx)
 	}
+	lateIsUnknown(e, via)
+}
+
+// lateIsUnknown has a grant come too late whose release does not reach the server yet. Who says that
+// the server was unavailable says that nothing was changed.
+func lateIsUnknown(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	b, key := e.Locker(), e.Key("%s-not given back yet", via.Name)
+	c.All(faultlock.FailBefore(), engine.OpsToEnd...)
+	c.Next(1, faultlock.DelayAfter(e.TTL*3/4).IgnoringContext(), faultlock.OpTry)
+	h, err := a.TryFor(e.Ctx, key, e.TTL, unrenewed(e)...)
+	if err == nil {
+		h.Lapses() // which is judged above
+	} else if errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+		if next, held := b.Try(key); errors.Is(held, lock.ErrHeld) {
+			e.Failf(key, "TryAcquire returned %s, and the key is held: the grant came too late, and was not given back yet; expected ErrOutcomeUnknown, since ErrUnavailable says that nothing was changed", engine.Outcome(err))
+		} else if held == nil {
+			_ = next.Release(e.Ctx)
+		}
+	}
+	c.Heal()
 }
 
 // givenBack requires that a release is sent for a grant that came too late. To wait
@@ -230,22 +251,52 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 		d.MustRefuse(key, "the next holder has it, and repeats of the earlier release must not free it")
 		next.MustRelease()
 	}
-	key := e.Key("%s-unsent", via.Name)
-	h := a.MustTry(key)
-	c.All(faultlock.FailBefore(), faultlock.OpRelease)
-	for _, which := range []string{"Release", "a second Release"} {
-		if err := h.Release(e.Ctx); err == nil {
-			e.Failf(key, "%s returned no error, and no request of it has reached the server; expected ErrOutcomeUnknown", which)
+	releasesUnsent(e, via, b)
+}
+
+// releasesUnsent releases leases of each kind while no release reaches the server: they have
+// ended all the same.
+func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
+	a, c := e.FaultyAt(via, nil)
+	var holds []*engine.Hold
+	for _, k := range append([]kind{plain}, optionKinds(e, b)...) {
+		if h, ok := k.take(a, e.Key("%s-unsent-with-%s", via.Name, k.name), e.TTL); ok {
+			holds = append(holds, h)
 		}
 	}
+	c.All(faultlock.FailBefore(), engine.OpsToEnd...)
+	e.Each(len(holds), func(i int) {
+		h := holds[i]
+		h.Lapses()
+		for _, which := range []string{"Release", "a second Release"} {
+			if err := h.Release(e.Ctx); err == nil {
+				e.Failf(h.Key, "%s returned no error, and no request of it has reached the server; expected ErrOutcomeUnknown", which)
+			}
+		}
+		if !h.Lost() {
+			e.Failf(h.Key, "the context of a lease was alive after a Release whose request did not reach the server; Release ends the hold, whatever becomes of its request")
+		} else if cause := h.Cause(); !errors.Is(cause, lock.ErrExpired) {
+			e.Is(h.Key, cause, "context.Cause after a Release whose request did not reach the server", lock.ErrReleased)
+		}
+		deadlineIsOver(e, h)
+		// One may have been under way.
+		renewed := engine.Requests(c, h.Key, engine.OpsToKeep...)
+		e.Pause(e.TTL)
+		if n := engine.Requests(c, h.Key, engine.OpsToKeep...) - renewed; n > 1 {
+			e.Failf(h.Key, "a lease was renewed %d times in the %s after a Release whose request did not reach the server; expected its renewal to stop", n, e.TTL)
+		}
+	})
 	c.Heal()
-	b.Wins(key, e.Long, e.TTL/20, "its release is repeated until the server confirms it").MustRelease()
+	e.Each(len(holds), func(i int) {
+		b.Wins(holds[i].Key, max(e.Long, e.TakeoverLimit(e.TTL)), e.TTL/20, "its release is repeated until the server confirms it").MustRelease()
+	})
 }
 
 func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	a, c := e.FaultyAt(via, nil)
 	b := e.Locker()
 	key := e.Key("%s", via.Name)
+	asks := optionKinds(e, b)
 	c.All(faultlock.FailBefore(), engine.OpsToGet...)
 	begun, before := time.Now(), engine.Requests(c, key, engine.OpsToGet...)
 	_, err := a.Try(key)
@@ -254,6 +305,7 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	}
 	only(e, key, "TryAcquire, with the server refusing connections,", err, lock.ErrUnavailable)
 	e.Is(key, err, "TryAcquire, with the server refusing connections,", faultlock.ErrInjected)
+	unchanged(b, key)
 	if d := time.Since(begun); d > e.Slack() {
 		e.Latef(key, "TryAcquire took %s to report a server that refuses connections", d.Round(time.Millisecond))
 	}
@@ -267,11 +319,27 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 		_, err = a.Acquire(ctx, key)
 		ended := ctx.Err()
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			e.Fatalf(key, "Acquire was granted a key, though the server cannot be reached")
+		case ended == nil:
+			e.Fatalf(key, "Acquire, with the server refusing connections, returned %s before its context had ended; expected it to keep trying", engine.Outcome(err))
 		}
 		e.Is(key, err, "Acquire whose context "+how+", with the server refusing connections,", ended, lock.ErrUnavailable, faultlock.ErrInjected)
 	}
+	eachKind(e, asks, func(k kind) {
+		key := e.Key("%s-with-%s", via.Name, k.name) // nobody is before this one
+		_, err := a.Try(key, k.opts...)
+		only(e, key, "TryAcquire for a lease with "+k.name+", with the server refusing connections,", err, lock.ErrUnavailable)
+		unchanged(b, key)
+		ctx, cancel := context.WithTimeout(e.Ctx, patience)
+		_, err = a.Acquire(ctx, key, k.opts...)
+		cancel()
+		if err == nil {
+			e.Fatalf(key, "Acquire was granted a key, though the server cannot be reached")
+		}
+		e.Is(key, err, "Acquire for a lease with "+k.name+", with the server refusing connections,", context.DeadlineExceeded, lock.ErrUnavailable)
+	})
 	w := a.Acquiring(key)
 	e.Settle()
 	c.Heal()
@@ -285,6 +353,16 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	}
 	c.Heal()
 	a.MustTry(key).MustRelease()
+}
+
+// unchanged requires that nobody has the key of a call that was told that the server is
+// unavailable.
+func unchanged(other *engine.Client, key string) {
+	if h, err := other.Try(key); err != nil {
+		other.Env.Unexpected(key, err, "TryAcquire of another client returned %s after a call for the key that failed with ErrUnavailable; expected a lease, since such a call has changed nothing", engine.Outcome(err))
+	} else {
+		h.MustRelease()
+	}
 }
 
 func callsAreBounded(e *engine.Env, via engine.FaultSite) {

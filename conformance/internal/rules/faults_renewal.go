@@ -17,6 +17,7 @@ func lostWhenCutOff(e *engine.Env) {
 		e.Together(
 			func() { cutOff(e, via, "hanging", faultlock.HangBefore(), rounds) },
 			func() { cutOff(e, via, "refused", faultlock.FailBefore(), rounds) },
+			func() { cutOffKinds(e, via) },
 		)
 	})
 }
@@ -43,6 +44,44 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 		c.Heal()
 		_ = next.Release(e.Ctx)
 	}
+}
+
+// cutOffKinds has renewed leases of each kind run out, since no renewal reaches the server.
+func cutOffKinds(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	defer c.Heal()
+	var holds []*engine.Hold
+	of := optionKinds(e, e.Locker())
+	for _, k := range of {
+		h, ok := k.take(a, e.Key("%s-kind-%s", via.Name, k.name), e.TTL)
+		if !ok {
+			return
+		}
+		h.Lapses()
+		holds = append(holds, h)
+	}
+	c.All(faultlock.FailBefore(), slices.Concat(engine.OpsToKeep, engine.OpsToEnd)...)
+	e.Each(len(holds), func(i int) {
+		h, what := holds[i], "a lease with "+of[i].name+", which is renewed, and whose holder was cut off,"
+		deadline, control := h.Until(), time.Now().Add(2*e.TTL+e.Slack())
+		for !h.Lost() {
+			if until := h.Until(); !h.Lost() && until.After(deadline) { // by a renewal that was under way
+				deadline = until
+			}
+			if time.Now().After(control) {
+				e.OverdueFatalf(h.Key, "the context of %s had not ended %s after its deadline", what, engine.Short(time.Since(deadline)))
+			}
+			e.Pause(e.TTL / 50)
+		}
+		if ended := time.Now(); e.Claimed.Deadline {
+			late := engine.Lateness{By: engine.ThisProcess}
+			late.Add(e, ended.Sub(deadline))
+			late.Judge(e, h.Key, 100*time.Millisecond+e.TTL/25, "the context of %s ended after its deadline,", what)
+		}
+		isLoss(e, h.Key, h.Cause(), "context.Cause of "+what)
+		not(e, h.Key, h.Cause(), "context.Cause of "+what, lock.ErrTakenOver, lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
+		e.Is(h.Key, h.Release(e.Ctx), "Release of "+what, lock.ErrLost)
+	})
 }
 
 func renewTransient(e *engine.Env, via engine.FaultSite) {
@@ -72,11 +111,15 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 		for _, h := range holds {
 			trouble = min(trouble, time.Until(h.Until())*3/5)
 		}
+		begun := time.Now()
 		c.All(f, engine.OpsToKeep...)
 		if e.Claimed.ManualRenewal {
-			_ = holds[0].Renew() // that of the holder may fail, too
+			// That of the holder may fail, too.
+			if err := holds[0].Renew(); err != nil && !holds[0].Lost() {
+				not(e, holds[0].Key, err, "Renew of a lease that is held, with renewals "+name+",", lock.ErrNotHeld, lock.ErrLost)
+			}
 		}
-		e.Pause(trouble)
+		e.Pause(trouble - time.Since(begun))
 		c.Heal()
 		mustLive("its renewals failed for less than the time to its deadline")
 		e.Pause(e.TTL / 2)
@@ -143,25 +186,28 @@ func permanentStops(e *engine.Env) {
 	e.EachFaultSite(func(via engine.FaultSite) {
 		a, c := e.FaultyAt(via, nil)
 		b := e.Locker()
+		asks := append([]kind{plain}, optionKinds(e, b)...)
 		c.All(refusal, engine.OpsToGet...)
-		for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
-			key := e.Key("%s-%s", via.Name, op)
-			done := make(chan struct{})
-			wait := e.Start(func() {
-				defer close(done)
-				if h, err := a.Get(op, get, e.Ctx, key, e.Opts(e.Long)); err == nil {
-					_ = h.Release(e.Ctx)
-					e.Failf(key, "%s was granted, although the server refuses every request", op)
-				} else {
-					only(e, key, op+", with the server refusing for good,", err, lock.ErrPermanent)
-					e.Is(key, err, op+", with the server refusing for good,", faultlock.ErrInjected)
+		eachKind(e, asks, func(k kind) {
+			for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+				key, what := e.Key("%s-%s-with-%s", via.Name, op, k.name), op+" with "+k.name
+				done := make(chan struct{})
+				wait := e.Start(func() {
+					defer close(done)
+					if h, err := a.Get(op, get, e.Ctx, key, e.Opts(e.Long, k.opts...)); err == nil {
+						_ = h.Release(e.Ctx)
+						e.Failf(key, "%s was granted, although the server refuses every request", what)
+					} else {
+						only(e, key, what+", with the server refusing for good,", err, lock.ErrPermanent)
+						e.Is(key, err, what+", with the server refusing for good,", faultlock.ErrInjected)
+					}
+				})
+				if !e.Within(e.Slack(), done) {
+					e.OverdueFatalf(key, "%s had not returned after %s, although the server refuses for good; expected it to end at once, with ErrPermanent", what, e.Slack())
 				}
-			})
-			if !e.Within(e.Slack(), done) {
-				e.OverdueFatalf(key, "%s had not returned after %s, although the server refuses for good; expected it to end at once, with ErrPermanent", op, e.Slack())
+				wait()
 			}
-			wait()
-		}
+		})
 		c.Heal()
 		// One that waits is told as soon as it asks again.
 		key := e.Key("%s-waiting", via.Name)

@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,15 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 				return l, err
 			}
 		}},
+		"a grant that came late is told as a server that was not reached": {"GrantWithinValidity", func(m *lockerMutant) {
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if errors.Is(err, lock.ErrOutcomeUnknown) {
+					err = fmt.Errorf("%w: %v", lock.ErrUnavailable, err)
+				}
+				return l, err
+			}
+		}},
 		"calls end when the server answers": {"CallsAreBounded", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {
 				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -231,17 +241,7 @@ func TestMutantPoliciesUnderFaults(t *testing.T) {
 		}},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
-			cfg := memory()
-			cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-				l, err := lock.New(b, &lock.Options{TTL: ttl})
-				if err != nil {
-					return nil, err
-				}
-				m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
-				c.change(m)
-				return m, nil
-			}
-			mustFail(t, cfg, c.rules)
+			mustFail(t, wrapped(func(m *lockerMutant, _ backend.Backend) { c.change(m) }), c.rules)
 		})
 	}
 	all.Wait()

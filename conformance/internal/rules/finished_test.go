@@ -19,7 +19,7 @@ import (
 )
 
 // change makes a mutant of a Locker, and of the backend behind it.
-type change = func(m *lockerMutant, seam *backend.Backend)
+type change = func(m *lockerMutant, b *backend.Backend)
 
 // finished is a Config for a Locker of which no backend is known. The change is made before
 // each opening.
@@ -33,9 +33,9 @@ func finished(defaultTTL time.Duration, make change) conformance.Config {
 				return nil, err
 			}
 			faults := faultlock.New(b, nil)
-			m, seam := &lockerMutant{}, faults.Backend()
-			make(m, &seam)
-			l, err := lock.New(seam, &lock.Options{TTL: defaultTTL})
+			m, b := &lockerMutant{}, faults.Backend()
+			make(m, &b)
+			l, err := lock.New(b, &lock.Options{TTL: defaultTTL})
 			if err != nil {
 				return nil, err
 			}
@@ -83,8 +83,8 @@ func unrenewedIf(m *lockerMutant, condition func(waited bool) bool) {
 }
 
 // remembersKeys is a Locker that keeps what it learnt of each key.
-func remembersKeys(m *lockerMutant, seam *backend.Backend) {
-	*seam = apartBackend{*seam}
+func remembersKeys(m *lockerMutant, b *backend.Backend) {
+	*b = apartBackend{*b}
 	var known sync.Map
 	get := func(get func() engine.Getter) engine.Getter {
 		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -122,14 +122,14 @@ func forgetsWithTheLast(after time.Duration) change {
 	var clients int
 	var last, base uint64
 	var empty time.Time
-	return func(_ *lockerMutant, seam *backend.Backend) {
+	return func(_ *lockerMutant, b *backend.Backend) {
 		mu.Lock()
 		defer mu.Unlock()
 		if clients == 0 && !empty.IsZero() && time.Since(empty) > after {
 			base = last
 		}
 		clients++
-		*seam = counts{*seam, func(token uint64) uint64 {
+		*b = counts{*b, func(token uint64) uint64 {
 			mu.Lock()
 			defer mu.Unlock()
 			last = max(last, token)
@@ -165,7 +165,7 @@ func (c counts) Close() error {
 
 func renewsAllOfAnOwner() change {
 	mu, holds := new(sync.Mutex), map[backend.ID]backend.Hold{}
-	return func(_ *lockerMutant, seam *backend.Backend) { *seam = renewsOwner{*seam, mu, holds} }
+	return func(_ *lockerMutant, b *backend.Backend) { *b = renewsOwner{*b, mu, holds} }
 }
 
 // renewsOwner has the renewal of one hold renew all of its owner, whoever made them.

@@ -45,6 +45,7 @@ var nastyKeys = []string{
 	"a[b]", "{a}", "{a}b", "{b}a", "a{}", "a'b", "a\"b", "a;b", "a--", "a#b", "a&b=c", "a+b", "a b", "a%2Fb", "a/./b", "a\u200b", "a,b", "a$b", "..", ".",
 	"a/..", "a/../b", "../a", "~a", "-a", "a\u00a0", "\u00e4", "a\u0308", "\u00c4", "ss", "\u00df", "\u0131", "i", "I", "\u0130",
 	"\U0001f512", "\U0001f511", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "\uff41", "a\u00adb", "a&amp;b=c", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
+	"a\u2028b", "\uffff", "\ue000", "\U0010ffff", "a-1", "a-01", "Aa", "BB", "plumless", "buckeroo",
 }
 
 // keysPerClient is how many keys a client of independentKeys holds at a time: with some
@@ -83,6 +84,8 @@ func independentKeys(e *engine.Env) {
 			holds[i].MustRelease()
 		}
 	})
+	waitsByWholeKey(e, holders[0], b, [][2]string{{full + "a", full + "b"}, {keys[0], keys[1]}, {e.Key("waited for/"), e.Key("waited for")}})
+	waitsByKeyAndOwner(e, holders[0], b)
 	// For any two keys there is a round in which one is held while the other is tried.
 	for bit := range bits.Len(uint(len(keys) - 1)) {
 		for held := range 2 {
@@ -92,6 +95,42 @@ func independentKeys(e *engine.Env) {
 		}
 	}
 	e.Notef("%d keys", len(keys))
+}
+
+// waitsByWholeKey has a Locker wait for a key that is held, and acquire another one, which is
+// free: it must not wait behind its own waiter.
+func waitsByWholeKey(e *engine.Env, holder, c *engine.Client, pairs [][2]string) {
+	e.Each(len(pairs), func(i int) {
+		held, free := pairs[i][0], pairs[i][1]
+		h := holder.MustTry(held)
+		w := c.Acquiring(held)
+		<-w.Begun
+		e.Settle()
+		other := c.Acquiring(free)
+		other.MustGet(e, free, e.WaitBound(), "it is free, and only another key is held, for which a caller of the same Locker waits").MustRelease()
+		h.MustRelease()
+		w.MustGet(e, held, e.WaitBound(), "its holder has released it").MustRelease()
+	})
+}
+
+// waitsByKeyAndOwner is waitsByWholeKey for owners, whose names make the same text when they
+// are put behind the keys.
+func waitsByKeyAndOwner(e *engine.Env, holder, c *engine.Client) {
+	if !engine.ClaimReentrancy.Made(e.Settings) {
+		return
+	}
+	owner, key := e.Owner("A"), e.Key("owned")
+	held, free := holder.MustTry(key), holder.MustTry(key+"x")
+	w := c.Acquiring(key, lock.WithOwner("x"+owner))
+	<-w.Begun
+	e.Settle()
+	other := c.Acquiring(key+"x", lock.WithOwner(owner))
+	<-other.Begun
+	e.Settle()
+	free.MustRelease()
+	other.MustGet(e, key+"x", e.WaitBound(), "its holder has released it, and only another key is held, for which another owner waits").MustRelease()
+	held.MustRelease()
+	w.MustGet(e, key, e.WaitBound(), "its holder has released it").MustRelease()
 }
 
 // halfHeld has the holders hold the keys whose number has the bit, and b try the rest, whose
@@ -114,9 +153,10 @@ func halfHeld(e *engine.Env, holders []*engine.Client, b *engine.Client, keys []
 	e.Each(triedAtOnce, func(n int) {
 		for j := n; j < len(tried); j += triedAtOnce {
 			key := keys[tried[j]]
-			h, err := b.Try(key)
+			w := ways[tried[j]/2%2] // an Acquire must not wait for another key
+			h, err := w.get(b, key, e.Long)
 			if err != nil {
-				e.Unexpected(key, err, "the key %s is free, but a try by another client than the one that holds other keys returned %s", engine.QuoteKey(key), engine.Outcome(err))
+				e.Unexpected(key, err, "the key %s is free, but %s by another client than the one that holds other keys returned %s", engine.QuoteKey(key), w.name, engine.Outcome(err))
 				return
 			}
 			h.MustRelease()
@@ -168,21 +208,22 @@ func keysRefused(e *engine.Env) {
 	c := e.Locker()
 	ok := e.Key("")
 	bad := map[string]string{
-		"empty":                    "",
-		"513 bytes":                ok + strings.Repeat("x", backend.MaxKey+1-len(ok)),
-		"64 KiB":                   ok + strings.Repeat("x", 64<<10),
-		"invalid UTF-8":            ok + "\xff\xfe",
-		"a cut-off character":      ok + "\xe2\x82",
-		"a zero byte":              ok + "a\x00b",
-		"a line feed":              ok + "a\nb",
-		"a carriage return":        ok + "a\r",
-		"a tab":                    ok + "\t",
-		"DEL":                      ok + "\x7f",
-		"a C1 control character":   ok + "\u0085",
-		"a surrogate's encoding":   ok + "\xed\xa0\x80",
-		"an overlong encoding":     ok + "\xc0\xaf",
-		"an escape sequence":       ok + "\x1b[2J",
-		"only a control character": "\x01",
+		"empty":                                 "",
+		"513 bytes":                             ok + strings.Repeat("x", backend.MaxKey+1-len(ok)),
+		"513 bytes or 514, in fewer characters": ok + strings.Repeat("\u00e4", (backend.MaxKey+2-len(ok))/2),
+		"64 KiB":                                ok + strings.Repeat("x", 64<<10),
+		"invalid UTF-8":                         ok + "\xff\xfe",
+		"a cut-off character":                   ok + "\xe2\x82",
+		"a zero byte":                           ok + "a\x00b",
+		"a line feed":                           ok + "a\nb",
+		"a carriage return":                     ok + "a\r",
+		"a tab":                                 ok + "\t",
+		"DEL":                                   ok + "\x7f",
+		"a C1 control character":                ok + "\u0085",
+		"a surrogate's encoding":                ok + "\xed\xa0\x80",
+		"an overlong encoding":                  ok + "\xc0\xaf",
+		"an escape sequence":                    ok + "\x1b[2J",
+		"only a control character":              "\x01",
 	}
 	for what, key := range bad {
 		for op, get := range map[string]engine.Getter{"TryAcquire": c.Locker.TryAcquire, "Acquire": c.Locker.Acquire} {
@@ -203,11 +244,12 @@ func ownerRefused(e *engine.Env) {
 		or = append(or, lock.ErrUnsupported)
 	}
 	for what, owner := range map[string]string{
-		"an owner that is empty":                "",
-		"an owner of 257 bytes":                 strings.Repeat("secret!", 37)[:backend.MaxOwner+1],
-		"an owner that is not valid UTF-8":      "secret\xff",
-		"an owner that has a control character": "secret\x00",
-		"an owner that has a line feed":         "secret\nsecret",
+		"an owner that is empty":                      "",
+		"an owner of 257 bytes":                       strings.Repeat("secret!", 37)[:backend.MaxOwner+1],
+		"an owner of 258 bytes, in fewer characters,": "secret" + strings.Repeat("\u00e4", backend.MaxOwner/2-2),
+		"an owner that is not valid UTF-8":            "secret\xff",
+		"an owner that has a control character":       "secret\x00",
+		"an owner that has a line feed":               "secret\nsecret",
 	} {
 		for op, err := range refuseOption(e, what, lock.WithOwner(owner), or...) {
 			if strings.Contains(err.Error(), "secret") {
@@ -219,14 +261,20 @@ func ownerRefused(e *engine.Env) {
 
 func labelRefused(e *engine.Env) {
 	for what, label := range map[string]string{
-		"a label of 257 bytes":                 strings.Repeat("x", backend.MaxOwner+1),
-		"a label that is not valid UTF-8":      "x\xff",
-		"a label that has a control character": "x\x1b[31m",
+		"a label of 257 bytes":                       strings.Repeat("x", backend.MaxOwner+1),
+		"a label of 258 bytes, in fewer characters,": strings.Repeat("\u00e4", backend.MaxOwner/2+1),
+		"a label that is not valid UTF-8":            "x\xff",
+		"a label that has a control character":       "x\x1b[31m",
 	} {
 		refuseOption(e, what, lock.WithLabel(label), lock.ErrInvalid)
 	}
 	c := e.Locker()
+	if !hasLabels(c) {
+		return
+	}
 	for _, w := range ways[:2] {
-		w.mustGet(c, e.Key("%s", w.name), e.Long, lock.WithLabel("a label with every right to be here \U0001f600")).MustRelease()
+		for i, label := range []string{"a label with every right to be here \U0001f600", "\ufffd", ""} {
+			w.mustGet(c, e.Key("%s-%d", w.name, i), e.Long, lock.WithLabel(label)).MustRelease()
+		}
 	}
 }

@@ -15,7 +15,10 @@ func longestNames(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := filled(e.Key(""), backend.MaxKey)
 	label := filled(" \u00e4 ", backend.MaxOwner-1) + " "
-	opts := []lock.Option{lock.WithLabel(label)}
+	var opts []lock.Option
+	if hasLabels(a) {
+		opts = append(opts, lock.WithLabel(label))
+	}
 	entering := engine.ClaimReentrancy.Made(e.Settings)
 	stem := filled(e.Owner("A"), backend.MaxOwner-1)
 	if entering {
@@ -48,6 +51,19 @@ func longestNames(e *engine.Env) {
 	b.MustRefuse(key, "another client holds it")
 	h.MustRelease()
 	b.MustTry(key, opts...).MustRelease()
+}
+
+// hasLabels reports whether the lock takes labels: where refusals tell nothing of the holder
+// it may refuse them.
+func hasLabels(c *engine.Client) bool {
+	if c.Env.Claimed.HolderDetails {
+		return true
+	}
+	h, err := c.Try(c.Env.Key("with a label"), lock.WithLabel("a label"))
+	if err == nil {
+		h.MustRelease()
+	}
+	return !errors.Is(err, lock.ErrUnsupported)
 }
 
 // filled makes a text of the size.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -16,6 +17,7 @@ type kind struct {
 	owned     bool
 	unrenewed bool
 	waited    bool // another client holds the key first
+	handed    bool // the same Locker holds the key first, and may hand it over
 	second    bool // its owner held the key already, and that hold was released since
 }
 
@@ -23,7 +25,7 @@ var plain = kind{name: "no option"}
 
 // kinds are those that the lock has, the plain one first. What is promised of a lease holds for each of them.
 func kinds(e *engine.Env) []kind {
-	all := []kind{plain, {name: "a wait before it", waited: true}}
+	all := []kind{plain, {name: "a wait before it", waited: true}, {name: "a wait behind its own Locker before it", handed: true}}
 	add := func(name string, owned bool, opts ...lock.Option) {
 		all = append(all, kind{name: name, opts: opts, owned: owned})
 	}
@@ -34,12 +36,49 @@ func kinds(e *engine.Env) []kind {
 	}
 	if oneOwner(e) != nil {
 		add("an owner", true, oneOwner(e)...)
-		all = append(all, kind{name: "an owner who had held the key before it", opts: oneOwner(e), second: true})
+		all = append(all, kind{name: "an owner who had held the key before it", opts: oneOwner(e), second: true},
+			kind{name: "an owner, and a wait before it", opts: oneOwner(e), waited: true})
 		if e.Claimed.HolderDetails {
 			add("an owner, a label and a maximum hold", true, append(oneOwner(e), distant, lock.WithLabel("kind"))...)
 		}
 	}
 	return all
+}
+
+// pairs are what two of the kinds make together: where time costs nothing, since they are many.
+func pairs(e *engine.Env) (both []kind) {
+	if !e.Virtual() {
+		return nil
+	}
+	all := kindsAndUnrenewed(e)
+	for i, k := range all {
+		both = append(both, k.with(all[i+1:])...)
+	}
+	return both
+}
+
+// with is what the kind makes together with each of the others.
+func (k kind) with(others []kind) (both []kind) {
+	for _, other := range others {
+		if k.comes() && other.comes() || k.hasOwner() && other.hasOwner() {
+			continue
+		}
+		pair := kind{
+			name: k.name + ", and " + other.name, opts: slices.Concat(k.opts, other.opts), unrenewed: k.unrenewed || other.unrenewed,
+			waited: k.waited || other.waited, handed: k.handed || other.handed, second: k.second || other.second,
+		}
+		pair.owned = (k.owned || other.owned) && !pair.comes()
+		both = append(both, pair)
+	}
+	return both
+}
+
+// comes reports whether the kind comes about in a way of its own.
+func (k kind) comes() bool { return k.waited || k.handed || k.second }
+
+func (k kind) hasOwner() bool {
+	s, err := lock.ResolveOptions(k.opts...)
+	return err == nil && s.Owner != ""
 }
 
 // kindsAndUnrenewed are all but the plain one, and one that does not renew itself.
@@ -49,6 +88,26 @@ func kindsAndUnrenewed(e *engine.Env) []kind {
 		all = append(all, kind{name: "no renewal", opts: unrenewed(e), unrenewed: true})
 	}
 	return all
+}
+
+// optionKinds are those that differ by their options alone, as far as the lock has them.
+func optionKinds(e *engine.Env, c *engine.Client) (all []kind) {
+	for _, k := range kindsAndUnrenewed(e) {
+		if len(k.opts) == 0 || k.second || k.waited {
+			continue
+		}
+		if h, ok := k.take(c, e.Key("%s-probes-%s", c.Who, k.name), e.Long); ok {
+			h.MustRelease()
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// policyTried reports that the Locker is the root package's, over a backend of which each
+// request costs something: what does not depend on the backend is tried in memory.
+func policyTried(e *engine.Env) bool {
+	return e.OpenBackend != nil && e.Claimed.Reach != backend.ReachProcess && !e.Unhurried()
 }
 
 // oneOwner is nil where no lease has an owner.
@@ -70,7 +129,7 @@ func eachLease(e *engine.Env, c *engine.Client, of string, f func(h *engine.Hold
 	e.Together(
 		func() { eachWay(e, ways, func(w way) { f(w.mustGet(c, e.Key("%s-%s", of, w.name), e.Long).Hold) }) },
 		func() {
-			eachKind(e, kindsAndUnrenewed(e), func(k kind) {
+			eachKind(e, append(kindsAndUnrenewed(e), pairs(e)...), func(k kind) {
 				if h, ok := k.take(c, e.Key("%s-with-%s", of, k.name), e.Long); ok {
 					f(h)
 				}
@@ -78,15 +137,19 @@ func eachLease(e *engine.Env, c *engine.Client, of string, f func(h *engine.Hold
 		})
 }
 
-// take takes a free key, and reports false where the lock has no such leases.
+// take takes a free key, and reports false where the lock has no such leases, or their way tells
+// nothing.
 func (k kind) take(c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
 	return k.takeBy(k.way(), c, key, ttl, more...)
 }
 
 // way is how leases of the kind come about.
 func (k kind) way() way {
-	if k.waited {
+	switch {
+	case k.waited:
 		return ways[2]
+	case k.handed:
+		return everyWay[3]
 	}
 	return ways[0]
 }
@@ -99,7 +162,7 @@ func (k kind) takeBy(w way, c *engine.Client, key string, ttl time.Duration, mor
 		w = w.within()
 	}
 	h, err := w.get(c, key, ttl, opts...)
-	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 {
+	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 || w.untold(err) {
 		return nil, false
 	}
 	if err != nil {

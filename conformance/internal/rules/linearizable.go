@@ -21,8 +21,8 @@ func linearizable(e *engine.Env) { makeHistories(e, 1, nil) }
 
 func linearizableUnderFaults(e *engine.Env, via engine.FaultSite) { makeHistories(e, 2, &via) }
 
-// makeHistories has callers do this and that with a few keys, with faults at the
-// seam if there is one, and has the history of each key judged.
+// makeHistories has callers do this and that with a few keys, with faults below the
+// Lockers if there is something below them, and has the history of each key judged.
 func makeHistories(e *engine.Env, keys int, via *engine.FaultSite) {
 	if e.Judge == nil {
 		e.Skipf("needs Config.Judge; package conformance/linear has one")

@@ -3,10 +3,13 @@ package rules_test
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 	memlock "github.com/mortiselock/lock/memory"
 )
@@ -35,8 +39,11 @@ type leaseMutant struct {
 	renew    func(context.Context) error
 	deadline func() (time.Time, bool)
 	token    func() uint64
-	call     context.Context // that of the Acquire which had to wait
-	chatty   bool            // printed, it shows its owner
+	key      func() string
+	now      func() context.Context // in place of ctx
+	call     context.Context        // that of the Acquire which had to wait
+	late     atomic.Bool            // its release was given a context that had ended
+	chatty   bool                   // printed, it shows its owner
 }
 
 // Format keeps the fields of the lease from being read while they change.
@@ -78,7 +85,19 @@ func (m *lockerMutant) change(ctx context.Context, opts []lock.Option) func(lock
 
 func (m *lockerMutant) Close() error { return m.close() }
 
-func (l *leaseMutant) Context() context.Context { return l.ctx }
+func (l *leaseMutant) Context() context.Context {
+	if l.now != nil {
+		return l.now()
+	}
+	return l.ctx
+}
+
+func (l *leaseMutant) Key() string {
+	if l.key != nil {
+		return l.key()
+	}
+	return l.Lease.Key()
+}
 
 func (l *leaseMutant) Release(ctx context.Context) error { return l.release(ctx) }
 
@@ -92,6 +111,21 @@ func (l *leaseMutant) Token() uint64 {
 }
 
 func (l *leaseMutant) Deadline() (time.Time, bool) { return l.deadline() }
+
+// wrapped is a Config on a memory store, over whose backends the Lockers are changed.
+func wrapped(change func(m *lockerMutant, b backend.Backend)) conformance.Config {
+	cfg := memory()
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		l, err := lock.New(b, &lock.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+		change(m, b)
+		return m, nil
+	}
+	return cfg
+}
 
 // both replaces TryAcquire and Acquire alike.
 func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
@@ -758,6 +792,21 @@ func TestMutantLockers(t *testing.T) {
 				return nil, errors.Join(ctx.Err(), lock.ErrHeld)
 			}
 		}},
+		"watch begun after asking, for owners only": {"WakesAtAnyMoment", watchesLate(3*time.Second, func(_, waits lock.Settings, _ bool) bool {
+			return waits.Owner != ""
+		})},
+		"watch begun after asking, behind owners only": {"WakesAtAnyMoment", watchesLate(3*time.Second, func(holds, _ lock.Settings, _ bool) bool {
+			return holds.Owner != ""
+		})},
+		"watch begun after asking, behind maximum holds only": {"WakesAtAnyMoment", watchesLate(3*time.Second, func(holds, _ lock.Settings, _ bool) bool {
+			return holds.MaxHold > 0
+		})},
+		"watch begun after asking, behind closed Lockers only": {"WakesAtAnyMoment", watchesLate(3*time.Second, func(_, _ lock.Settings, closed bool) bool {
+			return closed
+		})},
+		"watch begun after asking, behind what runs out only": {"WakesAtAnyMoment", watchesLate(12*time.Second, func(holds, _ lock.Settings, _ bool) bool {
+			return holds.NoRenewal
+		})},
 		"a renewal after the maximum hold was well": {"MaxHoldEnds", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) {
 				l.renew = func(ctx context.Context) error {
@@ -816,6 +865,12 @@ func TestMutantLockers(t *testing.T) {
 				}
 			}
 		}},
+		"a refusal tells the owner's base64": {"NoSecretsInErrors", tellsOwner(func(owner string) string {
+			return base64.URLEncoding.EncodeToString([]byte(owner))
+		})},
+		"a refusal tells the owner as a path": {"NoSecretsInErrors", tellsOwner(url.PathEscape)},
+		"a refusal tells the owner in quotes": {"NoSecretsInErrors", tellsOwner(strconv.QuoteToASCII)},
+		"a refusal tells the owner's digits":  {"NoSecretsInErrors", tellsOwner(func(owner string) string { return fmt.Sprintf("%X", owner) })},
 		"an acquisition that can't begin tells for whom": {"NoSecretsInErrors", func(m *lockerMutant) {
 			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 				if set, _ := lock.ResolveOptions(opts...); ctx.Err() != nil {
@@ -1249,6 +1304,56 @@ func waitedFor(change func(l *leaseMutant)) func(*lockerMutant) {
 				l.call = ctx
 				change(l)
 			}
+		}
+	}
+}
+
+// tellsOwner has refusals tell the owner who was refused, in other characters.
+func tellsOwner(encode func(string) string) func(*lockerMutant) {
+	return func(m *lockerMutant) {
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			if set, _ := lock.ResolveOptions(opts...); err != nil && set.Owner != "" {
+				err = fmt.Errorf("for %s: %w", encode(set.Owner), err)
+			}
+			return l, err
+		}
+	}
+}
+
+// watchesLate has those who wait for some holds hear of no release for a while that comes just
+// after they were refused. It is asked about the options of holder and waiter, and whether the
+// holder's Locker was closed.
+func watchesLate(deaf time.Duration, when func(holds, waits lock.Settings, closed bool) bool) func(*lockerMutant) {
+	type hold struct {
+		lock.Settings
+		closed *atomic.Bool // the Locker
+	}
+	var holds sync.Map // of all Lockers, by key
+	return func(m *lockerMutant) {
+		var closed atomic.Bool
+		m.close = func() error {
+			closed.Store(true)
+			return m.Client.Close()
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) { holds.Store(l.Key(), hold{l.set, &closed}) }
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			if !errors.Is(err, lock.ErrHeld) {
+				return l, err
+			}
+			time.Sleep(time.Millisecond) // the way to the server
+			set, _ := lock.ResolveOptions(opts...)
+			if free, err := m.Client.TryAcquire(ctx, key); err == nil {
+				_ = free.Release(ctx)
+				if of, ok := holds.Load(key); ok && when(of.(hold).Settings, set, of.(hold).closed.Load()) {
+					select {
+					case <-time.After(deaf):
+					case <-ctx.Done():
+					}
+				}
+			}
+			return m.Client.Acquire(ctx, key, opts...)
 		}
 	}
 }

@@ -39,6 +39,7 @@ var lossRules = []*engine.Rule{
 	{
 		Name:      "ContextEndsFirst",
 		Statement: "Release, maximum hold and Close end the context before others get the key.",
+		RestsOn:   "close",
 		Run:       contextEndsFirst,
 	},
 	{
@@ -56,6 +57,7 @@ var lossRules = []*engine.Rule{
 	{
 		Name:      "HoldOutlivesAcquireCtx",
 		Statement: "The end of no call's context ends a hold or its renewal.",
+		RestsOn:   "renewal",
 		Run:       holdOutlivesAcquireCtx,
 	},
 	{
@@ -70,10 +72,10 @@ var lossRules = []*engine.Rule{
 		Run:       nextSessionHolds,
 	},
 	{
-		Name:      "LeaseIsLocal",
-		Statement: "Reading a lease sends nothing and waits for nothing.",
-		Seam:      true,
-		Run:       leaseIsLocal,
+		Name:         "LeaseIsLocal",
+		Statement:    "Reading a lease sends nothing and waits for nothing.",
+		NeedsBackend: true,
+		Run:          leaseIsLocal,
 	},
 }
 
@@ -158,10 +160,13 @@ func lostBeforeTakeover(e *engine.Env) {
 }
 
 func lostOnRemoval(e *engine.Env) {
+	e.NeedsRemove()
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	other := a.MustTryFor(e.Key("other"), e.TTL)
-	all := kinds(e)
+	all := append(kinds(e), slices.DeleteFunc(pairs(e), func(k kind) bool { return k.unrenewed })...)
 	late := make([]engine.Lateness, len(all))
+	var ended endedLeases
+	waits := e.Start(func() { waitsForRemoved(e, a) })
 	e.Each(2*len(all), func(i int) {
 		k, late, replaced := all[i%len(all)], &late[i%len(all)], i < len(all)
 		key := e.Key("%d", i)
@@ -208,7 +213,10 @@ func lostOnRemoval(e *engine.Env) {
 		} else {
 			e.Is(key, err, "Release of a lease whose record was removed", lock.ErrLost, lock.ErrNotHeld)
 		}
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, after its Release,")
+		not(e, key, h.Cause(), "context.Cause of a lease whose record was removed, after its Release,", lock.ErrReleased)
 		keepsToken(e, h)
+		ended.add(h)
 		if replaced {
 			c.MustRefuse(key, "it was granted after the record of an earlier holder had been removed, and what that holder does must not end the new hold")
 			next.MustLive("only the record of an earlier holder was removed")
@@ -224,6 +232,21 @@ func lostOnRemoval(e *engine.Env) {
 	e.Pause(e.TTL) // renewed once more, at least
 	other.MustLive("only records of other keys were removed")
 	other.MustRelease()
+	waits()
+	ended.outliveClose(e, a, "a lease whose record was removed")
+}
+
+// waitsForRemoved waits for a key whose record is removed, and whose holder, in the same Locker,
+// does not release it.
+func waitsForRemoved(e *engine.Env, a *engine.Client) {
+	key := e.Key("not released")
+	h := a.MustTryFor(key, e.TTL)
+	w := a.Acquiring(key)
+	e.Settle()
+	h.MustLive("it is renewed automatically")
+	e.RemoveByForce(key)
+	w.MustGet(e, key, e.TTL/3+e.WaitBound(), "the record of another caller of its Locker was removed, who does not release it").MustRelease()
+	_ = h.Release(e.Ctx)
 }
 
 // removedBeforeRenew has a holder renew by hand when its record was removed a moment ago, which
@@ -315,11 +338,12 @@ func lossEndsUse(e *engine.Env) {
 	keepsToken(e, h)
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
+	var ended endedLeases
 	e.Together(
 		func() { waitsForLost(e, a) },
-		func() { eachKind(e, kinds(e), func(k kind) { lossEndsKind(e, k, a) }) })
+		func() { eachKind(e, append(kinds(e), pairs(e)...), func(k kind) { lossEndsKind(e, k, a, &ended) }) })
 	awaitLapse(e, unreleased)
-	_ = a.Close()
+	ended.outliveClose(e, a, "a lease that had run out")
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
@@ -328,7 +352,7 @@ func lossEndsUse(e *engine.Env) {
 
 // lossEndsKind has a lease of the kind run out, and makes each call of it. An owner has entered
 // the key once more.
-func lossEndsKind(e *engine.Env, k kind, a *engine.Client) {
+func lossEndsKind(e *engine.Env, k kind, a *engine.Client, ended *endedLeases) {
 	key := e.Key("with-%s", k.name)
 	h, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
 	if !ok {
@@ -355,11 +379,15 @@ func lossEndsKind(e *engine.Env, k kind, a *engine.Client) {
 		}
 		deadlineIsOver(e, h)
 		keepsToken(e, h)
+		ended.add(h)
 	}
 }
 
-// keepsToken looks at the token of a lease that was lost.
+// keepsToken looks at the token and the key of a lease that was lost.
 func keepsToken(e *engine.Env, h *engine.Hold) {
+	if h.Lease.Key() != h.Key {
+		e.Failf(h.Key, "the key of a lost lease is %s; expected %s, as while it was held", engine.QuoteKey(h.Lease.Key()), engine.QuoteKey(h.Key))
+	}
 	if h.Lease.Token() != h.Token {
 		e.Failf(h.Key, "the token of a lost lease is %d, and was %d while it was held; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
 	}
@@ -427,114 +455,6 @@ func waitsForLost(e *engine.Env, a *engine.Client) {
 	w.MustGet(e, key, e.TakeoverLimit(e.TTL)+e.WaitBound(), "the lease of another caller of the Locker has run out, who does not release it").MustRelease()
 }
 
-func holdOutlivesAcquireCtx(e *engine.Env) {
-	a, b := e.Locker(), e.Locker()
-	e.Together(
-		func() { outlives(e, a, b, e.Key("cancel"), true, context.WithCancel) },
-		func() { outlives(e, a, b, e.Key("try"), false, context.WithCancel) },
-		func() {
-			key := e.Key("waited")
-			stands := b.MustTry(key)
-			defer e.Start(func() { e.Settle(); stands.MustRelease() })()
-			outlives(e, a, b, key, true, context.WithCancel)
-		},
-		func() {
-			outlives(e, a, b, e.Key("timeout"), true, func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, e.TTL)
-			})
-		},
-		func() {
-			outlives(e, a, b, e.Key("try with a timeout"), false, func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, e.TTL)
-			})
-		},
-		func() {
-			eachKind(e, kindsAndUnrenewed(e), func(k kind) {
-				if k.waited {
-					return // as above
-				}
-				switch h, ok := k.takeBy(way{ways[0].name, byTryOfOne}, a, e.Key("with-%s", k.name), e.TTL); {
-				case ok && k.unrenewed:
-					e.Pause(e.TTL / 4)
-					h.MustLive("only the context that was given to the acquiring call has ended")
-					h.MustRelease()
-				case ok:
-					staysHeld(e, h, b, "only the context that was given to the acquiring call has ended; it has "+k.name)
-				}
-			})
-		},
-		func() { outlivesRenewal(e, a, b) },
-		func() { outlivesWaiter(e, a, b) },
-	)
-}
-
-func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with func(context.Context) (context.Context, context.CancelFunc)) {
-	ctx, cancel := with(e.Ctx)
-	defer cancel()
-	get := a.TryFor
-	if wait {
-		get = a.AcquireFor
-	}
-	h, err := get(ctx, key, e.TTL)
-	if err != nil {
-		if ctx.Err() != nil {
-			e.LateFatalf(key, "a free key was not granted before the context of the call ended after %s: %s", e.TTL, engine.Outcome(err))
-		}
-		e.UnexpectedFatal(key, err, "a call for a free key returned %s; expected a lease", engine.Outcome(err))
-	}
-	if _, timed := ctx.Deadline(); !timed {
-		cancel()
-	}
-	end := time.Now().Add(3 * e.TTL)
-	for time.Now().Before(end) {
-		h.MustLive("only the context that was given to the acquiring call has ended")
-		b.MustRefuse(key, "only the context of the holder's acquiring call has ended")
-		e.Pause(e.TTL / 4)
-	}
-	if err := h.Release(e.Ctx); err != nil {
-		e.Latef(key, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
-	}
-}
-
-// outlivesRenewal ends the context of a renewal after that has returned.
-func outlivesRenewal(e *engine.Env, a, b *engine.Client) {
-	if !e.Claimed.ManualRenewal {
-		return
-	}
-	key := e.Key("renewal")
-	h := a.MustTryFor(key, e.TTL)
-	ctx, cancel := context.WithCancel(e.Ctx)
-	err := h.Lease.Renew(ctx)
-	cancel()
-	if err != nil {
-		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
-	}
-	staysHeld(e, h, b, "only the context that was given to a Renew has ended, after it had returned")
-}
-
-// outlivesWaiter ends the wait of another caller for the key, through the Locker that holds it.
-func outlivesWaiter(e *engine.Env, a, b *engine.Client) {
-	key := e.Key("a waiter of its Locker")
-	h := a.MustTryFor(key, e.TTL)
-	ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/8)
-	defer cancel()
-	if _, err := a.AcquireFor(ctx, key, e.TTL); err == nil {
-		e.Fatalf(key, "Acquire was granted a key that the same Locker holds, without an owner")
-	}
-	staysHeld(e, h, b, "only a waiter of the same Locker has given up")
-}
-
-// staysHeld looks for two TTLs whether a lease is held, which renews itself.
-func staysHeld(e *engine.Env, h *engine.Hold, b *engine.Client, why string) {
-	for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 4) {
-		h.MustLive(why)
-		b.MustRefuse(h.Key, why)
-	}
-	if err := h.Release(e.Ctx); err != nil {
-		e.Latef(h.Key, "Release returned %s; expected no error, since %s", engine.Outcome(err), why)
-	}
-}
-
 func causeIsStable(e *engine.Env) {
 	a := e.Locker()
 	var mu sync.Mutex
@@ -564,10 +484,15 @@ func keepsCause(e *engine.Env, h *engine.Hold) error {
 	}
 	child, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if e.Claimed.ManualRenewal { // which makes no other context of it
+		if err := h.Renew(); err != nil {
+			e.Latef(h.Key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		}
+	}
 	h.MustRelease()
 	if !e.Within(e.Slack(), child.Done()) {
-		e.Overduef(h.Key, "a context derived from the lease's had not ended %s after Release", e.Slack())
-	} else if cause := context.Cause(child); !errors.Is(cause, lock.ErrReleased) {
+		e.Overduef(h.Key, "a context derived from the lease's, as it was before a Renew, had not ended %s after Release", e.Slack())
+	} else if cause := context.Cause(child); !errors.Is(cause, lock.ErrReleased) || ctx.Err() == nil {
 		e.Failf(h.Key, "the cause of a context derived from the lease's is %s; expected ErrReleased", engine.Outcome(cause))
 	}
 	first := h.Cause()

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,8 @@ var endings = []ending{
 	{name: "its release", end: release},
 	{name: "its release, beside a waiter of its own Locker", end: release, own: true},
 	{name: "its release, by an owner", end: release, opts: oneOwner},
+	{name: "its release, with a context that has ended", end: releaseWithEnded},
+	{name: "the Close of its Locker, which has other leases", end: func(h *engine.Hold) { _ = h.Client.Close() }, others: 3},
 	{name: "the Close of its Locker", end: func(h *engine.Hold) { _ = h.Client.Close() }},
 	{name: "its maximum hold", end: func(*engine.Hold) {}, opts: sixteenthAtMost},
 	{name: "its maximum hold, beside a waiter of its own Locker", end: func(*engine.Hold) {}, opts: sixteenthAtMost, own: true},
@@ -26,10 +30,18 @@ type ending struct {
 	end  func(h *engine.Hold)
 	opts func(e *engine.Env) []lock.Option
 	kind kind // of the lease, besides these
-	own  bool // who waits for it is a caller of the same Locker, which may hand over without the server
+	// others is how many other leases its Locker has.
+	others int
+	own    bool // who waits for it is a caller of the same Locker, which may hand over without the server
 }
 
 func release(h *engine.Hold) { _ = h.Release(h.Client.Env.Ctx) }
+
+func releaseWithEnded(h *engine.Hold) {
+	ctx, cancel := context.WithCancel(h.Client.Env.Ctx)
+	cancel()
+	_ = h.Release(ctx)
+}
 
 func sixteenthAtMost(e *engine.Env) []lock.Option {
 	return []lock.Option{lock.WithMaxHold(e.TTL / 16)}
@@ -51,6 +63,12 @@ func contextEndsFirst(e *engine.Env) {
 	all := endings
 	for _, k := range kindsAndUnrenewed(e) {
 		all = append(slices.Clip(all), ending{name: "its release, with " + k.name, end: release, kind: k})
+		if policyTried(e) {
+			continue
+		}
+		all = append(all,
+			ending{name: "its release, with " + k.name + " and a context that has ended", end: releaseWithEnded, kind: k},
+			ending{name: "the Close of its Locker, with " + k.name, end: func(h *engine.Hold) { _ = h.Client.Close() }, kind: k})
 	}
 	var grants atomic.Int64
 	e.Each(len(all)*len(open), func(i int) {
@@ -88,6 +106,9 @@ func endsFirst(e *engine.Env, way ending, holder *engine.Client, key string, gra
 	}
 	if way.opts != nil {
 		k.opts = way.opts(e)
+	}
+	for n := range way.others {
+		holder.MustTry(key + fmt.Sprintf("-beside-%d", n)).Lapses()
 	}
 	h, ok := k.take(holder, key, e.Long)
 	if !ok {

@@ -38,7 +38,7 @@ var networkRules = []*engine.Rule{
 	},
 	{
 		Name:      "CutIsNoRefusal",
-		Statement: "A try whose connection is cut is not refused because of itself.",
+		Statement: "A try whose connection is cut is not refused because of itself; unless it says unknown, it has changed nothing.",
 		Run:       cutIsNoRefusal,
 	},
 	{
@@ -60,6 +60,7 @@ var networkRules = []*engine.Rule{
 	{
 		Name:      "ShortSilenceIsNoLoss",
 		Statement: "A network that is silent for a quarter of the TTL costs no lease.",
+		RestsOn:   "renewal",
 		Run:       shortSilenceIsNoLoss,
 	},
 	{
@@ -212,6 +213,8 @@ func refusedIsNotUnknown(e *engine.Env) {
 	key := e.Key("a")
 	a, net := e.Behind(key)
 	net.Refused()
+	const mostWaited = 3 // calls that go on until something can be reached
+	waited := 0
 	// What was sent on a connection that has just been cut may have arrived.
 	for end := time.Now().Add(2*e.TTL + e.WaitBound()); ; e.Pause(e.TTL / 50) {
 		patience := time.AfterFunc(2*e.TTL, net.Heal) // a call may go on for as long as nothing is reached
@@ -223,8 +226,14 @@ func refusedIsNotUnknown(e *engine.Env) {
 		case err == nil:
 			_ = h.Release(e.Ctx)
 		}
-		if !down || !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrHeld) {
+		if down && !errors.Is(err, lock.ErrOutcomeUnknown) && !errors.Is(err, lock.ErrHeld) {
 			break
+		}
+		if !down { // this machine may have stood still, or the call waits for a server
+			if waited++; waited == mostWaited {
+				break
+			}
+			net.Refused()
 		}
 		if time.Now().After(end) {
 			e.OverdueFatalf(key, "TryAcquire returns %s again and again, while every connection is refused; expected an error that does not say so, since nothing was sent", engine.Outcome(err))
@@ -265,6 +274,7 @@ func silenceWhileAcquiring(e *engine.Env) {
 }
 
 func cutIsNoRefusal(e *engine.Env) {
+	b := e.Locker()
 	eachLoss(e, func(a *engine.Client, key string, arm, heal func()) {
 		arm()
 		h, err := a.TryFor(e.Ctx, key, e.TTL)
@@ -274,6 +284,8 @@ func cutIsNoRefusal(e *engine.Env) {
 			_ = h.Release(e.Ctx)
 		case errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrOutcomeUnknown):
 			e.Failf(key, "TryAcquire of a key that nobody else wants, whose connection was cut, returned %s; expected a lease, or an error that says that the outcome is unknown or the server unavailable", engine.Outcome(err))
+		case errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrOutcomeUnknown):
+			unchanged(b, key)
 		}
 	})
 }

@@ -311,6 +311,16 @@ func TestMutantPolicies(t *testing.T) {
 				}
 			}
 		}},
+		"an entry for each key that was refused": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
+			var last sync.Map // when it was refused last
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if err != nil {
+					last.Store(key, time.Now())
+				}
+				return l, err
+			}
+		}},
 		"an entry for each key": {"NothingKept", func(m *lockerMutant, _ backend.Backend) {
 			var mu sync.Mutex
 			turns := map[string]*sync.Mutex{}
@@ -327,17 +337,7 @@ func TestMutantPolicies(t *testing.T) {
 		}},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
-			cfg := memory()
-			cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-				l, err := lock.New(b, &lock.Options{TTL: ttl})
-				if err != nil {
-					return nil, err
-				}
-				m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
-				c.change(m, b)
-				return m, nil
-			}
-			mustFail(t, cfg, c.rules)
+			mustFail(t, wrapped(c.change), c.rules)
 		})
 	}
 	all.Wait()

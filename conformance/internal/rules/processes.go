@@ -19,6 +19,7 @@ var processRules = []*engine.Rule{
 	{
 		Name:      "CrashFreesProcess",
 		Statement: "When the holder's process is killed, others get the key in time, and tokens grow.",
+		RestsOn:   "renewal",
 		LimitTTLs: 40,
 		Run:       engine.AcrossProcesses(crashFreesProcess),
 	},
@@ -38,6 +39,7 @@ var processRules = []*engine.Rule{
 	{
 		Name:      "ShortPauseIsNoLoss",
 		Statement: "A pause much shorter than the lease is no loss.",
+		RestsOn:   "renewal",
 		LimitTTLs: 40,
 		Run:       engine.AcrossProcesses(shortPauseIsNoLoss),
 	},

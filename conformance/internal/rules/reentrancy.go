@@ -298,6 +298,28 @@ func acquiresAnew(e *engine.Env) {
 }
 
 func reentrantOverWaiters(e *engine.Env) {
+	e.Together(func() { entersOverWaiters(e) }, func() { entersTogether(e) })
+}
+
+// entersTogether has two callers of one owner wait. Whoever is granted the key keeps the other
+// from nothing.
+func entersTogether(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key, owner := e.Key("waiters of an owner"), lock.WithOwner(e.Owner("A"))
+	h := a.MustTry(key)
+	waits := []*engine.Acquiring{b.Acquiring(key, owner), b.Acquiring(key, owner)}
+	e.Settle()
+	h.MustRelease()
+	held := make([]*engine.Hold, len(waits))
+	e.Each(len(waits), func(i int) {
+		held[i] = waits[i].MustGet(e, key, e.WaitBound(), "its holder has released it, and whoever has it now is of the same owner")
+	})
+	for _, h := range held {
+		h.MustRelease()
+	}
+}
+
+func entersOverWaiters(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
 	owner, other := lock.WithOwner(e.Owner("A")), lock.WithOwner(e.Owner("B"))
@@ -388,12 +410,17 @@ func reachesLimit(e *engine.Env) {
 		if err != nil {
 			e.UnexpectedFatal(key, err, "hold %d of %d was refused: %s", i+1, backend.MaxHolds, engine.Outcome(err))
 		}
+		if len(holds) > 0 && h.Lease.Token() != holds[0].Lease.Token() {
+			e.Failf(key, "hold %d of an owner has the token %d; expected that of the first, %d", i+1, h.Lease.Token(), holds[0].Lease.Token())
+		}
 		holds = append(holds, h)
 	}
 	for _, w := range ways[:2] {
 		h, err := w.get(a, key, e.Long, owner)
 		if err != nil {
-			e.Is(key, err, fmt.Sprintf("%s for hold %d of one owner", w.name, backend.MaxHolds+1), lock.ErrTooManyHolds)
+			what := fmt.Sprintf("%s for hold %d of one owner", w.name, backend.MaxHolds+1)
+			e.Is(key, err, what, lock.ErrTooManyHolds)
+			not(e, key, err, what, lock.ErrHeld, lock.ErrNotHeld, lock.ErrUnavailable)
 			continue
 		}
 		_ = h.Release(e.Ctx)

@@ -61,16 +61,16 @@ var releaseRules = []*engine.Rule{
 		Run:       releaseBesideRenewal,
 	},
 	{
-		Name:      "ReleaseEndsRequests",
-		Statement: "After a lease's release or maximum hold no request is sent for it.",
-		Seam:      true,
-		Run:       releaseEndsRequests,
+		Name:         "ReleaseEndsRequests",
+		Statement:    "After a lease's release or maximum hold no request is sent for it.",
+		NeedsBackend: true,
+		Run:          releaseEndsRequests,
 	},
 	{
-		Name:      "ReleaseTwiceSendsNothing",
-		Statement: "A second release of a settled lease sends nothing, and its answer is the same when its context has ended.",
-		Seam:      true,
-		Run:       releaseTwiceSendsNothing,
+		Name:         "ReleaseTwiceSendsNothing",
+		Statement:    "A second release of a settled lease sends nothing, and its answer is the same when its context has ended.",
+		NeedsBackend: true,
+		Run:          releaseTwiceSendsNothing,
 	},
 }
 
@@ -168,7 +168,16 @@ func releaseTwice(e *engine.Env) {
 	other.MustLive("a repeated release of an earlier lease must not end it")
 	other.MustRelease()
 
-	eachLease(e, a, "kind", func(h *engine.Hold) { releaseKindTwice(e, h, b) })
+	var ended endedLeases
+	eachLease(e, a, "kind", func(h *engine.Hold) {
+		releaseKindTwice(e, h, b)
+		ended.add(h)
+	})
+	defer func() {
+		if !e.Failed() {
+			ended.outliveClose(e, a, "a lease that was released before")
+		}
+	}()
 
 	for round := range 20 {
 		key := e.Key("race-%d", round)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -91,7 +90,8 @@ func renewKeeps(e *engine.Env) {
 	b := e.Locker()
 	wait := e.Start(func() { renewKeepsLong(e, a, b) },
 		func() { renewKeepsBeside(e, b, n, "the same key") },
-		func() { renewKeepsBeside(e, b, n, "another key") })
+		func() { renewKeepsBeside(e, b, n, "another key") },
+		func() { renewKeepsKinds(e, a, b) })
 	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
 		h, told := w.take(a, key, e.TTL)
@@ -165,6 +165,44 @@ func renewKeepsBeside(e *engine.Env, b *engine.Client, n int, waitsFor string) {
 	}
 }
 
+// renewKeepsKinds keeps leases of each kind for two TTLs, after renewals by hand, and after
+// another hold of the owner was released. Neither takes the place of what is renewed automatically.
+func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	all := kinds(e)
+	e.Each(2*len(all), func(i int) {
+		k, by := all[i/2], []context.Context{e.Ctx, ended}[i%2]
+		key := e.Key("%s-%d", k.name, i%2)
+		h, ok := k.take(a, key, e.TTL)
+		if !ok {
+			return
+		}
+		why := "it is renewed automatically; it has " + k.name
+		if e.Claimed.ManualRenewal {
+			if err := h.Lease.Renew(by); err != nil && by == e.Ctx {
+				e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+			}
+			why += ", and was renewed once by hand"
+			if by == ended {
+				why += ", with a context that had ended"
+			}
+		}
+		if k.owned {
+			inner, _ := k.take(a, key, e.TTL)
+			inner.MustRelease()
+			why += ", and another hold of its owner was released"
+		}
+		for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 8) {
+			h.MustLive(why)
+			b.MustRefuse(key, why)
+		}
+		if err := h.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release after two TTLs returned %s; expected no error, since %s", engine.Outcome(err), why)
+		}
+	})
+}
+
 // renewKeepsLong keeps leases whose TTL is many times that of the run until they would have
 // run out.
 func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
@@ -189,109 +227,6 @@ func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
 		b.MustRefuse(key, "its holder keeps it by automatic renewal; its TTL is "+ttl.String())
 		if err := h.Release(e.Ctx); err != nil {
 			e.Latef(key, "Release after one TTL of %s and its automatic renewal returned %s; expected no error", ttl, engine.Outcome(err))
-		}
-	})
-}
-
-func renewByHand(e *engine.Env) {
-	n := e.Rounds(e.TTL, 2, 10)
-	wait := e.Start(func() { renewByHandLong(e) }, func() {
-		a, b := e.Locker(), e.Locker()
-		eachKind(e, kinds(e)[1:], func(k kind) { renewKindByHand(e, k, a, b) })
-	})
-	defer wait()
-	e.EachLayer(func(layer engine.Layer) {
-		key := e.Key("%s", layer.Name)
-		a, b := layer.Open(), layer.Open()
-		g := e.MustTake(a, key, e.TTL)
-		first := g.Until()
-		for range 4 * n {
-			e.Pause(e.TTL / 4)
-			if err := g.Renew(); err != nil {
-				e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
-			}
-			b.Refuses(key, "its holder renews it in time")
-			if h, ok := g.(*engine.Hold); ok {
-				h.MustLive("its holder renews it in time")
-			}
-		}
-		if last := e.TTL / 5; e.Work(2*time.Millisecond) < last { // the last moment counts too
-			e.Pause(time.Until(g.Until()) - last)
-			if err := g.Renew(); err != nil {
-				e.LateFatalf(key, "Renew of a lease that was held for another %s returned %s; expected no error", last, engine.Outcome(err))
-			}
-		}
-		// A lock without a deadline has none to move; that it was kept has been seen.
-		if last := g.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
-			e.Failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
-		}
-		before := g.Until() // one renewal soon after another counts as much
-		e.Pause(e.TTL / 8)
-		if err := g.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
-		}
-		if e.Claimed.Deadline && !g.Until().After(before) {
-			e.Failf(key, "the deadline is %s, as before a Renew that returned no error %s after the last one; expected it to move", engine.Seconds(e.Log.At(before)), e.TTL/8)
-		}
-		if err := g.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
-		}
-	})
-}
-
-// renewKindByHand keeps a lease of the kind for twice its TTL.
-func renewKindByHand(e *engine.Env, k kind, a, b *engine.Client) {
-	key := e.Key("with-%s", k.name)
-	h, ok := k.take(a, key, e.TTL, unrenewed(e)...)
-	if !ok {
-		return
-	}
-	first := h.Until()
-	for range 8 {
-		e.Pause(e.TTL / 4)
-		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a lease with %s that was held returned %s; expected no error", k.name, engine.Outcome(err))
-		}
-		b.MustRefuse(key, "its holder renews it in time; it has "+k.name)
-		h.MustLive("its holder renews it in time; it has " + k.name)
-	}
-	if last := h.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
-		e.Failf(key, "the deadline of a lease with %s has moved from %s to %s only, although Renew was called for two TTLs", k.name, engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)))
-	}
-	h.MustRelease()
-}
-
-// renewByHandLong moves the deadline of a lease that is far from it.
-func renewByHandLong(e *engine.Env) {
-	if !e.Claimed.Deadline || e.Fixed {
-		return
-	}
-	ttl := e.Fit(30 * time.Second)
-	key := e.Key("%s", ttl)
-	h := e.Locker().MustTryFor(key, ttl, unrenewed(e)...)
-	first := h.Until()
-	e.Pause(max(e.TTL/2, ttl/30))
-	if err := h.Renew(); err != nil {
-		e.LateFatalf(key, "Renew of a lease with a TTL of %s that was held returned %s; expected no error", ttl, engine.Outcome(err))
-	}
-	if moved := h.Until().Sub(first); moved < ttl/60 {
-		e.Failf(key, "Renew of a lease with a TTL of %s has moved its deadline by %s, %s after the grant; expected it to count from now", ttl, engine.Short(moved), engine.Short(max(e.TTL/2, ttl/30)))
-	}
-	h.MustRelease()
-}
-
-// renewsJustLate renews leases shortly after they ran out: the server granted each
-// before its grant arrived, so that it has ended a TTL later at the latest.
-func renewsJustLate(e *engine.Env, layer engine.Layer) {
-	late := []time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
-	a := layer.Open()
-	e.Each(len(late), func(i int) {
-		key := e.Key("%s-%s", layer.Name, late[i])
-		g := e.MustTake(a, key, e.TTL)
-		g.Lapses()
-		e.Pause(e.TTL + e.Claimed.TTLGrain + late[i])
-		if err := g.Renew(); err == nil {
-			e.Latef(key, "Renew of a lease that had run out %s ago returned no error, although nobody else had taken the key; expected ErrNotHeld", late[i])
 		}
 	})
 }
@@ -405,51 +340,26 @@ func renewQuickly(e *engine.Env) {
 	})
 }
 
-func renewAfterRelease(e *engine.Env) {
-	locker := e.Locker()
-	eachLease(e, locker, "kind", func(h *engine.Hold) {
-		h.MustRelease()
-		err := h.Renew()
-		e.Is(h.Key, err, "Renew after Release", lock.ErrNotHeld)
-		not(e, h.Key, err, "Renew after Release", lock.ErrLost, lock.ErrClosed)
-		locker.MustTry(h.Key).MustRelease()
-	})
-	e.EachLayer(func(layer engine.Layer) {
-		key := e.Key("%s", layer.Name)
-		a, b := layer.Open(), layer.Open()
-		g := e.MustTake(a, key, e.Long)
-		e.MustGiveBack(g, key, "")
-		for range 2 {
-			if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-				e.Unexpected(key, err, "Renew after Release returned %s; expected ErrNotHeld", engine.Outcome(err))
-			}
-		}
-		other, err := b.Take(key, e.Long)
-		if err != nil {
-			e.UnexpectedFatal(key, err, "a try returned %s after a released lease was renewed; expected a grant", engine.Outcome(err))
-		}
-		if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
-			e.Unexpected(key, err, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", engine.Outcome(err))
-		}
-		e.MustGiveBack(other, key, ", since only a lease that was released before was renewed")
-	})
-}
-
 func withoutRenewalEnds(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	var late engine.Lateness
 	wait := e.Start(func() {
 		eachKind(e, kinds(e)[1:], func(k kind) {
-			key := e.Key("with-%s", k.name)
-			h, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
-			if !ok {
-				return
-			}
-			h.Lapses()
-			expiry := e.Log.Now() + e.TTL
-			next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, with "+k.name)
-			late.Add(e, e.Log.Now()-expiry)
-			_ = next.Release(e.Ctx)
+			eachWay(e, ways, func(w way) {
+				if len(k.opts) == 0 || k.waited {
+					return // as below
+				}
+				key := e.Key("%s-with-%s", w.name, k.name)
+				h, ok := k.takeBy(w, a, key, e.TTL, lock.WithoutRenewal())
+				if !ok {
+					return
+				}
+				h.Lapses()
+				expiry := e.Log.Now() + e.TTL
+				next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(e.TTL), e.TTL/20, "its holder asked for a lease without renewal, by "+w.name+" with "+k.name)
+				late.Add(e, e.Log.Now()-expiry)
+				_ = next.Release(e.Ctx)
+			})
 		})
 	})
 	eachWay(e, everyWay, func(w way) {
@@ -468,58 +378,4 @@ func withoutRenewalEnds(e *engine.Env) {
 	})
 	wait()
 	judgeExpiry(e, &late, "a holder did not renew its lease")
-}
-
-// refuseOption asks with an option that must be refused with one of the errors, by
-// TryAcquire and by Acquire, and returns the refusals of the two.
-func refuseOption(e *engine.Env, what string, option lock.Option, or ...error) map[string]error {
-	c, refusals := e.Locker(), map[string]error{}
-	for op, get := range map[string]engine.Getter{"TryAcquire": c.Locker.TryAcquire, "Acquire": c.Locker.Acquire} {
-		key := e.Key("%s-%s", what, op)
-		ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
-		h, err := c.Get(op, get, ctx, key, append(e.Opts(e.Long), option))
-		cancel()
-		if err == nil {
-			_ = h.Release(e.Ctx)
-			e.Failf(key, "%s accepted %s; expected %s", op, what, engine.ErrorName(or[0]))
-			continue
-		}
-		refusals[op] = err
-		if !slices.ContainsFunc(or, func(x error) bool { return errors.Is(err, x) }) {
-			e.Is(key, err, op+" with "+what, or[0])
-		}
-	}
-	return refusals
-}
-
-func unsupportedIsRefused(e *engine.Env) {
-	tested := false
-	refused := func(what string, option lock.Option) {
-		tested = true
-		refuseOption(e, what, option, lock.ErrUnsupported)
-	}
-	// A lock that says nothing about itself is not contradicted here.
-	if stated := e.Says || e.Guarantees != nil; !stated {
-		e.Skipf("the lock does not state its guarantees")
-	}
-	if !e.Claimed.WithoutRenewal {
-		refused("WithoutRenewal, although the guarantees don't claim it", lock.WithoutRenewal())
-	}
-	if !engine.ClaimReentrancy.Made(e.Settings) {
-		refused("an owner, although the guarantees claim no re-entry", lock.WithOwner(e.Owner("A")))
-	}
-	if !e.Claimed.ManualRenewal {
-		tested = true
-		key := e.Key("renew")
-		h := e.Locker().MustTry(key)
-		if err := h.Renew(); err == nil {
-			e.Notef("Renew returned no error, although it is not claimed to work")
-		} else {
-			e.Is(key, err, "Renew", lock.ErrUnsupported)
-		}
-		h.MustRelease()
-	}
-	if !tested {
-		e.Skipf("the guarantees exclude nothing that could be asked for")
-	}
 }

@@ -14,8 +14,24 @@ func maxHoldEnds(e *engine.Env) {
 		refuseOption(e, "a maximum hold of "+bad.String(), lock.WithMaxHold(bad), lock.ErrInvalid)
 	}
 	a, b := e.Locker(), e.Locker()
+	for i, limit := range []time.Duration{1, 500 * time.Microsecond} {
+		key := e.Key("moment-%d", i)
+		h, err := a.Try(key, lock.WithMaxHold(limit))
+		switch {
+		case errors.Is(err, lock.ErrUnsupported):
+		case err != nil:
+			e.UnexpectedFatal(key, err, "TryAcquire of a free key with a maximum hold of %s returned %s; expected a lease", limit, engine.Outcome(err))
+		case !e.Within(e.Slack(), h.Lease.Context().Done()):
+			e.OverdueFatalf(key, "a lease with a maximum hold of %s had not ended %s later", limit, e.Slack())
+		}
+	}
+	var ended endedLeases
 	eachWay(e, everyWay, func(w way) {
+		reachMaxHold := func(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Duration, more ...lock.Option) {
+			reachMaxHold(e, a, b, &ended, w, ttl, limit, more...)
+		}
 		cases := []func(){
+			func() { waitsForReached(e, a, w) },
 			func() { neverReachMaxHold(e, a, w) },
 			func() { longMaxHoldIsTold(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
@@ -33,13 +49,15 @@ func maxHoldEnds(e *engine.Env) {
 		if engine.ClaimReentrancy.Made(e.Settings) {
 			cases = append(cases,
 				func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/4, lock.WithOwner(e.Owner("A"))) },
-				func() { reachInnerMaxHold(e, a, b, w) })
+				func() { reachInnerMaxHold(e, a, b, w) },
+				func() { reachOuterMaxHold(e, a, b, w) })
 		}
 		e.Together(cases...)
 	})
+	ended.outliveClose(e, a, "a lease that reached its maximum hold")
 }
 
-func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Duration, more ...lock.Option) {
+func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way, ttl, limit time.Duration, more ...lock.Option) {
 	key := e.Key("%s-%s", w.name, limit)
 	h, err := w.get(a, key, ttl, append(more, lock.WithMaxHold(limit))...)
 	if errors.Is(err, lock.ErrUnsupported) {
@@ -55,19 +73,19 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 		e.Failf(key, "the deadline is %s after the grant; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 	}
-	ended := h.Lease.Context().Done()
+	over := h.Lease.Context().Done()
 	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
 		b.MustRefuse(key, "the maximum hold has not been reached")
-		e.Within(max(e.TTL/5, min(limit/100, e.Long/50)), ended)
+		e.Within(max(e.TTL/5, min(limit/100, e.Long/50)), over)
 		e.Log.Patient()
-		if e.Claimed.ManualRenewal && limit > e.TTL && ttl > e.TTL {
+		if e.Claimed.ManualRenewal && ttl > e.TTL {
 			_ = h.Renew() // which is no new hold
 		}
 		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 			e.Fatalf(key, "the deadline is %s after the grant, while the lease is renewed; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 		}
 	}
-	if !e.Within(h.Granted+limit+e.Slack()-e.Log.Now(), ended) {
+	if !e.Within(h.Granted+limit+e.Slack()-e.Log.Now(), over) {
 		e.OverdueFatalf(key, "the lease had not ended %s after the grant; its maximum hold was %s and its TTL %s", engine.Short(e.Log.Now()-h.Granted), limit, h.EffectiveTTL())
 	}
 	if held := e.Log.Now() - h.since; held < limit-limit/50 {
@@ -76,9 +94,7 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrMaxHold, lock.ErrLost)
 	not(e, key, h.Cause(), "context.Cause of a lease that reached its maximum hold", lock.ErrReleased, lock.ErrClosed, lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost)
 	deadlineIsOver(e, h.Hold)
-	if h.Lease.Token() != h.Token {
-		e.Failf(key, "the token of a lease that reached its maximum hold is %d, and was %d before; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
-	}
+	keepsToken(e, h.Hold)
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(key, err, "Renew after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
@@ -92,6 +108,25 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, w way, ttl, limit time.Dur
 	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 		e.Unexpected(key, err, "a second Release after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
 	}
+	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, after its Release,", lock.ErrMaxHold, lock.ErrLost)
+	not(e, key, h.Cause(), "context.Cause of a lease that reached its maximum hold, after its Release,", lock.ErrReleased)
+	ended.add(h.Hold)
+}
+
+// waitsForReached waits for a key whose holder, in the same Locker, reaches its maximum and does
+// not release it.
+func waitsForReached(e *engine.Env, a *engine.Client, w way) {
+	key, limit := e.Key("%s-not released", w.name), e.TTL/2
+	h, err := w.get(a, key, e.Long, lock.WithMaxHold(limit))
+	if errors.Is(err, lock.ErrUnsupported) || w.untold(err) {
+		return // the other cases say so
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s with a maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	next := a.Acquiring(key)
+	next.MustGet(e, key, limit+e.WaitBound(), "another caller of its Locker has reached its maximum hold of "+limit.String()+", and does not release it").MustRelease()
+	_ = h.Release(e.Ctx)
 }
 
 // longMaxHoldIsTold looks at deadlines, which a maximum that nobody waits for cuts at once
@@ -144,6 +179,7 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 	const part = 4 // of a TTL
 	key, owner := e.Key("%s-inner", w.name), lock.WithOwner(e.Owner("A"))
 	outer := a.MustTry(key, owner)
+	e.Pause(e.TTL / part) // it counts from the grant of the new hold
 	inner, err := w.get(a, key, e.Long, owner, lock.WithMaxHold(e.TTL/part))
 	if errors.Is(err, lock.ErrUnsupported) {
 		e.Skipf("WithMaxHold is refused as unsupported")
@@ -154,6 +190,9 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 	if !e.Within(e.TTL/part+e.Slack(), inner.Lease.Context().Done()) {
 		e.OverdueFatalf(key, "a hold that its owner had entered had not ended after %s; its maximum was %s", e.TTL/part+e.Slack(), e.TTL/part)
 	}
+	if held := e.Log.Now() - inner.since; held < e.TTL/part-e.TTL/50 {
+		e.Unexpected(key, inner.Cause(), "a hold that its owner had entered ended after %s, with cause %s; its maximum was %s", engine.Short(held), engine.Outcome(inner.Cause()), e.TTL/part)
+	}
 	const what = "an inner hold that reached its maximum"
 	e.Is(key, inner.Cause(), "context.Cause of "+what, lock.ErrMaxHold, lock.ErrLost)
 	not(e, key, inner.Cause(), "context.Cause of "+what, lock.ErrReleased, lock.ErrClosed, lock.ErrExpired, lock.ErrTakenOver, lock.ErrSessionLost)
@@ -162,11 +201,56 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 	if e.Claimed.ManualRenewal {
 		e.Is(key, inner.Renew(), "Renew of "+what, lock.ErrNotHeld)
 	}
-	e.Is(key, inner.Release(e.Ctx), "Release of "+what, lock.ErrLost)
-	e.Is(key, inner.Release(e.Ctx), "a second Release of "+what, lock.ErrNotHeld)
+	left := func() {
+		e.Is(key, inner.Release(e.Ctx), "Release of "+what, lock.ErrLost)
+		e.Is(key, inner.Release(e.Ctx), "a second Release of "+what, lock.ErrNotHeld)
+	}
+	first := w.name == ways[0].name // else it is never given back while the owner holds the key
+	if first {
+		left()
+	}
 	e.Settle()
 	outer.MustLive("only another hold of its owner has reached its maximum")
 	b.MustRefuse(key, "its owner still holds it, without a maximum")
 	outer.MustRelease()
+	b.Soon(key, "the last hold of its owner was released, and another one had reached its maximum").MustRelease()
+	if !first {
+		left()
+	}
+}
+
+// reachOuterMaxHold has the owner of a hold with a maximum enter the key without one. The maximum
+// is that of the first hold alone.
+func reachOuterMaxHold(e *engine.Env, a, b *engine.Client, w way) {
+	if w.waits() {
+		return
+	}
+	key, owner, limit := e.Key("%s-outer", w.name), lock.WithOwner(e.Owner("A")), e.TTL/2
+	outer, err := w.get(a, key, e.Long, owner, lock.WithMaxHold(limit))
+	if errors.Is(err, lock.ErrUnsupported) {
+		return // the other cases say so
+	}
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s with a maximum hold returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	e.Pause(limit / 4)
+	inner, err := w.get(a, key, e.Long, owner)
+	if err != nil {
+		if outer.Lost() {
+			e.TooSlowf(key, "the maximum hold of %s was reached before the owner of the key had entered it again", limit)
+		}
+		e.UnexpectedFatal(key, err, "%s by the owner of the key returned %s; expected a lease", w.name, engine.Outcome(err))
+	}
+	if !e.Within(limit+e.Slack(), outer.Lease.Context().Done()) {
+		e.OverdueFatalf(key, "a hold whose owner had entered the key again had not ended after %s; its maximum was %s", limit+e.Slack(), limit)
+	}
+	e.Is(key, outer.Cause(), "context.Cause of a hold that reached its maximum, whose owner had entered the key again", lock.ErrMaxHold, lock.ErrLost)
+	const why = "it has no maximum; only another hold of its owner has reached its own"
+	for end := e.Log.Now() + limit*3/2; e.Log.Now() < end; e.Pause(limit / 4) {
+		inner.MustLive(why)
+		b.MustRefuse(key, "its owner still holds it: "+why)
+	}
+	e.Is(key, outer.Release(e.Ctx), "Release of a hold that reached its maximum, whose owner had entered the key again,", lock.ErrLost)
+	inner.MustRelease()
 	b.Soon(key, "the last hold of its owner was released").MustRelease()
 }

@@ -87,13 +87,14 @@ func tokenFits(e *engine.Env) {
 func tokenIncreases(e *engine.Env) {
 	key := e.Key("a")
 	clients := e.Lockers(3)
+	asks := append([]kind{plain}, optionKinds(e, clients[0])...)
 	n, i := e.Rounds(e.Work(100*time.Millisecond), 10, 200), 0
 	// Some counters go wrong at the hundreds. On a fast store that is tried too.
 	for end := time.Now().Add(e.Window() / 4); i < n || i < 1_000 && time.Now().Before(end); i++ {
-		clients[i%len(clients)].MustTry(key).MustRelease()
+		clients[i%len(clients)].MustTry(key, asks[i/2%len(asks)].opts...).MustRelease()
 	}
 	n = i
-	e.CheckTokens(key, true)
+	e.CheckOutermostTokens(key)
 	e.Notef("%d grants", n)
 }
 

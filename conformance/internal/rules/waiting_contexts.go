@@ -29,6 +29,7 @@ func endedContexts(e *engine.Env) {
 			func() { acquireEnded(e, a, b, e.Key("%s-wait", name), ctx) },
 			func() { reenterEnded(e, a, b, e.Key("%s-enter", name), ctx) },
 			func() { releaseEnded(e, a, b, e.Key("%s-release", name), ctx) },
+			func() { releaseOwnedEnded(e, a, b, e.Key("%s-release-owned", name), ctx) },
 			func() { tellEnd(e, a, e.Key("%s-end", name), ctx) },
 		)
 	}
@@ -130,6 +131,34 @@ func releaseEnded(e *engine.Env, a, b *engine.Client, key string, ended context.
 	b.MustRefuse(key, "a waiter has got it")
 	got.MustRelease()
 	b.MustTry(key).MustRelease()
+}
+
+// releaseOwnedEnded releases some of an owner's holds, of which the others keep the key.
+func releaseOwnedEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Context) {
+	owner := oneOwner(e)
+	if owner == nil {
+		return
+	}
+	holds := make([]*engine.Hold, 3)
+	for i := range holds {
+		holds[i] = a.MustTry(key, owner...)
+	}
+	for i, h := range holds {
+		if err := h.Release(ended); err != nil {
+			e.Unexpected(key, err, "Release with a context that had ended returned %s; expected no error", engine.Outcome(err))
+		} else {
+			e.Is(key, h.Release(ended), "a second Release of a lease of an owner, with a context that had ended,", lock.ErrNotHeld)
+		}
+		if i == len(holds)-1 {
+			break
+		}
+		e.Settle()
+		b.MustRefuse(key, "some of its owner's holds are left; Release was given a context that had ended")
+		for _, left := range holds[i+1:] {
+			left.MustLive("another hold of its owner was released")
+		}
+	}
+	b.MustAcquire(key).MustRelease()
 }
 
 // tellEnd renews and releases leases that have ended before, as their callers are told.

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -23,25 +24,40 @@ func waitIsCalm(e *engine.Env) {
 	e.Together(
 		func() {
 			a, c := e.Faulty()
-			countWait(e, a, c, holder, "polling", faultlock.Pass(), "somebody held the key, and nothing told of its release", window)
+			countWait(e, a, c, holder, "polling", plain, false, faultlock.Pass(), "somebody held the key, and nothing told of its release", window)
 		},
 		func() {
 			a, c := e.FaultyWhole()
-			countWait(e, a, c, holder, "waiting", faultlock.Pass(), "somebody held the key", window)
+			countWait(e, a, c, holder, "waiting", plain, false, faultlock.Pass(), "somebody held the key", window)
+		},
+		func() {
+			eachKind(e, optionKinds(e, holder), func(k kind) {
+				a, c := e.FaultyWhole()
+				countWait(e, a, c, holder, "waiting with "+k.name, k, false, faultlock.Pass(), "somebody held the key", window)
+			})
+		},
+		func() {
+			a, c := e.FaultyWhole()
+			countWait(e, a, c, holder, "waiting with a deadline", plain, true, faultlock.Pass(), "somebody held the key", window)
 		},
 		func() {
 			a, c := e.Faulty()
-			countWait(e, a, c, holder, "unreachable", faultlock.FailBefore(), "the server refused connections", window)
+			countWait(e, a, c, holder, "unreachable", plain, false, faultlock.FailBefore(), "the server refused connections", window)
 		},
 	)
 }
 
 // countWait has a wait for a held key, and counts its requests.
-func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *engine.Client, name string, f faultlock.Fault, why string, window time.Duration) {
+func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *engine.Client, name string, k kind, timed bool, f faultlock.Fault, why string, window time.Duration) {
 	key := e.Key("%s", name)
 	h := holder.MustTry(key)
 	c.All(f)
-	w := a.Acquiring(key)
+	ctx, cancel := e.Ctx, context.CancelFunc(func() {})
+	if timed {
+		ctx, cancel = context.WithTimeout(ctx, time.Hour)
+	}
+	defer cancel()
+	w := a.AcquiringOn(ctx, key, e.Long, k.opts...)
 	<-w.Begun
 	// Waiting for its turns here, too, the case learns how fast this machine is now.
 	begun, turns := time.Now(), 0
@@ -51,8 +67,8 @@ func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *eng
 	}
 	n, most := engine.Requests(c, key, sending...), max(turns, calmLeast)
 	if n > most {
-		e.Failf(key, "a waiter sent %d requests in %s, while %s; expected at most %d, one every %s",
-			n, time.Since(begun).Round(time.Millisecond), why, most, calmPause)
+		e.Failf(key, "a waiter (%s) sent %d requests in %s, while %s; expected at most %d, one every %s",
+			name, n, time.Since(begun).Round(time.Millisecond), why, most, calmPause)
 	}
 	e.Notef("%s: %d requests in %s", name, n, time.Since(begun).Round(time.Millisecond))
 	c.Heal()
@@ -63,15 +79,16 @@ func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *eng
 func waiterPolls(e *engine.Env) {
 	optional[backend.Watcher](e.Backend(), "Watcher")
 	holder := e.Locker()
-	e.Each(2, func(i int) {
+	all := append([]kind{plain, plain}, optionKinds(e, holder)...)
+	e.Each(len(all), func(i int) {
 		a, c := e.FaultyWhole()
 		key := e.Key("%d", i)
 		c.All(faultlock.Drop(), faultlock.OpHint)
 		h := holder.MustTry(key)
-		w := a.Acquiring(key)
+		w := a.Acquiring(key, all[i].opts...)
 		e.Settle()
 		h.MustRelease()
-		w.MustGet(e, key, e.WaitBound(), "the key was released; the signal of it was lost on its way, as signals may be").MustRelease()
+		w.MustGet(e, key, e.WaitBound(), "the key was released; the signal of it was lost on its way to a waiter with "+all[i].name+", as signals may be").MustRelease()
 		if c.Calls(faultlock.OpHint, key) == 0 {
 			e.Notef("inconclusive: no signal came that could be lost")
 		}

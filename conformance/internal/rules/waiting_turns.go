@@ -239,6 +239,14 @@ func releaseTells(e *engine.Env) {
 			e.Unexpected(key, err, "a second ReleaseTelling returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
 	}
+	// Clean-up after an unknown outcome knows no token.
+	key := e.Key("no token")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	unknown := h.Hold
+	unknown.Token = 0
+	if err := h.EndedBy(e, func() error { _, err := t.ReleaseTelling(e.Ctx, unknown); return err }); err != nil {
+		e.Unexpected(key, err, "ReleaseTelling of a hold whose token is not known returned %s; expected no error", engine.Outcome(err))
+	}
 	watchesAreFreed(e, a, t, theirs)
 	if !e.Claimed.EndsWithSession { // whose session keeps it
 		key := e.Key("expired")

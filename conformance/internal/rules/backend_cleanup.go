@@ -1,0 +1,113 @@
+package rules
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// cleanupByAge cleans up a store of its own, since that concerns every key of a store.
+func cleanupByAge(e *engine.Env) {
+	optional[backend.Cleaner](e.Backend(), "Cleaner")
+	if e.Untouched == nil {
+		e.Skipf("needs Config.Untouched: a clean-up by age concerns every key of a store")
+	}
+	store := untouched(e)
+	a, b := store.open("holder on a store of its own"), store.open("operator on a store of its own")
+	defer func() { _ = a.Backend.Close() }()
+	defer func() { _ = b.Backend.Close() }()
+	c, ok := backend.As[backend.Cleaner](b.Backend)
+	if !ok {
+		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.Cleaner")
+	}
+	cleaned := func(olderThan time.Duration, dryRun bool) int {
+		ev := e.Log.Begin(b.Who, "Cleanup", "")
+		n, err := c.Cleanup(e.Ctx, olderThan, dryRun)
+		e.Log.End(ev, engine.Outcome(err))
+		if err != nil {
+			e.UnexpectedFatal("", err, "Cleanup of what is older than %s (dry run: %t) returned %s; expected no error", olderThan, dryRun, engine.Outcome(err))
+		}
+		return n
+	}
+
+	earlier := map[string]uint64{}
+	released, held := e.Key("released"), e.Key("held")
+	h, err := a.Try(e.Request(released, "", e.Long))
+	if errors.Is(err, backend.ErrUnavailable) { // a new store may have to wait before it grants
+		e.Skipf("a store of its own grants nothing yet (%v)", err)
+	}
+	if err != nil {
+		e.UnexpectedFatal(released, err, "Try of a key that nobody has used returned %s; expected a grant", engine.Outcome(err))
+	}
+	earlier[released] = h.Token
+	e.MustGiveBack(h, released, "")
+	var kept []*engine.Grant
+	keep := func(key, owner string) {
+		h := a.MustTry(e.Request(key, owner, e.Long))
+		earlier[key], kept = h.Token, append(kept, h)
+	}
+	keep(held, "")
+	if engine.ClaimServerHolds.Made(e.Settings) {
+		twice, owner := e.Key("held twice"), e.Owner("A")
+		keep(twice, owner)
+		keep(twice, owner)
+	}
+	var gone time.Duration
+	if e.Claimed.Expiry != backend.ClockConnection {
+		left := e.Key("run out")
+		h := a.MustTry(e.Request(left, "", e.TTL))
+		earlier[left] = h.Token
+		h.Lapses()
+		gone = h.Gone(e)
+	}
+
+	for _, olderThan := range []time.Duration{0, -time.Hour} {
+		for _, dryRun := range []bool{true, false} {
+			_, err := c.Cleanup(e.Ctx, olderThan, dryRun)
+			e.Is("", err, "Cleanup of what is older than "+olderThan.String()+", which would be everything,", backend.ErrInvalid)
+		}
+	}
+	for _, dryRun := range []bool{true, false} {
+		if n := cleaned(100*time.Hour, dryRun); n != 0 {
+			e.Failf("", "Cleanup of what was not used for 100 hours (dry run: %t) returned %d, although every key of the store was used since the case began", dryRun, n)
+		}
+	}
+	e.Pause(gone - e.Log.Now())
+	e.Settle() // whatever is free has not been used for more than a moment now
+	const moment = time.Millisecond
+	before := store.contents()
+	counted := cleaned(moment, true)
+	if after := store.contents(); after != before {
+		e.Failf("", "the store contained %s before a clean-up that was a dry run, and %s afterwards; expected the same", shortText(before), shortText(after))
+	}
+	if counted == 0 {
+		e.Failf("", "Cleanup of what was not used for %s, a dry run, returned 0, although keys were used before, and nobody holds them", moment)
+	}
+	if removed := cleaned(moment, false); removed != counted {
+		e.Failf("", "Cleanup returned %d, and %d in a dry run before, although nobody used the store meanwhile", removed, counted)
+	}
+	if left := cleaned(moment, true); left != 0 {
+		e.Failf("", "Cleanup, a dry run, returned %d right after what it counts had been removed", left)
+	}
+	for _, h := range kept {
+		b.MustRefuse(h.Hold.Key, "it is held, and only what is kept of unused keys was cleaned up")
+		if e.Claimed.ManualRenewal {
+			if err := h.Renew(); err != nil {
+				e.Unexpected(h.Hold.Key, err, "Renew of a held key returned %s after a clean-up of unused keys; expected no error", engine.Outcome(err))
+			}
+		}
+	}
+	for _, h := range kept {
+		e.MustGiveBack(h, h.Hold.Key, ", although only what is kept of unused keys was cleaned up")
+	}
+	tokens := engine.ClaimTokens.Made(e.Settings)
+	for key, token := range earlier {
+		again := b.MustTry(e.Request(key, "", e.Long))
+		e.MustGiveBack(again, key, "")
+		if tokens && again.Token <= token {
+			e.Failf(key, "the token %d was given after %d; what was kept of the key was cleaned up by age in between, and no token goes back then", again.Token, token)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package rules
+
+import (
+	"context"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func holdOutlivesAcquireCtx(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	asks := optionKinds(e, a)
+	e.Together(
+		func() { outlives(e, a, b, e.Key("cancel"), true, context.WithCancel) },
+		func() { outlives(e, a, b, e.Key("try"), false, context.WithCancel) },
+		func() {
+			key := e.Key("waited")
+			stands := b.MustTry(key)
+			defer e.Start(func() { e.Settle(); stands.MustRelease() })()
+			outlives(e, a, b, key, true, context.WithCancel)
+		},
+		func() {
+			outlives(e, a, b, e.Key("timeout"), true, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, e.TTL)
+			})
+		},
+		func() {
+			outlives(e, a, b, e.Key("try with a timeout"), false, func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, e.TTL)
+			})
+		},
+		func() {
+			eachKind(e, kindsAndUnrenewed(e), func(k kind) {
+				if k.waited || k.handed {
+					return // as above
+				}
+				switch h, ok := k.takeBy(way{ways[0].name, byTryOfOne}, a, e.Key("with-%s", k.name), e.TTL); {
+				case ok && k.unrenewed:
+					e.Pause(e.TTL / 4)
+					h.MustLive("only the context that was given to the acquiring call has ended")
+					h.MustRelease()
+				case ok:
+					staysHeld(e, h, b, "only the context that was given to the acquiring call has ended; it has "+k.name)
+				}
+			})
+		},
+		func() { eachKind(e, asks, func(k kind) { outlivesWait(e, a, b, b, k) }) },
+		func() { outlivesWait(e, a, a, b, kind{name: "a wait behind its own Locker"}) },
+		func() { outlivesTimedCalls(e, a, asks) },
+		func() { outlivesRenewal(e, a, b) },
+		func() { outlivesTimedRenewal(e, a) },
+		func() { outlivesWaiter(e, a, b) },
+	)
+}
+
+func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with func(context.Context) (context.Context, context.CancelFunc)) {
+	ctx, cancel := with(e.Ctx)
+	defer cancel()
+	get := a.TryFor
+	if wait {
+		get = a.AcquireFor
+	}
+	h, err := get(ctx, key, e.TTL)
+	if err != nil {
+		if ctx.Err() != nil {
+			e.LateFatalf(key, "a free key was not granted before the context of the call ended after %s: %s", e.TTL, engine.Outcome(err))
+		}
+		e.UnexpectedFatal(key, err, "a call for a free key returned %s; expected a lease", engine.Outcome(err))
+	}
+	if _, timed := ctx.Deadline(); !timed {
+		cancel()
+	}
+	end := time.Now().Add(3 * e.TTL)
+	for time.Now().Before(end) {
+		h.MustLive("only the context that was given to the acquiring call has ended")
+		b.MustRefuse(key, "only the context of the holder's acquiring call has ended")
+		e.Pause(e.TTL / 4)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.Latef(key, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
+	}
+}
+
+// outlivesRenewal ends the context of a renewal after that has returned.
+func outlivesRenewal(e *engine.Env, a, b *engine.Client) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	key := e.Key("renewal")
+	h := a.MustTryFor(key, e.TTL)
+	ctx, cancel := context.WithCancel(e.Ctx)
+	err := h.Lease.Renew(ctx)
+	cancel()
+	if err != nil {
+		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+	}
+	staysHeld(e, h, b, "only the context that was given to a Renew has ended, after it had returned")
+}
+
+// outlivesWait ends the context of an Acquire that had to wait, for a lease of the kind.
+func outlivesWait(e *engine.Env, a, before, b *engine.Client, k kind) {
+	key := e.Key("waited-with-%s", k.name)
+	stands := before.MustTry(key)
+	w := a.AcquiringFor(key, e.TTL, k.opts...)
+	<-w.Begun
+	e.Settle()
+	if err := stands.Release(e.Ctx); err != nil {
+		w.Cancel()
+		e.LateFatalf(key, "Release of a lease that is held returned %s; expected no error", engine.Outcome(err))
+	}
+	h := w.MustGet(e, key, e.WaitBound(), "its holder has released it")
+	w.Cancel()
+	if k.unrenewed {
+		e.Pause(e.TTL / 4)
+		h.MustLive("only the context that was given to the acquiring call has ended")
+		h.MustRelease()
+		return
+	}
+	staysHeld(e, h, b, "only the context that was given to the acquiring call, which had to wait, has ended; it has "+k.name)
+}
+
+// outlivesTimedCalls has calls whose contexts have a deadline be followed by that deadline. Their
+// leases are not renewed, which would make up for it.
+func outlivesTimedCalls(e *engine.Env, a *engine.Client, asks []kind) {
+	if !e.Claimed.WithoutRenewal {
+		return
+	}
+	all := append([]kind{plain}, asks...)
+	e.Each(2*len(all), func(i int) {
+		k, op, get := all[i/2], "TryAcquire", a.TryFor
+		if i%2 == 1 {
+			op, get = "Acquire", a.AcquireFor
+		}
+		key := e.Key("timed %s-with-%s", op, k.name)
+		ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/2)
+		defer cancel()
+		h, err := get(ctx, key, e.TTL, append(unrenewed(e), k.opts...)...)
+		if err != nil {
+			if ctx.Err() != nil {
+				e.TooSlowf(key, "%s took longer than half of the TTL of %s: %v", op, e.TTL, err)
+			}
+			e.UnexpectedFatal(key, err, "%s of a free key returned %s; expected a lease", op, engine.Outcome(err))
+		}
+		limit, _ := ctx.Deadline()
+		h.Lapses()
+		if d, known := h.Lease.Deadline(); known && !h.Lost() && !d.After(limit) && h.Granted < e.Log.At(limit)-e.TTL/4 {
+			e.Fatalf(key, "the deadline of a lease with %s is %s after its grant by %s, as that of the context of the call; expected one of its TTL of %s", k.name, engine.Short(e.Log.At(d)-h.Granted), op, e.TTL)
+		}
+		e.Pause(time.Until(limit) + e.TTL/20)
+		h.MustLive("only the context of the " + op + " that acquired it has ended, after that had returned")
+		_ = h.Release(e.Ctx)
+	})
+}
+
+// outlivesTimedRenewal has a renewal whose context has a deadline be followed by that deadline.
+func outlivesTimedRenewal(e *engine.Env, a *engine.Client) {
+	if !e.Claimed.ManualRenewal || !e.Claimed.WithoutRenewal {
+		return
+	}
+	key := e.Key("timed renewal")
+	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/3)
+	defer cancel()
+	if err := h.Lease.Renew(ctx); err != nil {
+		if ctx.Err() != nil {
+			e.TooSlowf(key, "Renew took longer than a third of the TTL of %s: %v", e.TTL, err)
+		}
+		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+	}
+	limit, _ := ctx.Deadline()
+	if d, known := h.Lease.Deadline(); known && !h.Lost() && !d.After(limit) {
+		e.Failf(key, "the deadline is %s after a Renew, as that of the context of the call; expected a TTL of %s", engine.Short(time.Until(d)), e.TTL)
+	}
+	e.Pause(time.Until(limit) + e.TTL/20)
+	h.MustLive("only the context of a Renew has ended, after that had returned")
+	h.MustRelease()
+}
+
+// outlivesWaiter ends the wait of another caller for the key, through the Locker that holds it.
+func outlivesWaiter(e *engine.Env, a, b *engine.Client) {
+	key := e.Key("a waiter of its Locker")
+	h := a.MustTryFor(key, e.TTL)
+	ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/8)
+	defer cancel()
+	if _, err := a.AcquireFor(ctx, key, e.TTL); err == nil {
+		e.Fatalf(key, "Acquire was granted a key that the same Locker holds, without an owner")
+	}
+	staysHeld(e, h, b, "only a waiter of the same Locker has given up")
+}
+
+// staysHeld looks for two TTLs whether a lease is held, which renews itself.
+func staysHeld(e *engine.Env, h *engine.Hold, b *engine.Client, why string) {
+	for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 4) {
+		h.MustLive(why)
+		b.MustRefuse(h.Key, why)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.Latef(h.Key, "Release returned %s; expected no error, since %s", engine.Outcome(err), why)
+	}
+}

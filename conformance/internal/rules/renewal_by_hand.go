@@ -1,0 +1,187 @@
+package rules
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+func renewByHand(e *engine.Env) {
+	n := e.Rounds(e.TTL, 2, 10)
+	wait := e.Start(func() { renewByHandLong(e) }, func() {
+		a, b := e.Locker(), e.Locker()
+		eachKind(e, kinds(e)[1:], func(k kind) { renewKindByHand(e, k, a, b) })
+	}, func() { renewOneOfOwner(e) })
+	defer wait()
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
+		g := e.MustTake(a, key, e.TTL)
+		first := g.Until()
+		for range 4 * n {
+			e.Pause(e.TTL / 4)
+			if err := g.Renew(); err != nil {
+				e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+			}
+			b.Refuses(key, "its holder renews it in time")
+			if h, ok := g.(*engine.Hold); ok {
+				h.MustLive("its holder renews it in time")
+			}
+		}
+		if last := e.TTL / 5; e.Work(2*time.Millisecond) < last { // the last moment counts too
+			e.Pause(time.Until(g.Until()) - last)
+			if err := g.Renew(); err != nil {
+				e.LateFatalf(key, "Renew of a lease that was held for another %s returned %s; expected no error", last, engine.Outcome(err))
+			}
+		}
+		// A lock without a deadline has none to move; that it was kept has been seen.
+		if last := g.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
+			e.Failf(key, "the deadline has moved from %s to %s only, although Renew was called for %d TTLs", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
+		}
+		before := g.Until() // one renewal soon after another counts as much
+		e.Pause(e.TTL / 8)
+		if err := g.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+		}
+		if e.Claimed.Deadline && !g.Until().After(before) {
+			e.Failf(key, "the deadline is %s, as before a Renew that returned no error %s after the last one; expected it to move", engine.Seconds(e.Log.At(before)), e.TTL/8)
+		}
+		if err := g.Release(e.Ctx); err != nil {
+			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
+		}
+	})
+}
+
+// renewKindByHand keeps a lease of the kind for twice its TTL.
+func renewKindByHand(e *engine.Env, k kind, a, b *engine.Client) {
+	key := e.Key("with-%s", k.name)
+	h, ok := k.take(a, key, e.TTL, unrenewed(e)...)
+	if !ok {
+		return
+	}
+	first := h.Until()
+	for range 8 {
+		e.Pause(e.TTL / 4)
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of a lease with %s that was held returned %s; expected no error", k.name, engine.Outcome(err))
+		}
+		b.MustRefuse(key, "its holder renews it in time; it has "+k.name)
+		h.MustLive("its holder renews it in time; it has " + k.name)
+	}
+	if last := h.Until(); e.Claimed.Deadline && last.Before(first.Add(e.TTL/2)) {
+		e.Failf(key, "the deadline of a lease with %s has moved from %s to %s only, although Renew was called for two TTLs", k.name, engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)))
+	}
+	h.MustRelease()
+}
+
+// renewOneOfOwner renews one hold of an owner after the other: each time its own deadline moves, and
+// no other.
+func renewOneOfOwner(e *engine.Env) {
+	owner := oneOwner(e)
+	if owner == nil || !e.Claimed.Deadline || !e.Claimed.WithoutRenewal {
+		return
+	}
+	a, key := e.Locker(), e.Key("one of an owner's")
+	holds := make([]*engine.Hold, 3)
+	for i := range holds {
+		holds[i] = a.MustTryFor(key, e.TTL, append(unrenewed(e), owner...)...)
+		holds[i].Lapses()
+	}
+	for i, h := range holds {
+		e.Pause(e.TTL / 8)
+		before := make([]time.Time, len(holds))
+		for j, other := range holds {
+			before[j] = other.Until()
+		}
+		if err := h.Renew(); err != nil {
+			e.LateFatalf(key, "Renew of hold %d of an owner, which was held, returned %s; expected no error", i+1, engine.Outcome(err))
+		}
+		for j, other := range holds {
+			moved := other.Until().Sub(before[j])
+			switch {
+			case other.Lost():
+				e.TooSlowf(key, "hold %d of an owner ran out beside the renewals", j+1)
+			case j == i && moved < e.TTL/16:
+				e.Failf(key, "Renew of hold %d of an owner, %s after its grant, moved its deadline by %s; expected it to count from now", i+1, engine.Short(e.Log.Now()-h.Granted), engine.Short(moved))
+			case j != i && moved > e.TTL/16:
+				e.Failf(key, "Renew of hold %d of an owner moved the deadline of hold %d by %s; expected that to stay, since nobody has renewed it", i+1, j+1, engine.Short(moved))
+			}
+		}
+	}
+	for _, h := range holds {
+		_ = h.Release(e.Ctx)
+	}
+}
+
+// renewByHandLong moves the deadline of a lease that is far from it.
+func renewByHandLong(e *engine.Env) {
+	if !e.Claimed.Deadline || e.Fixed {
+		return
+	}
+	ttl := e.Fit(30 * time.Second)
+	key := e.Key("%s", ttl)
+	h := e.Locker().MustTryFor(key, ttl, unrenewed(e)...)
+	first := h.Until()
+	e.Pause(max(e.TTL/2, ttl/30))
+	if err := h.Renew(); err != nil {
+		e.LateFatalf(key, "Renew of a lease with a TTL of %s that was held returned %s; expected no error", ttl, engine.Outcome(err))
+	}
+	if moved := h.Until().Sub(first); moved < ttl/60 {
+		e.Failf(key, "Renew of a lease with a TTL of %s has moved its deadline by %s, %s after the grant; expected it to count from now", ttl, engine.Short(moved), engine.Short(max(e.TTL/2, ttl/30)))
+	}
+	h.MustRelease()
+}
+
+// renewsJustLate renews leases shortly after they ran out: the server granted each
+// before its grant arrived, so that it has ended a TTL later at the latest.
+func renewsJustLate(e *engine.Env, layer engine.Layer) {
+	late := []time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond}
+	if e.Virtual() { // where a clock is not read twice in between
+		late = append(late, time.Millisecond, 2*time.Millisecond)
+	}
+	a := layer.Open()
+	e.Each(len(late), func(i int) {
+		key := e.Key("%s-%s", layer.Name, late[i])
+		g := e.MustTake(a, key, e.TTL)
+		g.Lapses()
+		e.Pause(e.TTL + e.Claimed.TTLGrain + late[i])
+		if err := g.Renew(); err == nil {
+			e.Latef(key, "Renew of a lease that had run out %s ago returned no error, although nobody else had taken the key; expected ErrNotHeld", late[i])
+		}
+	})
+}
+
+func renewAfterRelease(e *engine.Env) {
+	locker := e.Locker()
+	var ended endedLeases
+	eachLease(e, locker, "kind", func(h *engine.Hold) {
+		h.MustRelease()
+		err := h.Renew()
+		e.Is(h.Key, err, "Renew after Release", lock.ErrNotHeld)
+		not(e, h.Key, err, "Renew after Release", lock.ErrLost, lock.ErrClosed)
+		locker.MustTry(h.Key).MustRelease()
+		ended.add(h)
+	})
+	ended.outliveClose(e, locker, "a lease that was released before")
+	e.EachLayer(func(layer engine.Layer) {
+		key := e.Key("%s", layer.Name)
+		a, b := layer.Open(), layer.Open()
+		g := e.MustTake(a, key, e.Long)
+		e.MustGiveBack(g, key, "")
+		for range 2 {
+			if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+				e.Unexpected(key, err, "Renew after Release returned %s; expected ErrNotHeld", engine.Outcome(err))
+			}
+		}
+		other, err := b.Take(key, e.Long)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "a try returned %s after a released lease was renewed; expected a grant", engine.Outcome(err))
+		}
+		if err := g.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(key, err, "Renew after Release, while somebody else holds the key, returned %s; expected ErrNotHeld", engine.Outcome(err))
+		}
+		e.MustGiveBack(other, key, ", since only a lease that was released before was renewed")
+	})
+}

@@ -1,0 +1,231 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+	memlock "github.com/mortiselock/lock/memory"
+)
+
+// Healthy locks that are built in another way than most are not accused.
+func TestUnusualLocks(t *testing.T) {
+	t.Parallel()
+	polls := map[string]string{"WaiterOrderLocal": "its waiters ask, each for itself"}
+	asks := func(g backend.Guarantees) backend.Guarantees { g.Waiting, g.Fair = backend.WaitPoll, false; return g }
+	var all sync.WaitGroup
+	for name, cfg := range map[string]func() conformance.Config{
+		"a server whose clock counts seconds": func() conformance.Config {
+			return overPlain(0, func(p *plainBackend) {
+				p.grain = time.Second
+				p.says = func(g *backend.Guarantees) {
+					g.TTLGrain, g.MinTTL, g.TakeoverLag = time.Second, 2*time.Second, 2*time.Second
+				}
+			})
+		},
+		"a server far away, which takes a second now and then": func() conformance.Config {
+			cfg := overPlain(0, func(p *plainBackend) { p.way = jitter(15*time.Millisecond, 150*time.Millisecond, 500*time.Millisecond) })
+			cfg.Budget = time.Minute
+			return cfg
+		},
+		"a release that the server carries out later": func() conformance.Config {
+			return overPlain(300*time.Millisecond, func(p *plainBackend) { p.later = 100 * time.Millisecond })
+		},
+		"a server with a grace of half a second": func() conformance.Config {
+			return overPlain(300*time.Millisecond, func(p *plainBackend) {
+				p.grace = 500 * time.Millisecond
+				p.says = func(g *backend.Guarantees) { g.TakeoverLag = 500 * time.Millisecond }
+			})
+		},
+		"a holder that counts on two thirds of its TTL": func() conformance.Config {
+			return overPlain(time.Second, func(p *plainBackend) {
+				p.less = 300 * time.Millisecond
+				p.says = func(g *backend.Guarantees) { g.MinTTL = time.Second }
+			})
+		},
+		"a smallest TTL of 5 s": func() conformance.Config {
+			return overPlain(0, func(p *plainBackend) { p.says = func(g *backend.Guarantees) { g.MinTTL = 5 * time.Second } })
+		},
+		"tokens with gaps": func() conformance.Config {
+			return byOpen(func(m *lockerMutant) {
+				m.lease = func(_ context.Context, l *leaseMutant) { l.token = func() uint64 { return gapped(l.Lease.Token()) } }
+			})
+		},
+		"waiters that ask every half a second": func() conformance.Config {
+			cfg := byOpen(func(m *lockerMutant) { m.acquire, m.says = asksAbout(m, 500*time.Millisecond), asks })
+			cfg.Deviations = polls
+			return cfg
+		},
+		"neither owners, labels nor maximum holds": func() conformance.Config {
+			return byOpen(func(m *lockerMutant) {
+				m.both(func(get engine.Getter) engine.Getter { return plainly(get) })
+				m.says = func(g backend.Guarantees) backend.Guarantees {
+					g.Reentrancy, g.HolderDetails = backend.ReentrancyNone, false
+					return g
+				}
+			})
+		},
+		"neither deadline, token nor loss signal": func() conformance.Config {
+			return byOpen(func(m *lockerMutant) {
+				m.says = func(g backend.Guarantees) backend.Guarantees {
+					g.Deadline, g.LossSignal, g.HolderDetails, g.Token, g.TokenSurvives = false, false, false, backend.TokenNone, nil
+					return g
+				}
+				m.lease = func(_ context.Context, l *leaseMutant) {
+					l.deadline = func() (time.Time, bool) { return time.Time{}, false }
+					l.token = func() uint64 { return 0 }
+				}
+			})
+		},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) { mustFail(t, cfg(), "") })
+	}
+	all.Wait()
+}
+
+// byOpen is a finished Locker that is changed.
+func byOpen(change func(m *lockerMutant)) conformance.Config {
+	store := memlock.NewStore(nil)
+	const ttl = 300 * time.Millisecond
+	return conformance.Config{
+		TTL: ttl, Budget: 5 * time.Second,
+		Open: func(ctx context.Context) (lock.Locker, error) {
+			l, err := memlock.New(ctx, &memlock.Options{Store: store, Lock: lock.Options{TTL: ttl}})
+			if err != nil {
+				return nil, err
+			}
+			m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+			change(m)
+			return m, nil
+		},
+		Remove: func(_ context.Context, key string) error { store.Remove(key); return nil },
+	}
+}
+
+func overPlain(ttl time.Duration, change func(p *plainBackend)) conformance.Config {
+	store := memlock.NewStore(nil)
+	return conformance.Config{TTL: ttl, Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+		if err != nil {
+			return nil, err
+		}
+		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}}
+		change(p)
+		return p, nil
+	}}
+}
+
+// plainBackend has no abilities, and a server of another kind.
+type plainBackend struct {
+	backend.Backend
+	says         func(g *backend.Guarantees)
+	grace, grain time.Duration        // by which the server keeps holds for longer
+	less         time.Duration        // by which a holder counts on less
+	way          func() time.Duration // of a request, and of its answer
+	later        time.Duration        // until the server carries out a release
+}
+
+func (p *plainBackend) Clock() backend.Clock { return ability[backend.Clocked](p.Backend).Clock() }
+
+func (p *plainBackend) Guarantees() backend.Guarantees {
+	g := p.Backend.Guarantees()
+	g.Waiting, g.Reach = backend.WaitPoll, backend.ReachNetwork
+	p.says(&g)
+	return g
+}
+
+func (p *plainBackend) kept(ttl time.Duration) time.Duration {
+	ttl += p.grace
+	if p.grain > 0 {
+		ttl = time.Until(time.Now().Add(ttl + p.grain).Truncate(p.grain).Add(p.grain))
+	}
+	return ttl
+}
+
+func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(req.TTL - p.less)}
+	time.Sleep(p.way())
+	req.Key, req.TTL = strings.Clone(req.Key), p.kept(req.TTL)
+	g, err := p.Backend.Try(ctx, req)
+	time.Sleep(p.way())
+	g.Validity = valid
+	return g, err
+}
+
+func (p *plainBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(h.TTL - p.less)}
+	time.Sleep(p.way())
+	h.Key, h.TTL = strings.Clone(h.Key), p.kept(h.TTL)
+	_, err := p.Backend.Renew(ctx, h)
+	time.Sleep(p.way())
+	return valid, err
+}
+
+func (p *plainBackend) Release(ctx context.Context, h backend.Hold) error {
+	time.Sleep(p.way() + p.later)
+	h.Key = strings.Clone(h.Key)
+	err := p.Backend.Release(ctx, h)
+	time.Sleep(p.way())
+	return err
+}
+
+func jitter(least, most, rarely time.Duration) func() time.Duration {
+	return func() time.Duration {
+		if rand.IntN(100) == 0 {
+			return rarely
+		}
+		return least + rand.N(most-least)
+	}
+}
+
+func gapped(token uint64) uint64 {
+	h := fnv.New32()
+	fmt.Fprint(h, token)
+	return token<<3 | uint64(h.Sum32()&7)
+}
+
+// asksAbout waits by asking after about that pause.
+func asksAbout(m *lockerMutant, pause time.Duration) engine.Getter {
+	return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		for {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil, errors.Join(lock.ErrHeld, ctx.Err())
+			case !errors.Is(err, lock.ErrHeld):
+				return l, err
+			}
+			select {
+			case <-ctx.Done():
+				return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+			case <-time.After(pause*3/4 + rand.N(pause/4)):
+			}
+		}
+	}
+}
+
+// plainly refuses what is not plain.
+func plainly(get engine.Getter) engine.Getter {
+	return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		if err := lock.ValidateKey(key); err != nil {
+			return nil, err
+		}
+		switch s, err := lock.ResolveOptions(opts...); {
+		case err != nil:
+			return nil, err
+		case s.Owner != "" || s.MaxHold != 0 || s.Label != "":
+			return nil, lock.ErrUnsupported
+		}
+		return get(ctx, key, opts...)
+	}
+}
