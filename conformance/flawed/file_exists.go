@@ -13,7 +13,7 @@ var z48Exists = Lock{
 	Instead: "Use flock, which ends with the process, or an expiry in the file.",
 	File:    "file_exists.go", Over: Memory,
 	Rule: "CrashFrees",
-	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
+	Also: append([]string{"CrashBetweenSteps", "WakesAtAnyMoment"}, takeovers...),
 	On:   onFiles(func(d *directory) backend.Backend { return fileExists{fileLock{dir: d}} }),
 }
 

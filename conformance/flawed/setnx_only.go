@@ -16,7 +16,7 @@ var z01 = Lock{
 	Instead: "SET name id NX PX ttl.",
 	File:    "setnx_only.go", Over: Redis,
 	Rule: "CrashFrees",
-	Also: append([]string{"CrashBetweenSteps"}, takeovers...),
+	Also: append([]string{"CrashBetweenSteps", "WakesAtAnyMoment"}, takeovers...),
 	On:   onRedis(func(s single) backend.Backend { return setnxOnly{s} }),
 }
 
