@@ -84,6 +84,15 @@ func usedRedlock(t *testing.T, addrs []string) string {
 	return url
 }
 
+// inNoHurry is the URL with time for the nodes of a busy machine to answer, where the lease is
+// one of takenTTL or longer.
+func inNoHurry(url string) string {
+	if strings.HasPrefix(url, "redlock:") {
+		return url + "?node_timeout=" + (takenTTL / 4).String()
+	}
+	return url
+}
+
 func mysqlURL(shared func(servertest.TB) *servertest.Server, mode string) func(t *testing.T) string {
 	return func(t *testing.T) string {
 		return shared(t).URL() + "?mode=" + mode + "&table=locks_" + unique()

@@ -16,7 +16,7 @@ import (
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	"github.com/mortiselock/lock/conformance/report"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
 // checkConfig is what lockctl check was asked to do.
@@ -171,7 +171,7 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 	}
 	suite := checkOf(from.url)
 	suite.TTL, suite.Budget, suite.Only, suite.Seed = cfg.ttl, cfg.budget, cfg.only, cfg.seed
-	var written values.Guarded
+	var written guarded.Values
 	var unwritten error
 	if triesGuardedWrites(first.Guarantees(), cfg.only) {
 		if written, unwritten = openValues(ctx, first); unwritten != nil {
@@ -180,7 +180,7 @@ func prove(ctx context.Context, p *printer, cfg checkConfig, from address) (rep 
 	}
 	if written != nil {
 		suite.Guarded = &conformance.GuardedWrite{Write: written.Write, Read: written.Read}
-		if several, ok := written.(values.Opener); ok {
+		if several, ok := written.(guarded.Opener); ok {
 			suite.Guarded.Open = several.Open
 		}
 		defer func() {

@@ -12,13 +12,6 @@ import (
 	"github.com/mortiselock/lock/backend"
 )
 
-// cleaner is a backend that knows for how long a key has not been used, and removes what it
-// keeps of it. No token goes back.
-type cleaner interface {
-	Cleanup(ctx context.Context, olderThan time.Duration) (removed int, err error)
-	CountOld(ctx context.Context, olderThan time.Duration) (int, error)
-}
-
 // cleaned is what cleanup prints with --json.
 type cleaned struct {
 	// Removed is of how many keys something was removed, or would have been (DryRun).
@@ -100,7 +93,7 @@ func (c *cleanup) check(args []string, aged bool) error {
 
 func (o *operation) cleanup(ctx context.Context, b backend.Backend, c cleanup) error {
 	result := cleaned{DryRun: c.dryRun, OlderThan: c.olderThan.Seconds()}
-	able, cleans := backend.As[cleaner](b)
+	able, cleans := backend.As[backend.Cleaner](b)
 	if !cleans {
 		if _, forgets := backend.As[backend.Forgetter](b); forgets {
 			return usageError("%s does not look at the age of what it keeps, and removes it by itself in time (token_memory in the URL); to remove it sooner, name the prefix of keys that are not used any more: --forget PREFIX", b.Guarantees().Name)
@@ -108,12 +101,12 @@ func (o *operation) cleanup(ctx context.Context, b backend.Backend, c cleanup) e
 		result.KeepsNothing = true
 		return o.tell(result, "nothing to clean up: %s keeps nothing of a key that nobody holds", b.Guarantees().Name)
 	}
-	do, done := able.Cleanup, "removed what was kept of"
+	done := "removed what was kept of"
 	if c.dryRun {
-		do, done = able.CountOld, "would remove what is kept of"
+		done = "would remove what is kept of"
 	}
 	var err error
-	if result.Removed, err = do(ctx, c.olderThan); err != nil {
+	if result.Removed, err = able.Cleanup(ctx, c.olderThan, c.dryRun); err != nil {
 		e := operateError(err, "")
 		if result.Removed > 0 && !c.dryRun {
 			e.message += fmt.Sprintf("; before that, what was kept of %s was removed", keys(result.Removed))
@@ -132,7 +125,7 @@ func (o *operation) cleanup(ctx context.Context, b backend.Backend, c cleanup) e
 func (o *operation) forget(ctx context.Context, b backend.Backend, prefix string) error {
 	f, forgets := backend.As[backend.Forgetter](b)
 	if !forgets {
-		if _, cleans := backend.As[cleaner](b); !cleans {
+		if _, cleans := backend.As[backend.Cleaner](b); !cleans {
 			return usageError("%s keeps nothing of a key that nobody holds, so there is nothing to forget", b.Guarantees().Name)
 		}
 		return usageError("%s keeps no tokens of single keys, so there is nothing to forget; use --older-than, for example 24h", b.Guarantees().Name)

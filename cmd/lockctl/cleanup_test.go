@@ -22,7 +22,7 @@ import (
 // nothing is left. It returns their tokens.
 func abandoned(t *testing.T, p place, url string, keys ...string) map[string]uint64 {
 	t.Helper()
-	b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: takenTTL})
+	b, err := backend.DefaultMux.Open(t.Context(), inNoHurry(url), backend.OpenConfig{TTL: takenTTL})
 	require.NoError(t, err)
 	defer b.Close()
 	tokens := map[string]uint64{}
@@ -129,10 +129,9 @@ func TestCleanupForgets(t *testing.T) {
 // failing is a backend whose clean-up fails in the middle.
 type failing struct{ backend.Backend }
 
-func (failing) Cleanup(context.Context, time.Duration) (int, error) {
+func (failing) Cleanup(context.Context, time.Duration, bool) (int, error) {
 	return 7, fmt.Errorf("mysqllock: clean-up: %w: the connection is gone", lock.ErrUnavailable)
 }
-func (failing) CountOld(context.Context, time.Duration) (int, error) { return 0, nil }
 
 // A clean-up that fails says what it has done.
 func TestCleanupFailsInTheMiddle(t *testing.T) {

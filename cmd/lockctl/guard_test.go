@@ -13,7 +13,7 @@ import (
 
 // guarded starts a process group of a shell and its child, with a guard that
 // watches it, and returns the child's process id.
-func guarded(t *testing.T) (*guard, *process, int) {
+func guardedProcess(t *testing.T) (*guard, *process, int) {
 	t.Helper()
 	g, err := startGuard()
 	require.NoError(t, err)
@@ -49,14 +49,14 @@ func requireKilled(t *testing.T, p *process, inner int) {
 
 func TestGuardKillsTheGroupWhenTheToolDies(t *testing.T) {
 	t.Parallel()
-	g, p, inner := guarded(t)
+	g, p, inner := guardedProcess(t)
 	require.NoError(t, g.pipe.Close()) // all that a dead process does
 	requireKilled(t, p, inner)
 }
 
 func TestGuardKillsTheGroupWhenItsTimeIsUp(t *testing.T) {
 	t.Parallel()
-	g, p, inner := guarded(t)
+	g, p, inner := guardedProcess(t)
 	defer g.dismiss()
 	g.killIn(50 * time.Millisecond)
 	requireKilled(t, p, inner)
@@ -64,7 +64,7 @@ func TestGuardKillsTheGroupWhenItsTimeIsUp(t *testing.T) {
 
 func TestGuardFollowsTheLatestDeadline(t *testing.T) {
 	t.Parallel()
-	g, p, inner := guarded(t)
+	g, p, inner := guardedProcess(t)
 	g.killIn(2 * time.Second) // long enough for the next order to come in time
 	g.killIn(time.Hour)
 	time.Sleep(3 * time.Second)
@@ -75,7 +75,7 @@ func TestGuardFollowsTheLatestDeadline(t *testing.T) {
 
 func TestDismissedGuardKillsNobody(t *testing.T) {
 	t.Parallel()
-	g, p, inner := guarded(t)
+	g, p, inner := guardedProcess(t)
 	g.killIn(2 * time.Second)
 	g.dismiss()
 	time.Sleep(3 * time.Second)

@@ -85,6 +85,7 @@ func TestWarningsOfSetUp(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"the client ignores the deadlines of contexts", "may not subscribe", "may not publish", "does not allow INFO",
+		"redlock: the user may not subscribe",
 		"may evict locks", "text", "text", // no append-only file
 		"has a restart delay of", "an even number of nodes", `"redlock: "+text`, // TTLs and settings of nodes
 		"this release of etcd", "does not write its log to the disk", `"mysqllock: "+doubt`,

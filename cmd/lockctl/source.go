@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -210,9 +211,7 @@ func openBackend(ctx context.Context, p *printer, a address, cfg backend.OpenCon
 	opening, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
 	defer p.opens(a.url)()
-	if cfg.TTL = a.ttl; cfg.TTL == 0 {
-		cfg.TTL = lock.DefaultTTL
-	}
+	cfg.TTL = cmp.Or(a.ttl, lock.DefaultTTL)
 	b, err := backend.DefaultMux.Open(opening, a.url, cfg)
 	if err != nil {
 		return nil, a.named(operateError(err, ""))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
-	"github.com/mortiselock/lock/internal/values"
+	"github.com/mortiselock/lock/internal/guarded"
 )
 
 // guardedWrites is the subject of the rules that need a place for guarded writes.
@@ -24,8 +24,8 @@ func triesGuardedWrites(g backend.Guarantees, only []string) bool {
 }
 
 // openValues makes a place for guarded writes, or says why there is none.
-func openValues(ctx context.Context, b backend.Backend) (values.Guarded, error) {
-	keeper, ok := b.(values.Keeper)
+func openValues(ctx context.Context, b backend.Backend) (guarded.Values, error) {
+	keeper, ok := b.(guarded.Keeper)
 	if !ok {
 		return nil, errors.New("lockctl does not know how this backend writes them")
 	}
@@ -39,7 +39,7 @@ func openValues(ctx context.Context, b backend.Backend) (values.Guarded, error) 
 }
 
 // removeValues removes what the guarded writes have left.
-func removeValues(v values.Guarded) error {
+func removeValues(v guarded.Values) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
 	defer cancel()
 	return v.Remove(ctx)
