@@ -16,6 +16,8 @@ type store struct {
 	about       string                               // how the server is set up
 	start       func(h *servertest.Program) *servers // nil: nothing to start
 	parallel    int                                  // goroutines of the scenario parallel
+	heldFor     time.Duration                        // under contention
+	together    bool                                 // one client has all goroutines that compete
 	contenders  []contender
 }
 
@@ -61,6 +63,8 @@ type purpose struct {
 	goroutines int // that use it
 	ttl        time.Duration
 	renewed    bool // holds last for longer than a TTL
+	// kept is told of each lease of ours; nil, nobody asks.
+	kept func(key string, l lock.Lease)
 }
 
 // A client has connections of its own, as a program has.
@@ -113,10 +117,23 @@ func ours(parameters string) func(*servers, purpose) (client, error) {
 				if err != nil {
 					return nil, err
 				}
+				if p.kept != nil {
+					p.kept(key, lease)
+				}
 				return func() error { return lease.Release(ctx) }, nil
 			},
 			close: func() { _ = l.Close() },
 		}, nil
+	}
+}
+
+// endless opens a client whose contexts have no end.
+func endless(open func(*servers, purpose) (client, error)) func(*servers, purpose) (client, error) {
+	return func(s *servers, p purpose) (client, error) {
+		c, err := open(s, p)
+		acquire := c.acquire
+		c.acquire = func(_ context.Context, key string) (func() error, error) { return acquire(context.Background(), key) }
+		return c, err
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 var etcdStore = &store{
-	name: "etcd", title: "etcd", parallel: 16,
+	name: "etcd", title: "etcd", parallel: 16, heldFor: aMoment,
 	about: "One member that writes to the disk.",
 	start: func(h *servertest.Program) *servers {
 		server := servertest.Etcd(h, servertest.WithDataOnDisk())
@@ -111,6 +111,9 @@ var etcdStore = &store{
 				atLeast(contended, 2, ownSession),
 				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
 				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
+				{scenario: held, size: 10_000, figure: latest, goal: goal{atMost: 0.5}},
+				{scenario: held, size: 10_000, figure: sockets, goal: goal{atMost: 10}},
+				{scenario: held, size: 10_000, figure: goroutines, goal: goal{atMost: 100}},
 			},
 		},
 	},

@@ -19,8 +19,10 @@ const (
 	processor
 	commands
 	goroutines
+	sockets
 	memory
 	keeping
+	latest
 	figures // how many there are
 )
 
@@ -48,8 +50,10 @@ var forms = [figures]struct {
 	processor:   {"processor µs", digits},
 	commands:    {"commands", digits},
 	goroutines:  {"goroutines", whole},
+	sockets:     {"connections", whole},
 	memory:      {"KB per lease", digits},
 	keeping:     {"processor µs per lease", digits},
+	latest:      {"latest renewal", digits},
 }
 
 func (f figure) format(x float64) string {

@@ -3,10 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/mortiselock/lock"
 )
 
 const hands = 64 // goroutines that acquire and release
@@ -24,22 +30,49 @@ func heldTTL(n int) time.Duration {
 }
 
 // hold has one client hold many keys for a TTL, in which each is renewed a few times.
-// There is one round: what is held is many already.
+// What is held is many already: there is one round, unless contenders are compared.
 func (b *bench) hold(st *store, s *servers, sc *scenario) error {
 	for _, size := range sc.sizes {
-		for _, c := range st.in(sc) {
-			if !c.takesPart(sc, size) {
-				continue
+		for round := range b.rounds {
+			all := st.in(sc)
+			for _, i := range rand.Perm(len(all)) {
+				c := all[i]
+				at := cell{store: st.name, scenario: sc.name, size: size, contender: c.name}
+				if !c.takesPart(sc, size) || b.failed[at] != "" || round > 0 && !st.compared(at) {
+					continue
+				}
+				b.attempt(at, func(ctx context.Context) (seen, error) { return b.hoard(ctx, s, c, size, round) })
 			}
-			at := cell{store: st.name, scenario: sc.name, size: size, contender: c.name}
-			b.attempt(at, func(ctx context.Context) (seen, error) { return b.hoard(ctx, s, c, size) })
 		}
 	}
 	return nil
 }
 
-func (b *bench) hoard(ctx context.Context, s *servers, c *contender, n int) (seen, error) {
-	opened, err := c.open(s, purpose{goroutines: hands, ttl: heldTTL(n), renewed: true})
+// compared reports whether an aim is a ratio to the cell, or of it.
+func (st *store) compared(at cell) bool {
+	for _, c := range st.contenders {
+		for _, a := range c.aims {
+			if a.scenario == at.scenario && a.size == at.size && a.against != "" && (c.name == at.contender || a.against == at.contender) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (b *bench) hoard(ctx context.Context, s *servers, c *contender, n, round int) (seen, error) {
+	leases, numbers := make([]lock.Lease, n), make(map[string]int, n)
+	var granted atomic.Int64 // how long before its deadline the first lease was granted
+	before := openSockets()
+	opened, err := c.open(s, purpose{
+		goroutines: hands, ttl: heldTTL(n), renewed: true,
+		kept: func(key string, l lock.Lease) {
+			leases[numbers[key]] = l
+			if until, ok := l.Deadline(); ok {
+				granted.CompareAndSwap(0, int64(time.Until(until)))
+			}
+		},
+	})
 	if err != nil {
 		return seen{}, err
 	}
@@ -49,7 +82,8 @@ func (b *bench) hoard(ctx context.Context, s *servers, c *contender, n int) (see
 	releases := make([]func() error, n)
 	keys := make([]string, n)
 	for i := range keys {
-		keys[i] = fmt.Sprintf("held/%s/%d/%d", c.name, n, i)
+		keys[i] = fmt.Sprintf("held/%s/%d/%d/%d", c.name, n, round, i)
+		numbers[keys[i]] = i
 	}
 	take := func(i int) (err error) {
 		releases[i], err = opened.acquire(ctx, keys[i])
@@ -64,21 +98,59 @@ func (b *bench) hoard(ctx context.Context, s *servers, c *contender, n int) (see
 		return seen{}, err
 	}
 	time.Sleep(settling)
-	bytes, before := memoryInUse(), runtime.NumGoroutine()
+	bytes, running := memoryInUse(), runtime.NumGoroutine()
 	if err := eachOf(n, take); err != nil {
 		return seen{}, err
 	}
 	f := unseen()
+	if c.kind == own && n > 1 {
+		f[latest] = 0
+	}
 	time.Sleep(settling)
-	f[goroutines] = float64(runtime.NumGoroutine() - before)
+	f[goroutines] = float64(runtime.NumGoroutine() - running)
+	f[sockets] = openSockets() - before
 	if n > 1 { // of one alone nothing would be seen
 		f[memory] = (memoryInUse() - bytes) / 1024 / float64(n)
 		used := processorTime()
-		time.Sleep(heldTTL(n))
+		const looks = 20
+		for range looks {
+			time.Sleep(heldTTL(n) / looks)
+			if c.kind == own {
+				before := processorTime()
+				f[latest] = math.Max(f[latest], passed(leases, time.Duration(granted.Load()), heldTTL(n)))
+				used += processorTime() - before
+			}
+		}
 		f[keeping] = float64((processorTime() - used).Microseconds()) / float64(n)
 	}
 	runtime.KeepAlive(keys) // they were there before
 	return f, eachOf(n, giveBack)
+}
+
+// passed is the largest part of its TTL that has passed since the last renewal of a lease,
+// which moved its deadline as far away as the grant had it.
+func passed(leases []lock.Lease, granted, ttl time.Duration) (most float64) {
+	for _, l := range leases {
+		if until, ok := l.Deadline(); ok {
+			most = max(most, float64(granted-time.Until(until))/float64(ttl))
+		}
+	}
+	return most
+}
+
+// openSockets is how many sockets this process has, or NaN where that can't be seen.
+func openSockets() float64 {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return math.NaN()
+	}
+	n := 0.0
+	for _, f := range files {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
 }
 
 // settling is for how long goroutines that are about to end may take to.

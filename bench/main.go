@@ -3,9 +3,10 @@
 // opened by URL. It is a module of its own, so that nobody else sees what it is compared
 // with.
 //
-//	go run .                                                  # everything, in ten minutes at most
+//	go run .                                                  # everything, in twelve minutes at most
 //	go run . -backend redis,etcd -scenario serial,contended   # some of it
 //	go run . -list                                            # what there is
+//	go run . -backend redis -scenario serial -contender redis: -cpuprofile cpu.out
 //	go run . -update                                          # everything, and write docs/performance.md
 //
 // What counts are ratios to neighbours in the same round, and the median of the rounds:
@@ -21,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +49,12 @@ func main() {
 	flag.BoolVar(&b.background, "background", false, "acquire with contexts that can't be cancelled")
 	backends := flag.String("backend", "", "`names` of backends, with commas (default all)")
 	scenes := flag.String("scenario", "", "`names` of scenarios, with commas (default all)")
+	var contenders []string
+	flag.Func("contender", "`name` of a contender; may be given several times (default all)", func(name string) error {
+		contenders = append(contenders, name)
+		return nil
+	})
+	profile := flag.String("cpuprofile", "", "write a profile of the processor time of the clients to this `file`")
 	list := flag.Bool("list", false, "list backends, contenders and scenarios")
 	update := flag.Bool("update", false, "write docs/performance.md and its plots")
 	flag.Parse()
@@ -63,13 +71,28 @@ func main() {
 		printList(sts, scs)
 		return
 	}
+	if len(contenders) > 0 {
+		if err := keep(sts, contenders); err != nil {
+			b.host.Fatalf("%v", err)
+		}
+	}
 	docs, err := docsDir()
-	if *update && (err != nil || len(sts) < len(stores) || len(scs) < len(scenarios) || b.background) {
+	if *update && (err != nil || len(sts) < len(stores) || len(scs) < len(scenarios) || len(contenders) > 0 || b.background) {
 		b.host.Fatalf("the page has everything, with contexts that can be cancelled, and is written from within the tree")
 	}
 	// What the clients say of servers without persistence and of waits that were given up.
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	goredis.Disable()
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			b.host.Fatalf("%v", err)
+		}
+		defer pprof.StopCPUProfile()
+	}
 	for _, st := range sts {
 		if err := b.measure(st, scs); err != nil {
 			b.host.Fatalf("%s: %v", st.name, err)
@@ -132,6 +155,23 @@ func chosen[T any](what, names string, all []T, name func(T) string) ([]T, error
 		return nil, fmt.Errorf("a %s of %q is unknown, or twice there; see -list", what, names)
 	}
 	return some, nil
+}
+
+// keep leaves the contenders with the names in the stores.
+func keep(sts []*store, names []string) error {
+	found := map[string]bool{}
+	for _, st := range sts {
+		st.contenders = slices.DeleteFunc(st.contenders, func(c contender) bool {
+			found[c.name] = true
+			return !slices.Contains(names, c.name)
+		})
+	}
+	for _, name := range names {
+		if !found[name] {
+			return fmt.Errorf("a contender %q is unknown; see -list", name)
+		}
+	}
+	return nil
 }
 
 func printList(sts []*store, scs []*scenario) {

@@ -20,7 +20,7 @@ const (
 	// The setting of contended.
 	clients       = 4
 	perClient     = 8
-	heldFor       = time.Millisecond
+	aMoment       = time.Millisecond // for which a key is held under contention
 	turnsPerRound = 4
 )
 
@@ -239,14 +239,20 @@ func (b *bench) contest(st *store, s *servers, sc *scenario) error {
 					continue
 				}
 				n, of, length := clients*perClient, clients, b.length
+				if st.together {
+					of = 1
+				}
 				switch sc.name {
 				case waiters:
 					n, length = size+1, length/2
 				case crowd:
 					n, of, length = size, size, length/2
+					if size > clients*perClient { // of these the beginning says little
+						length *= 4
+					}
 				}
 				b.attempt(at, func(context.Context) (seen, error) {
-					return b.compete(s, c, n, of, length, fmt.Sprintf("%s/%s/%d/%d", sc.name, c.name, size, round))
+					return b.compete(s, c, n, of, length, st.heldFor, fmt.Sprintf("%s/%s/%d/%d", sc.name, c.name, size, round))
 				})
 			}
 		}
@@ -292,7 +298,7 @@ func within(f func(ctx context.Context) error) error {
 }
 
 // compete lets n goroutines compete for a key, through so many clients.
-func (b *bench) compete(s *servers, c *contender, n, clients int, length time.Duration, key string) (seen, error) {
+func (b *bench) compete(s *servers, c *contender, n, clients int, length, heldFor time.Duration, key string) (seen, error) {
 	opened := make([]client, min(n, clients))
 	for i := range opened {
 		var err error

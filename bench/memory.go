@@ -12,8 +12,9 @@ const bareChannel = "a channel for each key"
 
 var memoryStore = &store{
 	name: "memory", title: "Memory", parallel: 16,
-	about: "One process; its clients are Lockers on one store.",
-	start: func(*servertest.Program) *servers { return &servers{url: "mem:"} },
+	about:    "One process; its clients are Lockers on one store. Those who compete are in one, and do nothing while they hold the key.",
+	together: true,
+	start:    func(*servertest.Program) *servers { return &servers{url: "mem:"} },
 	contenders: []contender{
 		{
 			name: bareChannel, kind: bare, not: nothingCounted, most: map[string]int{held: 1000},
@@ -21,11 +22,7 @@ var memoryStore = &store{
 			open: func(*servers, purpose) (client, error) {
 				return client{
 					acquire: func(ctx context.Context, key string) (func() error, error) {
-						c, ok := channels.Load(key)
-						if !ok {
-							c, _ = channels.LoadOrStore(key, make(chan struct{}, 1))
-						}
-						place := c.(chan struct{})
+						place := channelOf(key)
 						select {
 						case place <- struct{}{}:
 							return func() error { <-place; return nil }, nil
@@ -56,6 +53,18 @@ var memoryStore = &store{
 			},
 		},
 		{
+			name: "mem: without an end", kind: own, open: endless(ours("")),
+			how: "the same with `context.Background()`",
+			not: map[string]string{
+				waiters: "as with a context that can end", crowd: "as with a context that can end",
+				parallel: "as with a context that can end", contended: "as with a context that can end", held: "as with a context that can end",
+			},
+			aims: []aim{
+				{scenario: serial, figure: allocations, against: bareChannel, more: true, goal: goal{atMost: 4}},
+				{scenario: serial, figure: processor, goal: goal{atMost: 1}},
+			},
+		},
+		{
 			name: "mem:", kind: own, not: nothingCounted, open: ours(""),
 			how: "`lock.Open` of `mem:`",
 			aims: []aim{
@@ -71,3 +80,11 @@ var nothingCounted = map[string]string{waiters: "no server counts anything", cro
 
 // Shared by all clients, as the store of mem: is.
 var channels, mutexes sync.Map
+
+func channelOf(key string) chan struct{} {
+	c, ok := channels.Load(key)
+	if !ok {
+		c, _ = channels.LoadOrStore(key, make(chan struct{}, 1))
+	}
+	return c.(chan struct{})
+}

@@ -23,7 +23,7 @@ const (
 const connections = 100
 
 var mysqlStore = &store{
-	name: "mysql", title: "MySQL", parallel: 16,
+	name: "mysql", title: "MySQL", parallel: 16, heldFor: aMoment,
 	about: "One MariaDB that writes its log to the disk at each commit.",
 	start: startMariaDB,
 	contenders: []contender{
@@ -92,6 +92,9 @@ var mysqlStore = &store{
 				{scenario: crowd, size: 200, figure: commands, goal: goal{atMost: 6}},
 				asWith(crowd, rate, 200, 10, goal{atLeast: 0.5}),
 				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
+				{scenario: held, size: 10_000, figure: latest, goal: goal{atMost: 0.5}},
+				{scenario: held, size: 10_000, figure: sockets, goal: goal{atMost: 10}},
+				{scenario: held, size: 10_000, figure: goroutines, goal: goal{atMost: 100}},
 			},
 		},
 		{

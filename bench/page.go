@@ -73,6 +73,7 @@ func (sc *scenario) offPage() []string {
 var heads = [figures]string{
 	p50: "p50 ms", p99: "p99 ms", longest: "longest, in fair shares", allocations: "allocations",
 	processor: "processor µs", commands: "commands", goroutines: "goroutines", memory: "KB", keeping: "processor µs",
+	sockets: "connections", latest: "latest renewal",
 }
 
 func (sc *scenario) head(f figure) string {
@@ -254,10 +255,12 @@ Contexts can be cancelled. Holds have a TTL of 15 s where nothing else is said.
 | allocations, processor | of the clients, for a pair or a grant; up to two allocations are the tool's |
 | commands | requests that the server has counted, for a pair or a grant; in parallel about as in series |
 
-A cell of waiters or crowd is grants per second / commands per grant. One of what is held is goroutines / KB of heap and
-stacks per lease / µs of processor time per lease in each TTL. A dash was not tried. The plots have further sizes.
+A cell of waiters or crowd is grants per second / commands per grant. A cell of held is goroutines / connections / KB of
+heap and stacks per lease / µs of processor time per lease in each TTL. Ours have one figure more: how much of a TTL had
+passed before the latest renewal. Held is of one round, unless an aim compares it. A dash was not tried. The plots have
+further sizes.
 
-    make bench                                                  # everything, in ten minutes at most
+    make bench                                                  # everything, in twelve minutes at most
     cd bench && go run . -backend redis -scenario serial        # some of it
     cd bench && go run . -list                                  # what there is
 
@@ -265,7 +268,8 @@ stacks per lease / µs of processor time per lease in each TTL. A dash was not t
 
 `)
 	fmt.Fprintf(&p, "%s%s%s\n\n", runBegin, made, runEnd)
-	p.WriteString("Ratios of rates, unless something else is said; in brackets the smallest and the largest.\n\n")
+	p.WriteString("Ratios of rates, unless something else is said; in brackets the smallest and the largest.\n" +
+		"[Where the time goes](design/speed.md) says why aims are missed.\n\n")
 	p.WriteString(b.aimsTable(stores, scenarios).markdown())
 	for _, st := range stores {
 		b.section(&p, st)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -68,11 +70,74 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// A panel can be drawn whatever its figures are, as long as they can be seen.
+func TestPlotOfWhatDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	for _, st := range stores {
+		for _, sc := range scenarios {
+			if sc.sizes == nil || len(st.in(sc)) == 0 {
+				continue
+			}
+			for _, value := range []float64{math.NaN(), -1, 0, 1, 10, 12} {
+				b := &bench{results: newResults()}
+				for _, c := range st.in(sc) {
+					for _, size := range sc.sizes {
+						f := unseen()
+						for _, column := range sc.columns {
+							f[column] = value
+						}
+						at := cell{store: st.name, scenario: sc.name, size: size, contender: c.name}
+						b.results.rounds[at] = append(b.results.rounds[at], f)
+					}
+				}
+				if err := b.plot(st, sc, filepath.Join(t.TempDir(), "plot.svg")); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
 func at(lines []string, i int) string {
 	if i < len(lines) {
 		return lines[i]
 	}
 	return "(the end)"
+}
+
+// Each aim that was missed has a section that says why.
+func TestMissedAimsAreExplained(t *testing.T) {
+	t.Parallel()
+	docs, err := docsDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(docs, "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	why, err := os.ReadFile(filepath.Join(docs, "design", "speed.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	missed := 0
+	for line := range strings.SplitSeq(string(page), "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if cells[len(cells)-1] != "missed" {
+			continue
+		}
+		missed++
+		contender, _, _ := strings.Cut(cells[0], ", ")
+		contender = strings.TrimSuffix(contender, ",")
+		scenario, _, _ := strings.Cut(cells[1], ",")
+		if !slices.ContainsFunc(strings.Split(string(why), "\n"), func(heading string) bool {
+			_, of, ok := strings.Cut(heading, contender)
+			return ok && strings.HasPrefix(heading, "## ") && strings.Contains(of, scenario)
+		}) {
+			t.Errorf("docs/design/speed.md has no section on %s, %s, which was missed", contender, scenario)
+		}
+	}
+	t.Logf("%d aims were missed", missed)
 }
 
 // What the tables name has to be there.

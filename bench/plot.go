@@ -12,12 +12,13 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// plot draws how the figures of a scenario grow: a panel for each column, all on
-// logarithmic scales.
+// plot draws how the figures of a scenario grow, each in a panel, on logarithmic scales.
 func (b *bench) plot(st *store, sc *scenario, file string) error {
-	panels := make([]*plot.Plot, len(sc.columns))
-	for i, f := range sc.columns {
-		panels[i] = b.panel(st, sc, f, i == 0)
+	var panels []*plot.Plot
+	for _, f := range sc.columns {
+		if titles[f] != "" {
+			panels = append(panels, b.panel(st, sc, f, panels == nil))
+		}
 	}
 	width := vg.Length(len(panels)) * 9 * vg.Centimeter
 	canvas := vgsvg.New(width, 9*vg.Centimeter)
@@ -36,7 +37,7 @@ func (b *bench) plot(st *store, sc *scenario, file string) error {
 	return out.Close()
 }
 
-// titles are those of panels.
+// titles are those of panels; what has none is not drawn.
 var titles = map[figure]string{
 	rate: "grants a second", commands: "commands per grant",
 	goroutines: "goroutines more", memory: "KB per lease", keeping: "µs of processor time per lease and TTL",
@@ -79,6 +80,9 @@ func (b *bench) panel(st *store, sc *scenario, f figure, legend bool) *plot.Plot
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 1, 10, 1, 10
 	}
 	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(p.Y.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.Y.Max))))
+	if p.Y.Max == p.Y.Min { // a range of nothing is widened to below zero
+		p.Y.Max *= 10
+	}
 	p.Legend.Top, p.Legend.Left = true, f == goroutines
 	if legend {
 		p.Y.Max *= 10 // room for it

@@ -22,11 +22,12 @@ import (
 const (
 	bareSet      = "SET NX PX + script"
 	bareSetPiped = "the same, pipelined"
+	handedOnSet  = "SET for each grant"
 	ourRedis     = "redis:"
 )
 
 var redisStore = &store{
-	name: "redis", title: "Redis", parallel: 64,
+	name: "redis", title: "Redis", parallel: 64, heldFor: aMoment,
 	about: "One server that keeps nothing on disk.",
 	start: func(h *servertest.Program) *servers { return redisServers(h, 1) },
 	contenders: []contender{
@@ -50,6 +51,33 @@ var redisStore = &store{
 					return client{}, err
 				}
 				return bareRedis(piped, func() { _ = c.Close() }), nil
+			},
+		},
+		{
+			name: handedOnSet, kind: bare, plainSet: true,
+			how: "what a command for each grant leaves: of all clients one at a time sends SET, and nobody asks twice",
+			not: map[string]string{
+				serial: "no lock", parallel: "no lock", waiters: "as contended", crowd: "as contended", held: "no lock",
+			},
+			open: func(s *servers, _ purpose) (client, error) {
+				c := redisClient(s.addrs[0])
+				return client{
+					acquire: func(ctx context.Context, key string) (func() error, error) {
+						place := channelOf(key)
+						select {
+						case place <- struct{}{}:
+						case <-ctx.Done():
+							return nil, ctx.Err()
+						}
+						release := func() error { <-place; return nil }
+						if err := c.Set(ctx, key, random(), ttl).Err(); err != nil {
+							_ = release()
+							return nil, err
+						}
+						return release, nil
+					},
+					close: func() { _ = c.Close() },
+				}, nil
 			},
 		},
 		{
@@ -97,10 +125,12 @@ var redisStore = &store{
 				atLeast(serial, 0.9, bareSet),
 				atLeast(parallel, 1.6, bestPeer),
 				atLeast(parallel, 0.6, bareSetPiped),
+				atLeast(contended, 0.9, handedOnSet),
 				{scenario: contended, figure: longest, goal: goal{atMost: 1.5}},
 				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
 				{scenario: held, size: 100_000, figure: goroutines, goal: goal{atMost: 10}},
 				{scenario: held, size: 100_000, figure: memory, goal: goal{atMost: 1.2}},
+				{scenario: held, size: 100_000, figure: latest, goal: goal{atMost: 0.5}},
 				{scenario: held, size: 10_000, figure: keeping, against: "rueidislock", goal: goal{atMost: 0.33}},
 			},
 		},
@@ -119,7 +149,7 @@ var redisStore = &store{
 }
 
 var redlockStore = &store{
-	name: "redlock", title: "Redlock", parallel: 16,
+	name: "redlock", title: "Redlock", parallel: 16, heldFor: aMoment,
 	about: "Five servers that keep nothing on disk.",
 	start: func(h *servertest.Program) *servers {
 		s := redisServers(h, 5)

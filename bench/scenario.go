@@ -62,7 +62,7 @@ var scenarios = []*scenario{
 	{
 		name: held, title: "Held",
 		about:   "One client holds and renews 1 to 100,000 keys, with a TTL of 4 s; 10,000 with 6 s, 100,000 with 15 s.",
-		columns: []figure{goroutines, memory, keeping},
+		columns: []figure{goroutines, sockets, memory, keeping, latest},
 		sizes:   []int{1, 1000, 10_000, 100_000}, unit: [2]string{"lease", "leases"},
 		plotted: []int{1},
 		run:     (*bench).hold,

@@ -17,7 +17,7 @@ import (
 const zkLock = "zk.Lock"
 
 var zookeeperStore = &store{
-	name: "zookeeper", title: "ZooKeeper", parallel: 16,
+	name: "zookeeper", title: "ZooKeeper", parallel: 16, heldFor: aMoment,
 	about: "One server that writes to the disk.",
 	start: func(h *servertest.Program) *servers {
 		server := servertest.ZooKeeper(h, servertest.WithDataOnDisk())
@@ -58,6 +58,9 @@ var zookeeperStore = &store{
 				atLeast(contended, 1.3, zkLock),
 				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
 				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
+				{scenario: held, size: 10_000, figure: latest, goal: goal{atMost: 0.5}},
+				{scenario: held, size: 10_000, figure: sockets, goal: goal{atMost: 10}},
+				{scenario: held, size: 10_000, figure: goroutines, goal: goal{atMost: 100}},
 			},
 		},
 	},
