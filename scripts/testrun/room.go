@@ -94,7 +94,8 @@ func (r *room) idles() bool {
 	return to.at.Sub(from.at) >= lookback && float64(to.idle-from.idle) >= spare*float64(to.all-from.all) && to.all > from.all
 }
 
-// load is what the processors have done since the machine began, in ticks.
+// load is what the processors have done since the machine began, in ticks. Work that gives way
+// to other work (nice) counts as idle.
 type load struct {
 	at        time.Time
 	idle, all uint64
@@ -112,8 +113,8 @@ func loadOfLinux() load {
 		}
 		_, _ = fmt.Sscan(field, &ticks)
 		l.all += ticks
-		if i == 4 {
-			l.idle = ticks
+		if i == 2 || i == 4 { // nice and idle
+			l.idle += ticks
 		}
 	}
 	return l
