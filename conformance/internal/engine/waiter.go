@@ -97,12 +97,12 @@ func (c *Client) GivesUp(key string, cancelled bool, late *Lateness, more ...loc
 	e := c.Env
 	var given time.Duration
 	for _, d := range []time.Duration{60 * time.Millisecond, 400 * time.Millisecond, 2 * time.Second} {
+		begun := time.Now() // before the context begins: a pause between them must not shorten the wait
 		ctx, cancel := context.WithTimeout(e.Ctx, d)
 		if cancelled {
 			ctx, cancel = context.WithCancel(e.Ctx)
 			time.AfterFunc(d, cancel)
 		}
-		begun := time.Now()
 		var got *Hold
 		got, err = c.Acquire(ctx, key, more...)
 		took := time.Since(begun)
