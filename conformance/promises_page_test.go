@@ -132,6 +132,9 @@ func TestPromises(t *testing.T) {
 				}
 			}
 			assert.NotEmpty(t, by, "%s: no rule tries it", s.id())
+			for _, test := range testsOf(t, property{name: s.id(), tests: p.tests}) {
+				by = append(by, fmt.Sprintf("[%s](%s)", test[1], test[0]))
+			}
 			fmt.Fprintf(&tried, "- %s: %s %s\n", id, s.beginning(), strings.Join(by, ", "))
 		}
 	}

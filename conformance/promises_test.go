@@ -6,7 +6,7 @@ type promise struct {
 	of, text string
 	rules    string
 	why      string
-	tests    string // "directory: Test Test; directory: Test"
+	tests    string // "directory: Test Test; directory: Test", instead of rules or for the part that they can't try
 	aside    string
 }
 
@@ -130,7 +130,7 @@ var promises = []promise{
 	{of: "lock.ErrSessionLost", text: "ErrSessionLost: lost, because the session or connection ended.", rules: "NextSessionHolds"},
 	{of: "lock.ErrMaxHold", text: "ErrMaxHold: lost, because the limit of WithMaxHold was reached.", rules: "MaxHoldEnds"},
 	{of: "lock.ErrOutcomeUnknown", text: "ErrOutcomeUnknown: the request may or may not have taken effect.", rules: "ReleaseUnknown SilenceIsNotHeld"},
-	{of: "lock.ErrUnavailable", text: "ErrUnavailable: the server could not be reached or refuses writes for now.", rules: "UnavailableIsTold"},
+	{of: "lock.ErrUnavailable", text: "ErrUnavailable: the server could not be reached or refuses writes for now.", rules: "UnavailableIsTold", tests: "redis: TestReplica TestFullMemory TestTooFewReplicas; mysql/internal/table: TestServerDies; mysql/internal/row: TestRowServerFaults; etcd: TestFullServer"},
 	{of: "lock.ErrPermanent", text: "ErrPermanent: the server refused for a reason that waiting does not cure.", rules: "PermanentStops"},
 	{of: "lock.ErrInvalid", text: "ErrInvalid: a key, a TTL, an option or a URL is not acceptable; nothing was sent.", rules: "KeysRefused TTLGrain OwnerRefused LabelRefused"},
 	{of: "lock.ErrUnsupported", text: "ErrUnsupported: the backend cannot do what was asked; nothing was sent.", rules: "UnsupportedIsRefused"},
@@ -425,7 +425,7 @@ var promises = []promise{
 	{of: "backend.ErrNotSent", text: "ErrNotSent: the context of the call ended before anything was sent, so that there is nothing to clean up.", rules: "NotSentIsTrue CancelledSendsNothing CancelBeforeSend"},
 	{of: "backend.ErrNotSent", text: "It comes with the error of the context.", rules: "CancelBeforeSend"},
 	{of: "backend.ErrNotSent", text: "A backend that can't be sure leaves it out, and the outcome is unknown.", rules: "NotSentIsTrue CrashBetweenSteps CancelMidRequest"},
-	{of: "backend.ErrUnavailable", text: "ErrUnavailable: the server could not be reached, or refuses writes for now.", rules: "UnavailableIsTold"},
+	{of: "backend.ErrUnavailable", text: "ErrUnavailable: the server could not be reached, or refuses writes for now.", rules: "UnavailableIsTold", tests: "redis: TestReplica TestFullMemory TestTooFewReplicas; mysql/internal/table: TestServerDies; mysql/internal/row: TestRowServerFaults; etcd: TestFullServer"},
 	{of: "backend.ErrUnavailable", text: "Nothing was changed; trying again later can help.", rules: "UnavailableIsTold CutIsNoRefusal"},
 	{of: "backend.ErrPermanent", text: "ErrPermanent: the server refused for a reason that waiting does not cure: authentication, missing permission, foreign data under our name, a wrong schema.", rules: "PermanentStops"},
 	{of: "backend.ErrPermanent", text: "Nothing was changed.", why: "It takes a server that dies, refuses for good, or has a wrong clock.", tests: "redis: TestForeignDataIsNamedAndLeftAlone TestMissingPermission; mysql/internal/table: TestMissingRights; zookeeper: TestPermissions"},
