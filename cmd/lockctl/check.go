@@ -67,7 +67,12 @@ stops answering half-way, or has no connection left.`,
 		Example: `  lockctl check --url redis://cache:6379
   lockctl check --url redis://cache:6379 --format html --output report.html
   lockctl check --config locks.yaml --locker jobs --only exclusion,FencedRegister`,
-		Args:                  cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error { // what an argument has may be a password
+			if len(args) > 0 {
+				return usageError("check takes no arguments: the backend is given with --url, rules with --only")
+			}
+			return nil
+		},
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			flags := cmd.Flags()
