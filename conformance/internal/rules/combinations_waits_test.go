@@ -434,8 +434,10 @@ var waitMutants = map[string]waitMutant{
 			if w, ok := backend.As[backend.Watcher](b); ok {
 				watching, stop := context.WithCancel(ctx)
 				defer stop()
-				if _, err := w.Watch(watching, key); err != nil && ctx.Err() == nil {
-					return nil, err
+				for range 8 { // which of them meets a fault is chance
+					if _, err := w.Watch(watching, key); err != nil && ctx.Err() == nil {
+						return nil, err
+					}
 				}
 			}
 			return m.Client.Acquire(ctx, key, opts...)

@@ -524,8 +524,11 @@ func TestMutantsBehindANetwork(t *testing.T) {
 				if req.Op == "try" && req.Owner != "" && errors.Is(err, backend.ErrOutcomeUnknown) {
 					again := req
 					again.ID = backend.NewID().Hex()
-					if _, err := f.send(ctx, again); err == nil {
-						return f.send(ctx, req)
+					for range 100 { // the network may be down for a moment
+						if _, err := f.send(ctx, again); err == nil {
+							return f.send(ctx, req)
+						}
+						time.Sleep(time.Millisecond)
 					}
 				}
 				return a, err
