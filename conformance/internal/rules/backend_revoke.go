@@ -220,7 +220,10 @@ func (c *revocation) queued(renewed bool) {
 		p.mustWait(e, "the hold before it was revoked, and has not expired")
 	}
 	until := c.tell(h)
-	q := enqueue(e, a, key, e.Long).waiting(e)
+	var q *place
+	if e.Claimed.Fair { // else it may come first
+		q = enqueue(e, a, key, e.Long).waiting(e)
+	}
 	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), p.done) {
 		e.OverdueFatalf(key, "a place in the queue had not been granted %s after the hold before it was revoked; its TTL was %s", e.TakeoverLimit(e.TTL)+e.WaitBound(), e.TTL)
 	}
@@ -228,6 +231,10 @@ func (c *revocation) queued(renewed bool) {
 	p.mustGet(e, "the hold before it was revoked and has ended")
 	if p.grant.Token <= h.Token {
 		e.Failf(key, "the token after a revoked hold is %d; expected more than %d", p.grant.Token, h.Token)
+	}
+	if q == nil {
+		q = enqueue(e, a, key, e.Long).waiting(e)
+		e.Settle()
 	}
 	q.mustWait(e, "an earlier place holds the key")
 	p.withdraw(e)
