@@ -220,26 +220,41 @@ func (c *revocation) queued(renewed bool) {
 		p.mustWait(e, "the hold before it was revoked, and has not expired")
 	}
 	until := c.tell(h)
-	var q *place
-	if e.Claimed.Fair { // else it may come first
-		q = enqueue(e, a, key, e.Long).waiting(e)
+	q := enqueue(e, a, key, e.Long).waiting(e)
+	turn := p.done
+	if !e.Claimed.Fair { // whose turn it is has not been promised
+		turn = either(p.done, q.done)
 	}
-	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), p.done) {
+	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), turn) {
 		e.OverdueFatalf(key, "a place in the queue had not been granted %s after the hold before it was revoked; its TTL was %s", e.TakeoverLimit(e.TTL)+e.WaitBound(), e.TTL)
 	}
-	c.notBefore(key, until, "a place in the queue, taken before the revocation,")
+	select {
+	case <-p.done:
+	default:
+		p, q = q, p
+	}
+	c.notBefore(key, until, "a place in the queue")
 	p.mustGet(e, "the hold before it was revoked and has ended")
 	if p.grant.Token <= h.Token {
 		e.Failf(key, "the token after a revoked hold is %d; expected more than %d", p.grant.Token, h.Token)
-	}
-	if q == nil {
-		q = enqueue(e, a, key, e.Long).waiting(e)
-		e.Settle()
 	}
 	q.mustWait(e, "an earlier place holds the key")
 	p.withdraw(e)
 	q.mustGet(e, "the places before it have ended")
 	q.withdraw(e)
+}
+
+// either is closed when one of the two is.
+func either(a, b <-chan struct{}) chan struct{} {
+	one := make(chan struct{})
+	go func() {
+		defer close(one)
+		select {
+		case <-a:
+		case <-b:
+		}
+	}()
+	return one
 }
 
 // locker: the whole of it, a lease that is renewed automatically and a caller who waits

@@ -277,6 +277,27 @@ func TestMutantBackends(t *testing.T) {
 				return m.Backend.Try(ctx, req)
 			}
 		}},
+		"keys lose a dot at their end": {"IndependentKeys", renames(func(key string) string {
+			if strings.HasSuffix(key, "a.") {
+				return key[:len(key)-1]
+			}
+			return key
+		})},
+		"a bar in a key is a slash": {"IndependentKeys", renames(func(key string) string { return strings.ReplaceAll(key, "|", "/") })},
+		"long keys are cut in the middle": {"IndependentKeys", renames(func(key string) string {
+			if len(key) > 255 {
+				return key[:200] + key[len(key)-55:]
+			}
+			return key
+		})},
+		"long owners are cut in the middle": {"LongestNames", func(m *mutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if n := len(req.Owner); n > 128 {
+					req.Owner = req.Owner[:100] + req.Owner[n-28:]
+				}
+				return m.Backend.Try(ctx, req)
+			}
+		}},
 		"releases by key": {"ReleaseOwnOnly ReleaseOldLeaseSameClient ReleaseByID RefusalLeavesNothing", func(m *mutant) {
 			m.release = func(ctx context.Context, h backend.Hold) error { return m.force(ctx, h.Key) }
 		}},
@@ -719,6 +740,24 @@ func TestMutantBackends(t *testing.T) {
 		atOnce(t, &all, name, func(t *testing.T) { mustFail(t, mutate(c.change), c.rules) })
 	}
 	all.Wait()
+}
+
+// renames has the store keep a key under another name.
+func renames(name func(key string) string) func(m *mutant) {
+	return func(m *mutant) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			req.Key = name(req.Key)
+			return m.Backend.Try(ctx, req)
+		}
+		m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			h.Key = name(h.Key)
+			return m.Backend.Renew(ctx, h)
+		}
+		m.release = func(ctx context.Context, h backend.Hold) error {
+			h.Key = name(h.Key)
+			return m.Backend.Release(ctx, h)
+		}
+	}
 }
 
 // atOnce runs a subtest beside the others, since mutants mostly wait.

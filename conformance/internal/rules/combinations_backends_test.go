@@ -113,6 +113,26 @@ func (k *kept) wasReleased(id backend.ID) bool {
 	return k.released[id]
 }
 
+// keyOf is empty for an acquisition that the store does not know.
+func (k *kept) keyOf(id backend.ID) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.of[id]
+}
+
+func (k *kept) wasHanded(id backend.ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.handed[id]
+	return ok
+}
+
+func (k *kept) handedKeys() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Values(k.handed))
+}
+
 func (k *kept) wasRevoked(id backend.ID) (uint64, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -376,7 +396,7 @@ var bentRecords = map[string]struct {
 	}},
 	"an owner's hold that ran out is renewed by its next record": {"RenewByID", "of a key that its owner holds again", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
-			if r, ok := m.k.record(h.Key); errors.Is(err, backend.ErrNotHeld) && ok && h.Owner != "" && r.owner == h.Owner && h.Token != 0 && r.token != h.Token && !m.k.wasReleased(h.ID) && m.k.of[h.ID] == h.Key {
+			if r, ok := m.k.record(h.Key); errors.Is(err, backend.ErrNotHeld) && ok && h.Owner != "" && r.owner == h.Owner && h.Token != 0 && r.token != h.Token && !m.k.wasReleased(h.ID) && m.k.keyOf(h.ID) == h.Key {
 				if _, live := m.live(h.Key); live {
 					return m.inWords(h), nil
 				}
@@ -386,7 +406,7 @@ var bentRecords = map[string]struct {
 	}},
 	"the release of an owner's hold that ran out ends its next record": {"ReleaseByID", "of a key that its owner holds again", func(m *bent) {
 		m.releases(func(ctx context.Context, h backend.Hold, err error) error {
-			if r, ok := m.k.record(h.Key); errors.Is(err, backend.ErrNotHeld) && ok && h.Owner != "" && r.owner == h.Owner && r.token != h.Token && !m.k.wasReleased(h.ID) && m.k.of[h.ID] == h.Key {
+			if r, ok := m.k.record(h.Key); errors.Is(err, backend.ErrNotHeld) && ok && h.Owner != "" && r.owner == h.Owner && r.token != h.Token && !m.k.wasReleased(h.ID) && m.k.keyOf(h.ID) == h.Key {
 				return m.able.ForceRelease(ctx, h.Key, r.token)
 			}
 			return err
@@ -394,7 +414,7 @@ var bentRecords = map[string]struct {
 	}},
 	"the release of what ran out is content when another holds the key": {"ReleaseByID", "of a key that is held again", func(m *bent) {
 		m.releases(func(ctx context.Context, h backend.Hold, err error) error {
-			if rec, live := m.live(h.Key); errors.Is(err, backend.ErrNotHeld) && live && h.Token != 0 && rec.Token > h.Token && !m.k.wasReleased(h.ID) && m.k.of[h.ID] == h.Key {
+			if rec, live := m.live(h.Key); errors.Is(err, backend.ErrNotHeld) && live && h.Token != 0 && rec.Token > h.Token && !m.k.wasReleased(h.ID) && m.k.keyOf(h.ID) == h.Key {
 				return nil
 			}
 			return err
@@ -402,7 +422,7 @@ var bentRecords = map[string]struct {
 	}},
 	"renew finds the hold by its id alone": {"RenewByID", "with the id of another key's hold", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
-			if key, ok := m.k.of[h.ID]; ok && errors.Is(err, backend.ErrNotHeld) && key != h.Key {
+			if key := m.k.keyOf(h.ID); key != "" && errors.Is(err, backend.ErrNotHeld) && key != h.Key {
 				h.Key = key
 				return m.able.Renew(ctx, h)
 			}
@@ -419,7 +439,7 @@ var bentRecords = map[string]struct {
 	}},
 	"what was handed over is renewed": {"HandOverIsOneStep", "Renew of the hold from which the key was handed over", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
-			if _, handed := m.k.handed[h.ID]; handed && errors.Is(err, backend.ErrNotHeld) {
+			if m.k.wasHanded(h.ID) && errors.Is(err, backend.ErrNotHeld) {
 				if _, live := m.live(h.Key); live {
 					return m.inWords(h), nil
 				}
@@ -430,7 +450,7 @@ var bentRecords = map[string]struct {
 	"what was handed over is renewed in a batch": {"HandOverIsOneStep", "RenewBatch for the hold from which the key was handed over", func(m *bent) {
 		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
 			out.Validity, out.Err = m.able.Renew(ctx, h)
-			if _, handed := m.k.handed[h.ID]; handed && errors.Is(out.Err, backend.ErrNotHeld) {
+			if m.k.wasHanded(h.ID) && errors.Is(out.Err, backend.ErrNotHeld) {
 				if _, live := m.live(h.Key); live {
 					return backend.Renewal{Validity: m.inWords(h)}
 				}
@@ -508,7 +528,7 @@ var bentRecords = map[string]struct {
 	}},
 	"what was handed over is forgotten": {"ForgetLeavesOthers", "it was handed over", func(m *bent) {
 		m.forgetsHeld(func(rec backend.Record) bool {
-			for _, key := range m.k.handed {
+			for _, key := range m.k.handedKeys() {
 				if key == rec.Key {
 					return true
 				}

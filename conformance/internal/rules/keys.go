@@ -46,6 +46,7 @@ var nastyKeys = []string{
 	"a/..", "a/../b", "../a", "~a", "-a", "a\u00a0", "\u00e4", "a\u0308", "\u00c4", "ss", "\u00df", "\u0131", "i", "I", "\u0130",
 	"\U0001f512", "\U0001f511", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "\uff41", "a\u00adb", "a&amp;b=c", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
 	"a\u2028b", "\uffff", "\ue000", "\U0010ffff", "a-1", "a-01", "Aa", "BB", "plumless", "buckeroo",
+	"a.", "a,", "a|b", "a@b", "a=b", "a^b", "a!b", "(a)", "<a>", "a`b",
 }
 
 // keysPerClient is how many keys a client of independentKeys holds at a time: with some
@@ -62,8 +63,12 @@ func independentKeys(e *engine.Env) {
 		keys = append(keys, e.Key("%s", k))
 	}
 	full := e.Key("")
-	full += strings.Repeat("x", backend.MaxKey-len(full)-1)
+	begun := len(full)
+	full += strings.Repeat("x", backend.MaxKey-begun-1)
 	keys = append(keys, full+"a", full+"b", full)
+	for _, at := range []int{begun, (begun + len(full)) / 2} { // a byte that an abbreviation would leave out
+		keys = append(keys, full[:at]+"y"+full[at+1:]+"a")
+	}
 	holders := e.Lockers((len(keys) + keysPerClient - 1) / keysPerClient)
 	holds := make([]*engine.Hold, len(keys))
 	for i, key := range keys {

@@ -10,7 +10,7 @@ import (
 )
 
 // longestNames uses a key, a label and owners of the largest size together. The owners
-// differ in their last byte.
+// differ in one byte: the last, one in the middle, or the first after what marks them as the suite's.
 func longestNames(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
 	key := filled(e.Key(""), backend.MaxKey)
@@ -20,7 +20,8 @@ func longestNames(e *engine.Env) {
 		opts = append(opts, lock.WithLabel(label))
 	}
 	entering := engine.ClaimReentrancy.Made(e.Settings)
-	stem := filled(e.Owner("A"), backend.MaxOwner-1)
+	named := e.Owner("A")
+	stem := filled(named, backend.MaxOwner-1)
 	if entering {
 		opts = append(opts, lock.WithOwner(stem+"1"))
 	}
@@ -40,6 +41,9 @@ func longestNames(e *engine.Env) {
 	if entering {
 		for _, c := range []*engine.Client{a, b} {
 			c.MustRefuse(key, "its owner's name is of the largest size, and differs from the holder's in the last byte", lock.WithOwner(stem+"2"))
+			for _, at := range []int{len(named), (len(named) + len(stem)) / 2} {
+				c.MustRefuse(key, "its owner's name is of the largest size, and differs from the holder's in one byte before the last", lock.WithOwner(stem[:at]+"y"+stem[at+1:]+"1"))
+			}
 		}
 		a.MustTry(key, opts...).MustRelease()
 	}
