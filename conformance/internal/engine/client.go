@@ -33,9 +33,12 @@ type Hold struct {
 	Settings lock.Settings
 }
 
+// DefaultTTL is given as a TTL where a call is to name none.
+const DefaultTTL time.Duration = 0
+
 // Opts are the options for a lease with the given TTL.
 func (e *Env) Opts(ttl time.Duration, more ...lock.Option) []lock.Option {
-	if e.Fixed {
+	if e.Fixed || ttl == DefaultTTL {
 		return more
 	}
 	return append([]lock.Option{lock.WithTTL(ttl)}, more...)

@@ -370,6 +370,7 @@ func heldDetails(e *engine.Env) {
 		func() { eachWay(e, everyWay, func(w way) { lookAtHolder(e, w, a, b) }) },
 		func() { lookAtEnd(e) },
 		func() { lookAtLabels(e, a, b) },
+		func() { lookAtKinds(e, a, b) },
 		func() { lookAtOwner(e, a, b) },
 	)
 }
@@ -415,6 +416,48 @@ func lookAtLabels(e *engine.Env, a, b *engine.Client) {
 		}
 		h.MustRelease()
 	}
+}
+
+// lookAtKinds labels leases that have more than a label, and such as were asked for without a
+// TTL. Who is refused names none either.
+func lookAtKinds(e *engine.Env, a, b *engine.Client) {
+	const label = "with another option"
+	all := []kind{plain}
+	for _, k := range append(kindsAndUnrenewed(e), pairs(e)...) {
+		if set, err := lock.ResolveOptions(k.opts...); err == nil && set.Label == "" {
+			all = append(all, k)
+		}
+	}
+	look := func(k kind, ttl time.Duration, called string) {
+		key := e.Key("%s%s", k.name, called)
+		h, ok := k.take(a, key, ttl, lock.WithLabel(label))
+		if !ok {
+			return
+		}
+		refused, err := b.TryFor(e.Ctx, key, engine.DefaultTTL)
+		if err == nil {
+			e.JudgeRefusal(key, "TryAcquire without an option", "another client holds it", refused.Record, nil)
+			_ = refused.Release(e.Ctx)
+			return
+		}
+		switch held := (*lock.HeldError)(nil); {
+		case !errors.As(err, &held):
+			e.Unexpected(key, err, "TryAcquire without an option returned %s on a held key; expected a *lock.HeldError in it", engine.Outcome(err))
+		case held.Key != key:
+			e.Failf(key, "the refusal of a call without an option names the key %q; expected %q", held.Key, key)
+		case held.Holder.Label == "":
+			e.Latef(key, "the refusal does not name the holder, whose lease%s has %s; expected its label %q", called, k.name, label)
+		case held.Holder.Label != label:
+			e.Failf(key, "the refusal names the holder %q, whose lease%s has %s; expected its label %q", held.Holder.Label, called, k.name, label)
+		}
+		h.MustRelease()
+	}
+	eachKind(e, all, func(k kind) {
+		look(k, e.Long, "")
+		if !k.unrenewed && !e.Fixed {
+			look(k, engine.DefaultTTL, " without a TTL")
+		}
+	})
 }
 
 // lookAtEnd asks for a key until the lease on it has run out. What is left of it is never

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -35,11 +36,11 @@ func ttlOfOneCall(e *engine.Env, w way, c *engine.Client) {
 		return
 	}
 	key := e.Key("TTL-by-%s", w.name)
+	get := c.Locker.TryAcquire
+	if w.name != ways[0].name {
+		get = c.Locker.Acquire
+	}
 	take := func(opts ...lock.Option) *engine.Hold {
-		get := c.Locker.TryAcquire
-		if w.name != ways[0].name {
-			get = c.Locker.Acquire
-		}
 		h, err := c.Get(w.name, get, e.Ctx, key, opts)
 		if err != nil {
 			e.UnexpectedFatal(key, err, "%s returned %s for a free key; expected a lease", w.name, engine.Outcome(err))
@@ -58,6 +59,20 @@ func ttlOfOneCall(e *engine.Env, w way, c *engine.Client) {
 	h := take()
 	if d, known := h.Lease.Deadline(); known && time.Until(d) > longer/2 {
 		e.Failf(key, "a lease without lock.WithTTL is certain for another %s, after one with a TTL of %s; expected about the %s of a lease that was acquired before that",
+			engine.Short(time.Until(d)), longer, engine.Short(usual))
+	}
+	_ = h.Release(e.Ctx)
+	stands := e.Locker().MustTry(key)
+	short, cancel := context.WithTimeout(e.Ctx, e.TTL/4)
+	if got, err := c.Get(w.name, get, short, key, []lock.Option{lock.WithTTL(longer)}); err == nil {
+		e.JudgeRefusal(key, w.name, "another client holds it", got.Record, nil)
+		_ = got.Release(e.Ctx)
+	}
+	cancel()
+	stands.MustRelease()
+	h = take()
+	if d, known := h.Lease.Deadline(); known && time.Until(d) > longer/2 {
+		e.Failf(key, "a lease without lock.WithTTL is certain for another %s, after a refused call with a TTL of %s; expected about the %s of a lease that was acquired before that",
 			engine.Short(time.Until(d)), longer, engine.Short(usual))
 	}
 	_ = h.Release(e.Ctx)

@@ -35,10 +35,14 @@ func served(e *engine.Env, key string, holder *engine.Client, pick func(i int) *
 	defer cancel()
 	for i := range waiters {
 		ctx := e.Ctx
-		if i%3 == 2 { // it changes nothing either
+		if i%3 == 2 { // it changes nothing
 			ctx = timed
 		}
-		waiters[i] = pick(i).AcquiringOn(ctx, key, e.Long, asks[i%len(asks)]...)
+		ttl := e.Long
+		if i%4 == 3 {
+			ttl = engine.DefaultTTL
+		}
+		waiters[i] = pick(i).AcquiringOn(ctx, key, ttl, asks[i%len(asks)]...)
 		<-waiters[i].Begun
 		e.Pause(gap)
 	}
