@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -108,22 +109,43 @@ func ours(parameters string) func(*servers, purpose) (client, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		l, err := lock.Open(ctx, s.url+parameters, &lock.Options{TTL: p.ttl})
-		if err != nil {
-			return client{}, err
-		}
-		return client{
-			acquire: func(ctx context.Context, key string) (func() error, error) {
-				lease, err := l.Acquire(ctx, key)
-				if err != nil {
-					return nil, err
-				}
-				if p.kept != nil {
-					p.kept(key, lease)
-				}
-				return func() error { return lease.Release(ctx) }, nil
-			},
-			close: func() { _ = l.Close() },
-		}, nil
+		return clientOf(l, p), err
+	}
+}
+
+// withoutHandOver is ours, whose releases and next acquisitions are requests of their own.
+func withoutHandOver(s *servers, p purpose) (client, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	b, err := backend.DefaultMux.Open(ctx, s.url, backend.OpenConfig{TTL: p.ttl})
+	if err != nil {
+		return client{}, err
+	}
+	l, err := lock.New(handsNothingOver{b}, &lock.Options{TTL: p.ttl})
+	return clientOf(l, p), err
+}
+
+type handsNothingOver struct{ backend.Backend }
+
+func (b handsNothingOver) Unwrap() backend.Backend { return b.Backend }
+
+func (handsNothingOver) HandOver(context.Context, backend.Hold, backend.Request) (backend.Grant, error) {
+	return backend.Grant{}, lock.ErrUnsupported
+}
+
+func clientOf(l *lock.Client, p purpose) client {
+	return client{
+		acquire: func(ctx context.Context, key string) (func() error, error) {
+			lease, err := l.Acquire(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			if p.kept != nil {
+				p.kept(key, lease)
+			}
+			return func() error { return lease.Release(ctx) }, nil
+		},
+		close: func() { _ = l.Close() },
 	}
 }
 

@@ -68,6 +68,7 @@ var etcdStore = &store{
 			how: "`concurrency.NewMutex` in one `Session` of the client",
 			not: map[string]string{
 				contended: "two goroutines of one session both hold", waiters: "two goroutines of one session both hold",
+				crowd: "two goroutines of one session both hold",
 			},
 			most: map[string]int{held: 10_000},
 			open: func(s *servers, p purpose) (client, error) {
@@ -109,7 +110,7 @@ var etcdStore = &store{
 			aims: []aim{
 				atLeast(serial, 1.0, sharedSession),
 				atLeast(contended, 2, ownSession),
-				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
+				asWith(waiters, commands, 1500, 10, goal{atMost: 1.1}),
 				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
 				{scenario: held, size: 10_000, figure: latest, goal: goal{atMost: 0.5}},
 				{scenario: held, size: 10_000, figure: sockets, goal: goal{atMost: 10}},

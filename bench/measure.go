@@ -246,10 +246,7 @@ func (b *bench) contest(st *store, s *servers, sc *scenario) error {
 				case waiters:
 					n, length = size+1, length/2
 				case crowd:
-					n, of, length = size, size, length/2
-					if size > clients*perClient { // of these the beginning says little
-						length *= 4
-					}
+					n, of, length = crowded, size, 2*length // the beginning says little
 				}
 				b.attempt(at, func(context.Context) (seen, error) {
 					return b.compete(s, c, n, of, length, st.heldFor, fmt.Sprintf("%s/%s/%d/%d", sc.name, c.name, size, round))

@@ -10,6 +10,14 @@ const (
 	held      = "held"
 )
 
+// crowded is how many goroutines compete in a crowd.
+const crowded = 200
+
+// onlyContended is for contenders that show what a mechanism buys under contention.
+var onlyContended = map[string]string{
+	serial: "as with it", parallel: "as with it", waiters: "as contended", crowd: "as contended", held: "as with it",
+}
+
 // A scenario is a way to use a lock.
 type scenario struct {
 	name, title string
@@ -45,19 +53,18 @@ var scenarios = []*scenario{
 	},
 	{
 		name: waiters, title: "Waiters", rate: "grants/s",
-		about:   "The same with 1 to 1,000 goroutines that wait, for half of the time.",
+		about:   "The same with 1 to 1,500 goroutines that wait, for half of the time.",
 		columns: []figure{rate, commands},
-		sizes:   []int{1, 10, 100, 1000}, unit: [2]string{"waiter", "waiters"},
+		sizes:   []int{1, 10, 100, 1500}, unit: [2]string{"waiter", "waiters"},
 		plotted: []int{100},
 		run:     (*bench).contest,
 	},
 	{
 		name: crowd, title: "Crowd", rate: "grants/s",
-		about:   "The same with 10 and 200 clients of one goroutine each, as in so many programs.",
+		about:   "The same with 200 goroutines: of one client, and of 200, as in so many programs.",
 		columns: []figure{rate, commands},
-		sizes:   []int{10, 200}, unit: [2]string{"client", "clients"},
-		plotted: []int{10},
-		run:     (*bench).contest,
+		sizes:   []int{1, crowded}, unit: [2]string{"client", "clients"},
+		run: (*bench).contest,
 	},
 	{
 		name: held, title: "Held",

@@ -56,7 +56,7 @@ var zookeeperStore = &store{
 			aims: []aim{
 				atLeast(serial, 1.0, zkLock),
 				atLeast(contended, 1.3, zkLock),
-				asWith(waiters, commands, 1000, 10, goal{atMost: 1.1}),
+				asWith(waiters, commands, 1500, 10, goal{atMost: 1.1}),
 				{scenario: held, size: 10_000, figure: memory, goal: goal{atMost: 1.2}},
 				{scenario: held, size: 10_000, figure: latest, goal: goal{atMost: 0.5}},
 				{scenario: held, size: 10_000, figure: sockets, goal: goal{atMost: 10}},
