@@ -136,13 +136,18 @@ var lockersElsewhere = map[string]lockerCase{
 			return l.Lease.Renew(ctx)
 		}
 	})},
-	"what was handed over is released by close":                          {"CloseEndsHolds", "expected ErrClosed", handed(func(l *leaseMutant) { l.tells(instead(lock.ErrClosed, lock.ErrReleased)) })},
-	"what was handed over has a deadline after its release":              {"DeadlineEnds", "its deadline is", handed(func(l *leaseMutant) { l.remembers() })},
-	"the key of what was handed over comes back changed":                 {"HandsOut", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
-	"what was handed over is not released with a context that has ended": {"ReleaseDetached", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.keptByEnded() })},
-	"who was handed over to is told of a removal late":                   {"LostOnRemoval", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.tellsLater(lock.ErrTakenOver, 20*time.Second) })},
-	"the deadline of what was handed over is too late":                   {"ServerOutlivesD", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.believes(40 * time.Millisecond) })},
-	"what was handed over has no token after its release":                {"TokenStable", "when the lease was released", handed(func(l *leaseMutant) { l.noTokenAfter(lock.ErrReleased) })},
+	"a maximum that was reached gives its token away":                           {"MaxHoldEnds", "with which a maximum hold was reached", tokenAfter(lock.ErrMaxHold)},
+	"who has lost a hold by a removal wakes late":                               {"LostOnRemoval", "by a hold that was removed by force", wakesLateAfter(lock.ErrTakenOver)},
+	"who has lost a hold by its deadline wakes late":                            {"LossEndsUse", "by a hold that ran out", wakesLateAfter(lock.ErrExpired)},
+	"who has reached a maximum wakes late":                                      {"MaxHoldEnds", "by a hold that reached its maximum", wakesLateAfter(lock.ErrMaxHold)},
+	"who gives up when the holder has changed is not told that the key is held": {"WaiterGivesUp", "after the key had got another holder", changedIsNotTold},
+	"what was handed over is released by close":                                 {"CloseEndsHolds", "expected ErrClosed", handed(func(l *leaseMutant) { l.tells(instead(lock.ErrClosed, lock.ErrReleased)) })},
+	"what was handed over has a deadline after its release":                     {"DeadlineEnds", "its deadline is", handed(func(l *leaseMutant) { l.remembers() })},
+	"the key of what was handed over comes back changed":                        {"HandsOut", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
+	"what was handed over is not released with a context that has ended":        {"ReleaseDetached", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.keptByEnded() })},
+	"who was handed over to is told of a removal late":                          {"LostOnRemoval", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.tellsLater(lock.ErrTakenOver, 20*time.Second) })},
+	"the deadline of what was handed over is too late":                          {"ServerOutlivesD", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.believes(40 * time.Millisecond) })},
+	"what was handed over has no token after its release":                       {"TokenStable", "when the lease was released", handed(func(l *leaseMutant) { l.noTokenAfter(lock.ErrReleased) })},
 	"a second release of what was handed over was well": {"ReleaseTwice", "the second Release returned ok", handed(func(l *leaseMutant) {
 		l.release = func(ctx context.Context) error {
 			if err := l.Lease.Release(ctx); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
@@ -609,6 +614,68 @@ func turnUntilReleased(loss error) func(m *lockerMutant) {
 			})
 			l.release = func(ctx context.Context) error { defer over(); return l.Lease.Release(ctx) }
 		}
+	}
+}
+
+// tokenAfter gives the token of a hold that was lost so to the next hold of the same Locker.
+func tokenAfter(loss error) func(m *lockerMutant) {
+	return func(m *lockerMutant) {
+		var tokens sync.Map
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			key, token := l.Lease.Key(), l.Lease.Token()
+			if last, ok := tokens.LoadAndDelete(key); ok && l.set.Owner == "" {
+				l.token = func() uint64 { return last.(uint64) }
+			}
+			context.AfterFunc(l.Lease.Context(), func() {
+				if errors.Is(context.Cause(l.Lease.Context()), loss) {
+					tokens.Store(key, token)
+				}
+			})
+		}
+	}
+}
+
+// wakesLateAfter has a wait that begins after such a loss of the key end 20 s late.
+func wakesLateAfter(loss error) func(m *lockerMutant) {
+	return func(m *lockerMutant) {
+		var lost sync.Map
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			context.AfterFunc(l.Lease.Context(), func() {
+				if errors.Is(context.Cause(l.Lease.Context()), loss) {
+					lost.Store(l.Lease.Key(), true)
+				}
+			})
+		}
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if _, was := lost.Load(key); was && ctx.Err() == nil {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if !errors.Is(err, lock.ErrHeld) {
+					return l, err
+				}
+				select {
+				case <-time.After(20 * time.Second):
+				case <-ctx.Done():
+				}
+			}
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+	}
+}
+
+// changedIsNotTold is a wait whose error says that the key is held if its first holder still has
+// it.
+func changedIsNotTold(m *lockerMutant) {
+	m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		token := func() uint64 {
+			rec, _ := ability[backend.Inspector](m.Backend()).Inspect(context.Background(), key)
+			return rec.Token
+		}
+		first := token()
+		l, err := m.Client.Acquire(ctx, key, opts...)
+		if errors.Is(err, lock.ErrHeld) && first != 0 && token() != first {
+			return nil, fmt.Errorf("lock: waiting: %w", ctx.Err())
+		}
+		return l, err
 	}
 }
 

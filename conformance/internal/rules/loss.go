@@ -224,6 +224,7 @@ func lostOnRemoval(e *engine.Env) {
 		}
 		b.MustTry(key).MustRelease()
 		a.MustTry(key).MustRelease()
+		wakesAfterLoss(e, a, b, key, "was removed by force")
 	})
 	for i := range late {
 		late[i].Judge(e, "", e.TTL*7/12, "records of leases with %s were removed by force, which a renewal each third of the TTL of %s tells, and their contexts ended", all[i].name, e.TTL)
@@ -247,6 +248,15 @@ func waitsForRemoved(e *engine.Env, a *engine.Client) {
 	e.RemoveByForce(key)
 	w.MustGet(e, key, e.TTL/3+e.WaitBound(), "the record of another caller of its Locker was removed, who does not release it").MustRelease()
 	_ = h.Release(e.Ctx)
+}
+
+// wakesAfterLoss has the Locker a wait anew for a key of which it has lost a hold.
+func wakesAfterLoss(e *engine.Env, a, b *engine.Client, key, lost string) {
+	h := b.Soon(key, "the hold of another Locker "+lost)
+	w := a.Acquiring(key)
+	e.Settle()
+	h.MustRelease()
+	w.MustGet(e, key, e.WaitBound(), "it was released after a wait had begun whose Locker had held the key before, by a hold that "+lost).MustRelease()
 }
 
 // removedBeforeRenew has a holder renew by hand when its record was removed a moment ago, which
@@ -318,7 +328,7 @@ func releaseIsNoLoss(e *engine.Env) {
 }
 
 func lossEndsUse(e *engine.Env) {
-	a := e.Locker()
+	a, b := e.Locker(), e.Locker()
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
 	unreleased := a.MustTryFor(e.Key("released after Close"), e.TTL, lock.WithoutRenewal())
@@ -338,6 +348,7 @@ func lossEndsUse(e *engine.Env) {
 	keepsToken(e, h)
 	again.MustLive("only an earlier lease of the same Locker was lost")
 	again.MustRelease()
+	wakesAfterLoss(e, a, b, key, "ran out")
 	var ended endedLeases
 	e.Together(
 		func() { waitsForLost(e, a) },

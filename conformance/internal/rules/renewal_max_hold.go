@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -101,8 +102,22 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way,
 			e.Unexpected(key, err, "Renew after the maximum hold returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
 	}
-	next := b.Wins(key, e.Slack(), e.TTL/50, "the maximum hold of its holder was reached, and the key must be given back then")
-	_ = next.Release(e.Ctx)
+	after := []*engine.Client{a, b}
+	if ttl <= e.TTL { // the same Locker first, or another one
+		slices.Reverse(after)
+	}
+	last := h.Token
+	for _, c := range after {
+		next := c.Wins(key, e.Slack(), e.TTL/50, "the maximum hold of its holder was reached, and the key must be given back then")
+		if engine.ClaimTokens.Made(e.Settings) && next.Token <= last {
+			e.Failf(key, "%s was granted the key with token %d after %d, with which a maximum hold was reached; expected a larger one", c.Who, next.Token, last)
+		}
+		last = next.Token
+		_ = next.Release(e.Ctx)
+	}
+	if ttl > e.TTL {
+		wakesAfterLoss(e, a, b, key, "reached its maximum")
+	}
 	if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrLost) {
 		e.Unexpected(key, err, "Release after the maximum hold returned %s; expected an error that matches ErrLost", engine.Outcome(err))
 	}

@@ -12,7 +12,41 @@ import (
 )
 
 func waiterGivesUp(e *engine.Env) {
-	e.Together(func() { eachGivesUp(e) }, func() { eachKindGivesUp(e) }, func() { manyGiveUp(e) })
+	e.Together(func() { eachGivesUp(e) }, func() { eachKindGivesUp(e) }, func() { manyGiveUp(e) }, func() { holderChanges(e) })
+}
+
+// holderChanges has two wait for a key, and whoever is not granted it when it is released give up
+// then: the key is held by another holder than when the wait began.
+func holderChanges(e *engine.Env) {
+	holder, waiter, other := e.Locker(), e.Locker(), e.Locker()
+	for name, second := range map[string]*engine.Client{"one Locker": waiter, "two Lockers": other} {
+		key := e.Key("the holder changes, %s", name)
+		h := holder.MustTry(key)
+		granted, waits := waiter.Acquiring(key), second.Acquiring(key)
+		e.Settle()
+		h.MustRelease()
+		control := time.NewTimer(e.WaitBound())
+		select {
+		case <-granted.Done:
+		case <-waits.Done:
+			granted, waits = waits, granted
+		case <-control.C:
+		}
+		control.Stop()
+		next := granted.MustGet(e, key, e.Slack(), "the key was released")
+		e.Settle()
+		waits.Cancel()
+		if !e.Within(e.Slack(), waits.Done) {
+			e.OverdueFatalf(key, "a cancelled waiter had not returned after %s", e.Slack())
+		}
+		if waits.Err == nil {
+			e.JudgeRefusal(key, "Acquire", "another caller was granted it before", waits.Hold.Record, nil)
+			panic(engine.Abort{})
+		}
+		e.Is(key, waits.Err, "Acquire that was cancelled after the key had got another holder", context.Canceled, lock.ErrHeld)
+		next.MustLive("somebody who waited for it gave up")
+		next.MustRelease()
+	}
 }
 
 // manyGiveUp has so many callers of one Locker give up that what each of them took along would
