@@ -198,8 +198,7 @@ func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.Batch
 	}
 	holds := []backend.Hold{grants[0].Hold, gone.Hold, grants[1].Hold, grants[2].Hold, grants[3].Hold}
 	of := []*engine.Grant{grants[0], nil, grants[1], grants[2], grants[3]}
-	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
-		e.Pause(e.TTL / 4)
+	renew := func(when string) {
 		from := e.Log.Now()
 		answers := batch.RenewBatch(e.Ctx, holds)
 		if len(answers) != len(holds) {
@@ -210,10 +209,22 @@ func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.Batch
 			case h == nil:
 				e.Is(gone.Key, x.Err, "the answer of RenewBatch for a hold that was released", backend.ErrNotHeld)
 			case x.Err != nil:
-				e.LateFatalf(h.Key, "a batch that was repeated every quarter of its TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+				e.LateFatalf(h.Key, "a batch that was repeated %s answers %s for hold %d; expected a validity", when, engine.Outcome(x.Err), i+1)
 			default:
 				h.Renewed(from, x.Validity)
 			}
+		}
+	}
+	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
+		e.Pause(e.TTL / 4)
+		renew("every quarter of its TTL")
+	}
+	if last := e.TTL / 25; e.Virtual() { // the last moment counts too, where that is no race
+		e.Pause(time.Until(grants[0].Until()) - last)
+		renew("so late as " + last.String() + " before the deadline")
+		e.Pause(e.TTL / 8)
+		for _, h := range grants {
+			b.MustRefuse(h.Key, "a batch renewed it "+last.String()+" before its deadline")
 		}
 	}
 	for _, h := range grants {

@@ -378,6 +378,26 @@ func (m *bent) sinceGrant(rec backend.Record) (backend.Record, bool) {
 	return rec, true
 }
 
+// notAtLast has a renewal do nothing in the last tenth of the TTL, and say so or not.
+func notAtLast(silent bool) func(m *bent) {
+	return func(m *bent) {
+		m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			rec, live := m.live(h.Key)
+			switch {
+			case !live || rec.Remaining > h.TTL/10:
+				return m.able.Renew(ctx, h)
+			case silent:
+				return m.inWords(h), nil
+			}
+			return backend.Validity{Sent: m.Clock().Now()}, nil
+		}
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			out.Validity, out.Err = m.renew(ctx, h)
+			return out
+		}
+	}
+}
+
 // bentRecords are right with a hold that was just granted, and wrong with one to which
 // something has happened: it was renewed, entered, handed over or revoked, its outermost hold has
 // run out, or the floor was raised.
@@ -437,6 +457,9 @@ var bentRecords = map[string]struct {
 			return m.able.ReleaseTelling(ctx, h)
 		}
 	}},
+	"a renewal in the last tenth of the TTL extends nothing": {"RenewByHand", "before its deadline; expected it to move", notAtLast(false)},
+	"a renewal in the last tenth of the TTL is words":        {"RenewByHand", "Renew of a lease that was held", notAtLast(true)},
+	"a batch in the last tenth of the TTL is words":          {"BatchRenewMixed", "a batch renewed it", notAtLast(true)},
 	"what was handed over is renewed": {"HandOverIsOneStep", "Renew of the hold from which the key was handed over", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
 			if m.k.wasHanded(h.ID) && errors.Is(err, backend.ErrNotHeld) {
