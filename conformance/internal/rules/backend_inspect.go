@@ -148,6 +148,9 @@ func inspectShows(e *engine.Env) {
 		func() { inspectShowsLongest(e, a, in, grain) },
 		func() { inspectShowsInner(e, a, in, grain) },
 		func() { inspectShowsRenewed(e, a, in, grain) },
+		func() {
+			showsLong(e, a, grain, "Inspect", func(key string) (backend.Record, error) { return in.Inspect(e.Ctx, key) })
+		},
 	)
 }
 
@@ -156,6 +159,22 @@ func leftShown(e *engine.Env, h *engine.Grant, shown, grain time.Duration, what 
 	if left := time.Until(h.Until()); shown < left-grain-rounding(shown) {
 		e.Failf(h.Key, "%s shows %s remaining, although a hold is valid for another %s without a renewal", what, shown, left)
 	}
+}
+
+// showsLong looks for hours, where a hold may last so long.
+func showsLong(e *engine.Env, a *engine.BackendClient, grain time.Duration, what string, look func(key string) (backend.Record, error)) {
+	ttl := e.Fit(3 * time.Hour)
+	if ttl <= e.Long {
+		return
+	}
+	key := e.Key("lasts for hours")
+	h := a.MustTry(e.Request(key, "", ttl))
+	rec, err := look(key)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "%s of a hold with a TTL of %s returned %s; expected its record", what, ttl, engine.Outcome(err))
+	}
+	leftShown(e, h, rec.Remaining, grain, what+" of a hold with a TTL of "+ttl.String())
+	e.MustGiveBack(h, key, "")
 }
 
 // inspectShowsInner looks at a key of which the outermost hold has run out.

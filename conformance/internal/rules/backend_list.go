@@ -133,7 +133,15 @@ func listShowsHeldKeys(e *engine.Env) {
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
 	}
-	e.Together(func() { listShowsChanged(e, a, b) }, func() { listsWholePrefixes(e, a, list) })
+	e.Together(func() { listShowsChanged(e, a, b) }, func() { listsWholePrefixes(e, a, list) }, func() {
+		showsLong(e, a, max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)+time.Millisecond, "List", func(key string) (backend.Record, error) {
+			rec, ok := list(key, all)[key]
+			if !ok {
+				return rec, backend.ErrNotHeld
+			}
+			return rec, nil
+		})
+	})
 }
 
 // countListed is how many keys a client lists.

@@ -378,6 +378,11 @@ func (m *bent) sinceGrant(rec backend.Record) (backend.Record, bool) {
 	return rec, true
 }
 
+func anHourAtMost(rec backend.Record) (backend.Record, bool) {
+	rec.Remaining = min(rec.Remaining, time.Hour)
+	return rec, true
+}
+
 // notAtLast has a renewal do nothing in the last tenth of the TTL, and say so or not.
 func notAtLast(silent bool) func(m *bent) {
 	return func(m *bent) {
@@ -460,6 +465,8 @@ var bentRecords = map[string]struct {
 	"a renewal in the last tenth of the TTL extends nothing": {"RenewByHand", "before its deadline; expected it to move", notAtLast(false)},
 	"a renewal in the last tenth of the TTL is words":        {"RenewByHand", "Renew of a lease that was held", notAtLast(true)},
 	"a batch in the last tenth of the TTL is words":          {"BatchRenewMixed", "a batch renewed it", notAtLast(true)},
+	"inspect shows an hour at most":                          {"InspectShows", "Inspect of a hold with a TTL of", func(m *bent) { m.inspected(anHourAtMost) }},
+	"list shows an hour at most":                             {"ListShowsHeldKeys", "List of a hold with a TTL of", func(m *bent) { m.listed(anHourAtMost) }},
 	"what was handed over is renewed": {"HandOverIsOneStep", "Renew of the hold from which the key was handed over", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
 			if m.k.wasHanded(h.ID) && errors.Is(err, backend.ErrNotHeld) {
