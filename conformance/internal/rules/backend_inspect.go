@@ -29,6 +29,14 @@ func tellsOf(e *engine.Env, shown, told backend.Holder) bool {
 	return shown == told
 }
 
+// inFull is the holder with its pair, which the text for people leaves out.
+func inFull(h backend.Holder) string {
+	if h.PairID == "" {
+		return h.String()
+	}
+	return fmt.Sprintf("%s, pair %q", h, h.PairID)
+}
+
 // holderStays looks at leases that a Locker renews, which may do so for all of them at once.
 func holderStays(e *engine.Env, in backend.Inspector) {
 	c := e.Locker()
@@ -61,7 +69,7 @@ func holderStays(e *engine.Env, in backend.Inspector) {
 			}
 			if now.Since = first[i].Since; now != first[i] {
 				h.MustLive("it is renewed automatically")
-				e.Failf(h.Key, "Inspect shows the holder %s, and showed %s before its Locker renewed it; expected the same", now, first[i])
+				e.Failf(h.Key, "Inspect shows the holder %s, and showed %s before its Locker renewed it; expected the same", inFull(now), inFull(first[i]))
 				return
 			}
 		}
@@ -106,7 +114,7 @@ func inspectShows(e *engine.Env) {
 		case rec.Key != key || rec.Token != h.Token || rec.Holds != 1:
 			e.Failf(key, "Inspect shows key %q, token %d, %d holds; expected key %q, token %d, 1 hold", rec.Key, rec.Token, rec.Holds, key, h.Token)
 		case !tellsOf(e, rec.Holder, req.Holder):
-			e.Failf(key, "Inspect shows the holder %s; expected %s", rec.Holder, req.Holder)
+			e.Failf(key, "Inspect shows the holder %s; expected %s", inFull(rec.Holder), inFull(req.Holder))
 		case rec.Remaining <= 0 || rec.Remaining > most+rounding(rec.Remaining):
 			e.Failf(key, "Inspect shows %s remaining of a TTL of %s; expected more than nothing and at most %s by now", rec.Remaining, ttl, most)
 		case rec.Remaining < left-grain-rounding(rec.Remaining):

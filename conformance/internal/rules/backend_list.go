@@ -102,7 +102,7 @@ func listShowsHeldKeys(e *engine.Env) {
 		case rec.Waiters != 0 && rec.Waiters != -1:
 			e.Failf(h.Key, "List shows %d waiters; expected none, or -1 for unknown", rec.Waiters)
 		case rec.Token != h.Token || rec.Holds != 1 || !tellsOf(e, rec.Holder, told):
-			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, rec.Holder, h.Token, told)
+			e.Failf(h.Key, "List shows token %d, %d holds, holder %s; expected token %d, 1 hold, holder %s", rec.Token, rec.Holds, inFull(rec.Holder), h.Token, inFull(told))
 		}
 		delete(found, h.Key)
 	}

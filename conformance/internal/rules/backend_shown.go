@@ -346,12 +346,12 @@ func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
 	shown := func(key, when string, holder backend.Holder) {
 		recordsShown(e, look, key, func(what string, rec backend.Record) {
 			if !tellsOf(e, rec.Holder, holder) {
-				e.Failf(key, "%s %s shows the holder %s; expected %s", what, when, rec.Holder, holder)
+				e.Failf(key, "%s %s shows the holder %s; expected %s", what, when, inFull(rec.Holder), inFull(holder))
 			}
 		})
 		_, err := look.Try(e.Request(key, "", e.Long))
 		if held := (*backend.HeldError)(nil); errors.As(err, &held) && !tellsOf(e, held.Holder, holder) {
-			e.Failf(key, "a refusal %s shows the holder %s; expected %s", when, held.Holder, holder)
+			e.Failf(key, "a refusal %s shows the holder %s; expected %s", when, inFull(held.Holder), inFull(holder))
 		}
 	}
 	follows := func(next backend.Holder) {
@@ -389,7 +389,9 @@ func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
 		}
 	}
 	e.Together(
-		func() { follows(backend.Holder{Label: "next", Host: "another host", PID: 4712}) },
+		func() {
+			follows(backend.Holder{Label: "next", Host: "another host", PID: 4712, PairID: "fedcba9876543210"})
+		},
 		func() { follows(backend.Holder{}) })
 	key := e.Key("repeated")
 	req := ask(key, "", former, e.Long)
@@ -425,7 +427,7 @@ func repeatIsNotShown(e *engine.Env, look *engine.BackendClient, key string, rep
 			e.Failf(key, "%s shows that the key is held since %s, and showed %s before the same request came once more; expected the time of the outermost grant", what, rec.Holder.Since, was.Since)
 		}
 		if was.Since = rec.Holder.Since; was != rec.Holder {
-			e.Failf(key, "%s shows the holder %s, and showed %s before the same request came once more", what, rec.Holder, was)
+			e.Failf(key, "%s shows the holder %s, and showed %s before the same request came once more", what, inFull(rec.Holder), inFull(was))
 		}
 	})
 }

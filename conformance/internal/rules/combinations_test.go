@@ -175,6 +175,9 @@ func TestMutantsOfAbilitiesElsewhere(t *testing.T) {
 		"a place is withdrawn once, also if that failed": {rule: "QueueWithdraw", queue: true, change: func() around {
 			return func(b backend.Backend) backend.Backend { return withdrawsOnce{wrapper{b}} }
 		}},
+		"a place loses its pair": {rule: "HolderIsShown", says: `; expected "next" (host another host, pid 4712), pair "fedcba9876543210"`, queue: true, change: func() around {
+			return func(b backend.Backend) backend.Backend { return placesUnpaired{wrapper{b}} }
+		}},
 		"a batch loses the label": {rule: "InspectShows", says: "before its Locker renewed it", change: func() around {
 			var renewed sync.Map
 			return func(b backend.Backend) backend.Backend { return batchDropsLabel{wrapper{b}, &renewed} }
@@ -785,6 +788,13 @@ type onceTicket struct {
 func (t *onceTicket) Withdraw(ctx context.Context) (err error) {
 	t.once.Do(func() { err = t.Ticket.Withdraw(ctx) })
 	return err
+}
+
+type placesUnpaired struct{ wrapper }
+
+func (b placesUnpaired) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	req.Holder.PairID = ""
+	return ability[backend.Queuer](b.Backend).Enqueue(ctx, req)
 }
 
 type batchDropsLabel struct {
