@@ -79,7 +79,18 @@ func (c *handing) once() {
 	e.MustGiveBack(g, key, ", which was handed over")
 	_, err := c.a.HandOver(c.ho, g, e.Request(key, "", e.Long))
 	e.Is(key, err, "HandOver of a hold that was released", backend.ErrNotHeld)
-	c.b.MustTry(e.Request(key, "", e.Long))
+	if err != nil {
+		c.grantedNothing(key, "of a hold that was released")
+	}
+}
+
+// grantedNothing takes the key after a HandOver that was refused.
+func (c *handing) grantedNothing(key, of string) {
+	h, err := c.b.Try(c.e.Request(key, "", c.e.Long))
+	if err != nil {
+		c.e.UnexpectedFatal(key, err, "after a HandOver %s, which was refused, Try of the key returned %s; expected a grant, since nobody holds the key: what is refused grants nothing", of, engine.Outcome(err))
+	}
+	_ = h.Release(c.e.Ctx)
 }
 
 // longer has a hold of a long TTL follow one of a short TTL.
@@ -182,7 +193,7 @@ func (c *handing) expired() {
 	_, err := c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
 	e.Is(key, err, "HandOver of a hold that has expired", backend.ErrNotHeld)
 	if err != nil {
-		c.b.MustTry(e.Request(key, "", e.Long))
+		c.grantedNothing(key, "of a hold that has expired")
 	}
 	key = e.Key("taken")
 	from = c.a.MustTry(e.Request(key, "", e.TTL))

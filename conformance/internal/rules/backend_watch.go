@@ -98,7 +98,47 @@ func watchBeforeReturn(e *engine.Env) {
 		e.Latef("", "%d releases after Watch had returned were not signalled within %s", missed, e.Slack())
 	}
 	e.Notef("%d watches, %d signals missed", n, missed)
-	e.Together(func() { watchGoesOn(e, a, b, w) }, func() { watchesInner(e, a, w) })
+	e.Together(func() { watchGoesOn(e, a, b, w) }, func() { watchesInner(e, a, w) }, func() { watchesMany(e, a, w) })
+}
+
+// watchesMany has one client watch many keys at once.
+func watchesMany(e *engine.Env, a *engine.BackendClient, w backend.Watcher) {
+	keys := e.Rounds(e.Work(10*time.Millisecond), 40, 70)
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	holds, hints := make([]*engine.Grant, keys), make([]<-chan backend.Hint, keys)
+	e.EachFew(keys, func(i int) {
+		key := e.Key("one of many, %d", i)
+		holds[i] = a.MustTry(e.Request(key, "", e.Long))
+		var err error
+		if hints[i], err = w.Watch(ctx, key); err != nil {
+			e.UnexpectedFatal(key, err, "Watch returned %s, while %d other keys were watched at most; expected a channel", engine.Outcome(err), keys-1)
+		}
+	})
+	e.EachFew(keys, func(i int) { _ = holds[i].Release(e.Ctx) })
+	control := time.NewTimer(e.Slack())
+	defer control.Stop()
+	missed, over := 0, false
+	for _, hint := range hints {
+		select {
+		case <-hint:
+			continue
+		default:
+		}
+		if !over {
+			select {
+			case <-hint:
+				continue
+			case <-control.C:
+				over = true
+			}
+		}
+		missed++
+	}
+	// As above, one may be lost.
+	if missed > 2 {
+		e.Latef("", "%d releases were not signalled within %s, of %d keys that one client watched at once", missed, e.Slack(), keys)
+	}
 }
 
 // watchesInner watches keys of which the outermost hold has run out.
@@ -157,7 +197,7 @@ func watchGoesOn(e *engine.Env, a, b *engine.BackendClient, w backend.Watcher) {
 		control.Stop()
 	}
 	if missed > 2 {
-		e.Latef(key, "%d of %d releases were not signalled within %s to one watch, whose context goes on", missed, releases, e.Slack())
+		e.Latef(key, "%d of %d releases were not signalled within %s to one watch, which had begun while the key was free, and whose context goes on", missed, releases, e.Slack())
 	}
 	b.MustTry(e.Request(key, "", e.Long))
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -467,6 +468,26 @@ var bentRecords = map[string]struct {
 	"a batch in the last tenth of the TTL is words":          {"BatchRenewMixed", "a batch renewed it", notAtLast(true)},
 	"inspect shows an hour at most":                          {"InspectShows", "Inspect of a hold with a TTL of", func(m *bent) { m.inspected(anHourAtMost) }},
 	"list shows an hour at most":                             {"ListShowsHeldKeys", "List of a hold with a TTL of", func(m *bent) { m.listed(anHourAtMost) }},
+	"the watches from the 33rd on are silent": {"WatchBeforeReturn", "that one client watched at once", func(m *bent) {
+		var watches atomic.Int64
+		m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+			n := watches.Add(1)
+			context.AfterFunc(ctx, func() { watches.Add(-1) })
+			if n > 32 {
+				return make(chan backend.Hint), nil
+			}
+			return m.able.Watch(ctx, key)
+		}
+	}},
+	"what is handed over when it was released is granted": {"HandOverIsOneStep", "of a hold that was released, which was refused, Try of the key", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := m.able.HandOver(ctx, from, to)
+			if errors.Is(err, backend.ErrNotHeld) && m.k.wasReleased(from.ID) {
+				_, _ = m.able.Try(ctx, to)
+			}
+			return g, err
+		}
+	}},
 	"what was handed over is renewed": {"HandOverIsOneStep", "Renew of the hold from which the key was handed over", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
 			if m.k.wasHanded(h.ID) && errors.Is(err, backend.ErrNotHeld) {

@@ -141,13 +141,36 @@ var lockersElsewhere = map[string]lockerCase{
 	"who has lost a hold by its deadline wakes late":                            {"LossEndsUse", "by a hold that ran out", wakesLateAfter(lock.ErrExpired)},
 	"who has reached a maximum wakes late":                                      {"MaxHoldEnds", "by a hold that reached its maximum", wakesLateAfter(lock.ErrMaxHold)},
 	"who gives up when the holder has changed is not told that the key is held": {"WaiterGivesUp", "after the key had got another holder", changedIsNotTold},
-	"what was handed over is released by close":                                 {"CloseEndsHolds", "expected ErrClosed", handed(func(l *leaseMutant) { l.tells(instead(lock.ErrClosed, lock.ErrReleased)) })},
-	"what was handed over has a deadline after its release":                     {"DeadlineEnds", "its deadline is", handed(func(l *leaseMutant) { l.remembers() })},
-	"the key of what was handed over comes back changed":                        {"HandsOut", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
-	"what was handed over is not released with a context that has ended":        {"ReleaseDetached", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.keptByEnded() })},
-	"who was handed over to is told of a removal late":                          {"LostOnRemoval", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.tellsLater(lock.ErrTakenOver, 20*time.Second) })},
-	"the deadline of what was handed over is too late":                          {"ServerOutlivesD", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.believes(40 * time.Millisecond) })},
-	"what was handed over has no token after its release":                       {"TokenStable", "when the lease was released", handed(func(l *leaseMutant) { l.noTokenAfter(lock.ErrReleased) })},
+	"who was refused at the limit may not enter any more": {"ReentrantLimit", "released one, and its next try", func(m *lockerMutant) {
+		var full sync.Map
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if _, was := full.Load(key); was && with(opts).Owner != "" {
+					return nil, lock.ErrTooManyHolds
+				}
+				l, err := get(ctx, key, opts...)
+				if errors.Is(err, lock.ErrTooManyHolds) {
+					full.Store(key, true)
+				}
+				return l, err
+			}
+		})
+	}},
+	"who may hold for a time only is not renewed without a TTL": {"Defaults", "a lease without lock.WithTTL, by TryAcquire, with a maximum hold", func(m *lockerMutant) {
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if s := with(opts); s.MaxHold > 0 && s.TTL == 0 {
+				opts = append(opts, lock.WithoutRenewal())
+			}
+			return m.Client.TryAcquire(ctx, key, opts...)
+		}
+	}},
+	"what was handed over is released by close":                          {"CloseEndsHolds", "expected ErrClosed", handed(func(l *leaseMutant) { l.tells(instead(lock.ErrClosed, lock.ErrReleased)) })},
+	"what was handed over has a deadline after its release":              {"DeadlineEnds", "its deadline is", handed(func(l *leaseMutant) { l.remembers() })},
+	"the key of what was handed over comes back changed":                 {"HandsOut", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.Lease = renamed{l.Lease} })},
+	"what was handed over is not released with a context that has ended": {"ReleaseDetached", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.keptByEnded() })},
+	"who was handed over to is told of a removal late":                   {"LostOnRemoval", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.tellsLater(lock.ErrTakenOver, 20*time.Second) })},
+	"the deadline of what was handed over is too late":                   {"ServerOutlivesD", "a wait behind its own Locker", handed(func(l *leaseMutant) { l.believes(40 * time.Millisecond) })},
+	"what was handed over has no token after its release":                {"TokenStable", "when the lease was released", handed(func(l *leaseMutant) { l.noTokenAfter(lock.ErrReleased) })},
 	"a second release of what was handed over was well": {"ReleaseTwice", "the second Release returned ok", handed(func(l *leaseMutant) {
 		l.release = func(ctx context.Context) error {
 			if err := l.Lease.Release(ctx); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {

@@ -23,17 +23,18 @@ func defaults(e *engine.Env) {
 		name string
 		get  engine.Getter
 		opts []lock.Option
+		with string // the options in words
 	}
 	calls := []call{
-		{"TryAcquire", a.Locker.TryAcquire, nil},
-		{"Acquire", a.Locker.Acquire, nil},
-		{"TryAcquire", a.Locker.TryAcquire, []lock.Option{nil}},
-		{"Acquire", a.Locker.Acquire, []lock.Option{nil}},
-		{"Acquire after a wait", afterAWait(a, b), nil},
+		{"TryAcquire", a.Locker.TryAcquire, nil, ""},
+		{"Acquire", a.Locker.Acquire, nil, ""},
+		{"TryAcquire", a.Locker.TryAcquire, []lock.Option{nil}, ", with an option that is nil"},
+		{"Acquire", a.Locker.Acquire, []lock.Option{nil}, ", with an option that is nil"},
+		{"Acquire after a wait", afterAWait(a, b), nil, ""},
 	}
 	for _, k := range optionKinds(e, a) {
 		if !k.unrenewed {
-			calls = append(calls, call{"TryAcquire", a.Locker.TryAcquire, k.opts}, call{"Acquire", a.Locker.Acquire, k.opts})
+			calls = append(calls, call{"TryAcquire", a.Locker.TryAcquire, k.opts, ", with " + k.name}, call{"Acquire", a.Locker.Acquire, k.opts, ", with " + k.name})
 		}
 	}
 	e.Together(func() {
@@ -43,9 +44,9 @@ func defaults(e *engine.Env) {
 			defer cancel()
 			h, err := a.Get(c.name, c.get, ctx, key, c.opts)
 			if err != nil {
-				e.UnexpectedFatal(key, err, "%s without a TTL returned %s for a free key; expected a lease", c.name, engine.Outcome(err))
+				e.UnexpectedFatal(key, err, "%s without a TTL%s, returned %s for a free key; expected a lease", c.name, c.with, engine.Outcome(err))
 			}
-			keepsByDefault(e, h, func(why string) {
+			keepsByDefault(e, h, "a lease without lock.WithTTL, by "+c.name+c.with, func(why string) {
 				for _, who := range []*engine.Client{a, b} {
 					again, err := who.Get("TryAcquire", who.Locker.TryAcquire, e.Ctx, key, nil)
 					if err == nil {
@@ -74,7 +75,7 @@ func afterAWait(a, b *engine.Client) engine.Getter {
 
 // keepsByDefault looks at a lease of the default TTL, and holds it for longer than that
 // where it is short.
-func keepsByDefault(e *engine.Env, h *engine.Hold, mustRefuse func(why string)) {
+func keepsByDefault(e *engine.Env, h *engine.Hold, what string, mustRefuse func(why string)) {
 	mustRefuse("it is held, and neither caller has named an owner")
 	first, known := h.Lease.Deadline()
 	ttl := time.Until(first) // at most what it is
@@ -85,11 +86,11 @@ func keepsByDefault(e *engine.Env, h *engine.Hold, mustRefuse func(why string)) 
 		return // nothing tells how long the default is
 	case e.Open == nil:
 		if known && ttl > e.TTL {
-			e.Fatalf(h.Key, "a lease without lock.WithTTL lasts for another %s; expected at most the Locker's default of %s", ttl, e.TTL)
+			e.Fatalf(h.Key, "%s, lasts for another %s; expected at most the Locker's default of %s", what, ttl, e.TTL)
 		}
 		ttl = e.TTL
 	case ttl > longestDefault, e.Claimed.MaxTTL > 0 && ttl > e.Claimed.MaxTTL:
-		e.Fatalf(h.Key, "a lease without lock.WithTTL lasts for %s; expected a default that ends while others still wait for a holder that has died", ttl)
+		e.Fatalf(h.Key, "%s, lasts for %s; expected a default that ends while others still wait for a holder that has died", what, ttl)
 	}
 	if ttl > watchedDefault {
 		return
@@ -101,7 +102,7 @@ func keepsByDefault(e *engine.Env, h *engine.Hold, mustRefuse func(why string)) 
 		for end := time.Now().Add(ttl * 3 / 4); !h.Until().After(first); e.Pause(min(ttl/20, time.Second/4)) {
 			h.MustLive("it is renewed automatically by default")
 			if time.Now().After(end) {
-				e.LateFatalf(h.Key, "the deadline of a lease without an option has not moved from %s; expected it to be renewed automatically", engine.Seconds(e.Log.At(first)))
+				e.LateFatalf(h.Key, "the deadline of %s, has not moved from %s; expected it to be renewed automatically", what, engine.Seconds(e.Log.At(first)))
 			}
 		}
 	}
@@ -109,8 +110,8 @@ func keepsByDefault(e *engine.Env, h *engine.Hold, mustRefuse func(why string)) 
 		return
 	}
 	for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); e.Pause(ttl / 8) {
-		h.MustLive("it is renewed automatically by default")
-		mustRefuse("its holder keeps it by automatic renewal, which is the default")
+		h.MustLive("it is renewed automatically by default, as " + what)
+		mustRefuse("its holder keeps it by automatic renewal, which is the default; it is " + what)
 	}
 }
 

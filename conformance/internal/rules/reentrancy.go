@@ -430,7 +430,11 @@ func reachesLimit(e *engine.Env) {
 		e.Failf(key, "hold %d was granted by %s; expected a refusal", backend.MaxHolds+1, w.name)
 	}
 	holds[0].MustRelease()
-	holds[0] = a.MustTry(key, owner)
+	again, err := a.Try(key, owner)
+	if err != nil {
+		e.UnexpectedFatal(key, err, "an owner with %d holds released one, and its next try returned %s; expected a lease", backend.MaxHolds, engine.Outcome(err))
+	}
+	holds[0] = again
 	b.MustRefuse(key, "its owner holds it")
 	e.EachFew(len(holds), func(i int) { holds[i].MustRelease() })
 	b.MustTry(key).MustRelease()
@@ -445,8 +449,12 @@ func endedHoldsAreFree(e *engine.Env) {
 	kept := a.MustTry(key, owner)
 	short := make([]*engine.Hold, backend.MaxHolds-1)
 	e.EachFew(len(short), func(i int) {
-		short[i] = a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
-		short[i].Lapses()
+		h, err := a.TryFor(e.Ctx, key, e.TTL, owner, lock.WithoutRenewal())
+		if err != nil {
+			e.UnexpectedFatal(key, err, "an owner with less than %d holds tried its key once more, which returned %s; expected a lease", backend.MaxHolds, engine.Outcome(err))
+		}
+		short[i] = h
+		h.Lapses()
 	})
 	e.Each(len(short), func(i int) {
 		awaitLapse(e, short[i])
@@ -469,8 +477,12 @@ func expiredHoldsAreFree(e *engine.Env) {
 	kept := p.MustTry(e.Request(key, owner, e.Long))
 	short := make([]*engine.Grant, backend.MaxHolds-1)
 	e.EachFew(len(short), func(i int) {
-		short[i] = p.MustTry(e.Request(key, owner, e.TTL))
-		short[i].Lapses()
+		h, err := p.Try(e.Request(key, owner, e.TTL))
+		if err != nil {
+			e.UnexpectedFatal(key, err, "an owner with less than %d holds tried its key once more, which returned %s; expected a grant", backend.MaxHolds, engine.Outcome(err))
+		}
+		short[i] = h
+		h.Lapses()
 	})
 	for _, h := range short {
 		e.Expire(h)
