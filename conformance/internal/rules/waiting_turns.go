@@ -86,10 +86,13 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 		if watches != nil {
 			begun := watches.Begun(key)
 			looked = e.Start(func() {
-				for ; waited.Err() == nil; time.Sleep(time.Millisecond) {
-					if watches.Begun(key) > begun {
+				// A watch may break, and another one begin: what came between tells of nobody. One
+				// that breaks for ever has the waiter starve.
+				for again := 0; again < 5 && waited.Err() == nil; time.Sleep(time.Millisecond) {
+					if now := watches.Begun(key); now > begun {
 						before.Store(turns.Load())
-						return
+						begun = now
+						again++
 					}
 				}
 			})

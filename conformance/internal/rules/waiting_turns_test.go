@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,11 +17,12 @@ type tellingMutant struct {
 	backend.Backend
 	backend.Watcher
 	backend.ReleaseTeller
-	says func(others int) int
-	late bool          // signals of a release
-	kept bool          // a watch on the server, for good
-	hint int           // how many clients more are said to watch
-	slow time.Duration // until a watch is in force
+	says   func(others int) int
+	late   bool          // signals of a release
+	kept   bool          // a watch on the server, for good
+	hint   int           // how many clients more are said to watch
+	slow   time.Duration // until a watch is in force
+	breaks *sync.Map     // of four watches three break soon, by key
 }
 
 func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
@@ -36,6 +38,17 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 	on := ctx
 	if m.kept {
 		on = context.WithoutCancel(ctx)
+	}
+	if m.breaks != nil {
+		n, _ := m.breaks.LoadOrStore(key, new(atomic.Int64))
+		if n.(*atomic.Int64).Add(1)%4 != 0 {
+			var cancel context.CancelFunc
+			on, cancel = context.WithTimeout(ctx, time.Millisecond/2)
+			broken := make(chan backend.Hint)
+			_, err := m.Watcher.Watch(on, key)
+			context.AfterFunc(on, func() { cancel(); close(broken) })
+			return broken, err
+		}
 	}
 	hints, err := m.Watcher.Watch(on, key)
 	if err != nil || !m.late && m.hint == 0 {
@@ -69,36 +82,44 @@ func TestMutantTurns(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
 	for name, c := range map[string]struct {
-		rules string
-		says  func(int) int
-		late  bool
-		kept  bool
-		hint  int
-		slow  time.Duration
+		rules  string
+		says   func(int) int
+		late   bool
+		kept   bool
+		hint   int
+		slow   time.Duration
+		breaks bool
 	}{
-		"a release tells of nobody":                              {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0},
-		"a release counts its client":                            {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0},
-		"a watch is never freed":                                 {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0},
-		"a signal counts others twice":                           {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0},
-		"healthy":                                                {"", func(n int) int { return n }, false, false, 0, 0},
-		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond},
-		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond},
+		"a release tells of nobody":                              {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0, false},
+		"a release counts its client":                            {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0, false},
+		"a watch is never freed":                                 {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0, false},
+		"a signal counts others twice":                           {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0, false},
+		"healthy":                                                {"", func(n int) int { return n }, false, false, 0, 0, false},
+		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond, false},
+		"healthy, with watches that take their time and break":   {"", func(n int) int { return n }, false, false, 0, 300700 * time.Microsecond, true},
+		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond, false},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			cfg := memory()
-			healthy := cfg.OpenBackend
+			healthy, breaks := cfg.OpenBackend, (*sync.Map)(nil)
+			if c.breaks {
+				breaks = new(sync.Map)
+			}
 			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
 				b, err := healthy(ctx)
 				if err != nil {
 					return nil, err
 				}
-				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow}, nil
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow, breaks}, nil
 			}
-			if c.rules == "" {
+			switch {
+			case c.breaks: // no release tells of a watch that broke
+				mustPass(t, cfg, "LeavesATurn")
+			case c.rules == "":
 				mustPass(t, cfg, "ReleaseTells LeavesATurn")
-				return
+			default:
+				mustFail(t, cfg, c.rules)
 			}
-			mustFail(t, cfg, c.rules)
 		})
 	}
 	all.Wait()
