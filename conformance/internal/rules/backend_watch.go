@@ -115,11 +115,15 @@ func watchesMany(e *engine.Env, a *engine.BackendClient, w backend.Watcher) {
 			e.UnexpectedFatal(key, err, "Watch returned %s, while %d other keys were watched at most; expected a channel", engine.Outcome(err), keys-1)
 		}
 	})
-	e.EachFew(keys, func(i int) { _ = holds[i].Release(e.Ctx) })
+	released := make([]bool, keys) // where a hold had run out before, its signal may be another's, or none
+	e.EachFew(keys, func(i int) { released[i] = holds[i].Release(e.Ctx) == nil })
 	control := time.NewTimer(e.Slack())
 	defer control.Stop()
 	missed, over := 0, false
-	for _, hint := range hints {
+	for i, hint := range hints {
+		if !released[i] {
+			continue
+		}
 		select {
 		case <-hint:
 			continue

@@ -156,7 +156,7 @@ var lockersElsewhere = map[string]lockerCase{
 			}
 		})
 	}},
-	"who may hold for a time only is not renewed without a TTL": {"Defaults", "a lease without lock.WithTTL, by TryAcquire, with a maximum hold", func(m *lockerMutant) {
+	"who may hold for a time only is not renewed without a TTL": {"Defaults", "a lease without lock.WithTTL, by TryAcquire, with ", func(m *lockerMutant) {
 		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 			if s := with(opts); s.MaxHold > 0 && s.TTL == 0 {
 				opts = append(opts, lock.WithoutRenewal())
