@@ -165,7 +165,7 @@ func TestMutantsOfAbilitiesElsewhere(t *testing.T) {
 		"inspect unescapes the key": {rule: "InspectShows", says: "Inspect of the", change: func() around {
 			return func(b backend.Backend) backend.Backend { return inspectsUnescaped{wrapper{b}} }
 		}},
-		"a watch signals once": {rule: "WatchBeforeReturn", says: "to one watch, whose context goes on", change: func() around {
+		"a watch signals once": {rule: "WatchBeforeReturn", says: "to one watch, which had begun while the key was free", change: func() around {
 			return func(b backend.Backend) backend.Backend { return watchesOnce{wrapper{b}} }
 		}},
 		"who raises the floor beside another one waits for that": {rule: "RaisedFloorCounts", says: "raised by several at once", change: func() around {
