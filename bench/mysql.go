@@ -54,10 +54,11 @@ var mysqlStore = &store{
 				var there sync.Map
 				return client{
 					acquire: func(ctx context.Context, key string) (func() error, error) {
-						if _, ok := there.LoadOrStore(key, true); !ok {
+						if _, ok := there.Load(key); !ok {
 							if _, err := db.ExecContext(context.WithoutCancel(ctx), "INSERT IGNORE INTO bare_rows VALUES (?)", key); err != nil {
 								return nil, err
 							}
+							there.Store(key, true)
 						}
 						return forUpdate(ctx, db, key)
 					},
