@@ -153,7 +153,12 @@ func (s *BackendClient) MustRefuseRequest(req backend.Request, why string) {
 
 // Release ends the hold.
 func (h *Grant) Release(ctx context.Context) error {
-	return h.EndedBy(h.Client.Env, func() error { return h.Client.Release(ctx, h.Hold) })
+	from := h.Client.Env.Log.Now()
+	err := h.EndedBy(h.Client.Env, func() error { return h.Client.Release(ctx, h.Hold) })
+	if ctx.Err() == nil { // else its caller has ended it
+		h.unheard(h.Client.Env.Log.Now()-from, err)
+	}
+	return err
 }
 
 // Release releases any hold, held or not.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -143,6 +144,12 @@ func TestHoldsAreJudgedByTheirOwnTime(t *testing.T) {
 			h := e.Locker().MustTry(e.Key("a"))
 			h.MustRelease()
 			h.unheard(leastTimeout, fmt.Errorf("%w: i/o timeout", backend.ErrOutcomeUnknown))
+			e.Failf(h.Key, "it is still held")
+		}, Inconclusive},
+		"its release by a backend unheard": {func(e *Env) {
+			h := grant(e, e.Long)
+			h.Client.Backend = losesReleases{h.Client.Backend}
+			_ = h.Release(e.Ctx)
 			e.Failf(h.Key, "it is still held")
 		}, Inconclusive},
 		"before it was judged": {func(e *Env) { e.TooSlowf("", "the machine stood still") }, Inconclusive},
@@ -643,4 +650,12 @@ func TestRemovalWithoutAnAnswerIsInconclusive(t *testing.T) {
 	}
 	assert.Equal(t, Inconclusive, removal(context.DeadlineExceeded))
 	assert.Equal(t, Fail, removal(lock.ErrPermanent))
+}
+
+// losesReleases answers a release with an error of its connection.
+type losesReleases struct{ backend.Backend }
+
+func (losesReleases) Release(context.Context, backend.Hold) error {
+	time.Sleep(leastTimeout)
+	return errors.New("write: i/o timeout")
 }
