@@ -89,6 +89,21 @@ func (e *Env) UnexpectedFatal(key string, err error, format string, args ...any)
 	panic(Abort{})
 }
 
+// UnexpectedLate is Unexpected for what may have come too late, as in Latef.
+func (e *Env) UnexpectedLate(key string, err error, format string, args ...any) {
+	excuse := e.Timely()
+	if noAnswer(err) {
+		excuse = e.excuseFor(err)
+	}
+	e.Fail(excuse, key, format, args...)
+}
+
+// UnexpectedLateFatal is UnexpectedLate, and ends the case.
+func (e *Env) UnexpectedLateFatal(key string, err error, format string, args ...any) {
+	e.UnexpectedLate(key, err, format, args...)
+	panic(Abort{})
+}
+
 func (e *Env) excuseFor(err error) Excuse {
 	switch {
 	case noAnswer(err):

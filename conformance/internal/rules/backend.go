@@ -490,7 +490,7 @@ func validityHonest(e *engine.Env) {
 		before = a.Clock.Now()
 		v, err := a.Renew(h.Hold)
 		if err != nil {
-			e.Latef(key, "Renew of a fresh hold returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Renew of a fresh hold returned %s; expected no error", engine.Outcome(err))
 		} else if v.For > 0 {
 			check(key, "Renew", v, before, a.Clock.Now(), e.TTL)
 		}

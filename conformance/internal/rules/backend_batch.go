@@ -32,7 +32,7 @@ func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.Bat
 	}
 	for i, x := range answers {
 		if x.Err != nil {
-			e.LateFatalf(holds[i].Key, "a batch after half of the shortest TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+			e.UnexpectedLateFatal(holds[i].Key, x.Err, "a batch after half of the shortest TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
 		}
 		if x.Validity.For == 0 {
 			return // it says that it did not extend it
@@ -209,7 +209,7 @@ func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.Batch
 			case h == nil:
 				e.Is(gone.Key, x.Err, "the answer of RenewBatch for a hold that was released", backend.ErrNotHeld)
 			case x.Err != nil:
-				e.LateFatalf(h.Key, "a batch that was repeated %s answers %s for hold %d; expected a validity", when, engine.Outcome(x.Err), i+1)
+				e.UnexpectedLateFatal(h.Key, x.Err, "a batch that was repeated %s answers %s for hold %d; expected a validity", when, engine.Outcome(x.Err), i+1)
 			default:
 				h.Renewed(from, x.Validity)
 			}
@@ -230,7 +230,7 @@ func batchExtends(e *engine.Env, a, b *engine.BackendClient, batch backend.Batch
 	for _, h := range grants {
 		b.MustRefuse(h.Key, "it is renewed in time, by batches")
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(h.Key, "Release of a hold that batches renewed in time returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(h.Key, err, "Release of a hold that batches renewed in time returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 }

@@ -138,12 +138,12 @@ func (c *handing) renewed(owner string) {
 	for end := time.Now().Add(e.TTL*5/4 + min(e.Claimed.TakeoverLag, 4*e.TTL)); time.Now().Before(end); {
 		e.Pause(e.TTL / 4)
 		if err := g.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of a hold that was handed over returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	c.b.MustRefuse(key, "it was handed over, and is renewed in time")
 	if err := g.Release(e.Ctx); err != nil {
-		e.Latef(key, "Release of a hold that was handed over and renewed in time returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLate(key, err, "Release of a hold that was handed over and renewed in time returned %s; expected no error", engine.Outcome(err))
 	}
 }
 

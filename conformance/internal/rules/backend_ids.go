@@ -133,12 +133,12 @@ func innerKeepsTTL(e *engine.Env, a, b *engine.BackendClient, key string, renew 
 	outer.Lapses()
 	e.Pause(e.TTL * 3 / 2)
 	if err := renew(inner); err != nil {
-		e.LateFatalf(key, "a renewal of an inner hold, %s after its grant with a TTL of %s, returned %s; expected no error", e.TTL*3/2, longer, engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "a renewal of an inner hold, %s after its grant with a TTL of %s, returned %s; expected no error", e.TTL*3/2, longer, engine.Outcome(err))
 	}
 	e.Pause(e.TTL * 5 / 4) // longer than a renewal by the TTL of the outer hold would last
 	b.MustRefuse(key, "its owner's inner hold was renewed by its own TTL, which is longer than that of the outer one")
 	if err := inner.Release(e.Ctx); err != nil {
-		e.Latef(key, "Release of an inner hold that was renewed in time returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLate(key, err, "Release of an inner hold that was renewed in time returned %s; expected no error", engine.Outcome(err))
 	}
 }
 

@@ -76,7 +76,7 @@ func holderStays(e *engine.Env, in backend.Inspector) {
 	}
 	for _, h := range holds {
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(h.Key, "Release returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(h.Key, err, "Release returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 }

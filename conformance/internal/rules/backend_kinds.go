@@ -70,7 +70,7 @@ func renewedLate(e *engine.Env, c *engine.BackendClient, key string) *engine.Gra
 	h := c.MustTry(e.Request(key, "", e.Fit(2*e.TTL)))
 	e.Pause(h.Hold.TTL / 2)
 	if err := h.Renew(); err != nil {
-		e.LateFatalf(key, "Renew of a hold after half of its TTL returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "Renew of a hold after half of its TTL returned %s; expected no error", engine.Outcome(err))
 	}
 	return h
 }

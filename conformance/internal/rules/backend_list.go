@@ -487,7 +487,7 @@ func forgetLeavesRenewed(e *engine.Env, a *engine.BackendClient, still func(h *e
 	for end := time.Now().Add(e.TTL * 5 / 4); time.Now().Before(end); {
 		e.Pause(e.TTL / 4)
 		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a hold, every quarter of its TTL, returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of a hold, every quarter of its TTL, returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	still(h, "its hold was renewed in time")

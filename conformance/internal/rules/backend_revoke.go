@@ -167,7 +167,7 @@ func (c *revocation) alive(renewed bool) {
 	}
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err != nil {
-			e.Latef(key, "Renew after revocations with other tokens returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Renew after revocations with other tokens returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	c.mustRevoke(key, h)
@@ -299,7 +299,7 @@ func (c *revocation) gone() {
 	e.Pause(e.TTL / 4)
 	if e.Claimed.ManualRenewal { // its expiry is another one than at its grant
 		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew after a quarter of the TTL returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew after a quarter of the TTL returned %s; expected no error", engine.Outcome(err))
 		}
 		e.Pause(e.TTL / 4)
 	}

@@ -228,7 +228,7 @@ func holderIsShown(e *engine.Env) {
 	same("after another client was refused")
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 		}
 		same("after a renewal")
 	}

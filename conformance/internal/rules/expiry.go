@@ -208,7 +208,7 @@ func serverOutlivesKinds(e *engine.Env) {
 		old, beside := a.MustTryFor(key, e.TTL, append(owner, lock.WithoutRenewal())...), a.MustTryFor(key, e.TTL, append(owner, lock.WithoutRenewal())...)
 		e.Pause(e.TTL / 4)
 		if err := old.Renew(); err != nil {
-			e.Latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
 			return
 		}
 		beside.MustRelease()
@@ -221,7 +221,7 @@ func untilDeadline(e *engine.Env, old engine.Grip, b engine.Party, key string, r
 	if renewed {
 		e.Pause(e.TTL / 4)
 		if err := old.Renew(); err != nil {
-			e.Latef(key, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Renew of a lease in the first third of its life returned %s; expected no error", engine.Outcome(err))
 			return
 		}
 	}
@@ -341,7 +341,7 @@ func abandonedBeside(e *engine.Env) {
 	abandoned.Lapses()
 	for gone := abandoned.Gone(e); e.Log.Now() < gone; e.Pause(e.TTL / 5) {
 		if err := kept.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a hold in time returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of a hold in time returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	b.MustRefuse(key, "one of its holds is renewed")

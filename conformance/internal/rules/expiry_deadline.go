@@ -66,7 +66,7 @@ func deadlinesOfCalls(e *engine.Env, c *engine.Client, sent *atomic.Int64, k kin
 				e.Pause(e.TTL / 50)
 				before = time.Now()
 				if err := h.Renew(); err != nil {
-					e.Latef(key, "Renew of a fresh lease returned %s; expected no error", engine.Outcome(err))
+					e.UnexpectedLate(key, err, "Renew of a fresh lease returned %s; expected no error", engine.Outcome(err))
 				}
 				after = time.Now()
 			}
@@ -124,7 +124,7 @@ func deadlineOfLateAnswer(e *engine.Env, k kind, w way) {
 	}
 	if e.Claimed.ManualRenewal && e.Claimed.WithoutRenewal {
 		if err := h.Renew(); err != nil {
-			e.Latef(key, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, engine.Outcome(err), e.TTL)
+			e.UnexpectedLate(key, err, "Renew, with the answer delayed by %s, returned %s; expected no error: the TTL is %s", delay, engine.Outcome(err), e.TTL)
 		}
 		judge("Renew")
 	}

@@ -133,7 +133,7 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 	}
 	for _, h := range holds {
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(h.Key, "Release returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(h.Key, err, "Release returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 }
@@ -171,12 +171,12 @@ func renewUnknown(e *engine.Env, via engine.FaultSite) {
 		}
 		b.MustRefuse(key, "it is held, whatever became of a renewal")
 		if err := h.Renew(); err != nil {
-			e.Latef(key, "the next Renew returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "the next Renew returned %s; expected no error", engine.Outcome(err))
 		} else if m := moved(); m < e.TTL/10 {
 			e.Latef(key, "a renewal that was confirmed %s after the grant moved the deadline by %s only", e.TTL/5, m)
 		}
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Release returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func longestNames(e *engine.Env) {
 	}
 	if e.Claimed.ManualRenewal {
 		if err := h.Renew(); err != nil {
-			e.Latef(key, "Renew of a lease with names of the largest size returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Renew of a lease with names of the largest size returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	b.MustRefuse(key, "another client holds it")

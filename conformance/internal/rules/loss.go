@@ -312,7 +312,7 @@ func releaseIsNoLoss(e *engine.Env) {
 				e.Pause(e.Randomly(e.TTL / 20))
 			}
 			if err := h.Release(e.Ctx); err != nil {
-				e.Latef(key, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
+				e.UnexpectedLate(key, err, "Release of a lease that was held returned %s; expected no error", engine.Outcome(err))
 				return
 			}
 			if h.Lease.Context().Err() == nil {
@@ -497,7 +497,7 @@ func keepsCause(e *engine.Env, h *engine.Hold) error {
 	defer cancel()
 	if e.Claimed.ManualRenewal { // which makes no other context of it
 		if err := h.Renew(); err != nil {
-			e.Latef(h.Key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(h.Key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 		}
 	}
 	h.MustRelease()

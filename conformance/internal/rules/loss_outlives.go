@@ -78,7 +78,7 @@ func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with fu
 		e.Pause(e.TTL / 4)
 	}
 	if err := h.Release(e.Ctx); err != nil {
-		e.Latef(key, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
+		e.UnexpectedLate(key, err, "Release returned %s; expected no error, since only the context of the acquiring call had ended", engine.Outcome(err))
 	}
 }
 
@@ -93,7 +93,7 @@ func outlivesRenewal(e *engine.Env, a, b *engine.Client) {
 	err := h.Lease.Renew(ctx)
 	cancel()
 	if err != nil {
-		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 	}
 	staysHeld(e, h, b, "only the context that was given to a Renew has ended, after it had returned")
 }
@@ -107,7 +107,7 @@ func outlivesWait(e *engine.Env, a, before, b *engine.Client, k kind) {
 	e.Settle()
 	if err := stands.Release(e.Ctx); err != nil {
 		w.Cancel()
-		e.LateFatalf(key, "Release of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "Release of a lease that is held returned %s; expected no error", engine.Outcome(err))
 	}
 	h := w.MustGet(e, key, e.WaitBound(), "its holder has released it")
 	w.Cancel()
@@ -166,7 +166,7 @@ func outlivesTimedRenewal(e *engine.Env, a *engine.Client) {
 		if ctx.Err() != nil {
 			e.TooSlowf(key, "Renew took longer than a third of the TTL of %s: %v", e.TTL, err)
 		}
-		e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 	}
 	limit, _ := ctx.Deadline()
 	if d, known := h.Lease.Deadline(); known && !h.Lost() && !d.After(limit) {
@@ -196,6 +196,6 @@ func staysHeld(e *engine.Env, h *engine.Hold, b *engine.Client, why string) {
 		b.MustRefuse(h.Key, why)
 	}
 	if err := h.Release(e.Ctx); err != nil {
-		e.Latef(h.Key, "Release returned %s; expected no error, since %s", engine.Outcome(err), why)
+		e.UnexpectedLate(h.Key, err, "Release returned %s; expected no error, since %s", engine.Outcome(err), why)
 	}
 }

@@ -46,7 +46,7 @@ func nextSessionHolds(e *engine.Env) {
 		e.Settle()
 		h.MustLive("it was acquired after the session of an earlier lease had ended")
 		if err := h.Release(context.WithoutCancel(e.Ctx)); err != nil {
-			e.Latef(next, "Release of a lease that was acquired after the session of an earlier one had ended returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(next, err, "Release of a lease that was acquired after the session of an earlier one had ended returned %s; expected no error", engine.Outcome(err))
 		}
 	})
 	if e.OpenBackend != nil {

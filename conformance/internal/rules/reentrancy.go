@@ -216,7 +216,7 @@ func entersAgain(e *engine.Env, key string, longer time.Duration, a, enters, b *
 		e.Pause(e.TTL / 10)
 	}
 	if err := outer.Release(e.Ctx); err != nil {
-		e.Latef(key, "Release of the outer hold returned %s; expected no error", engine.Outcome(err))
+		e.UnexpectedLate(key, err, "Release of the outer hold returned %s; expected no error", engine.Outcome(err))
 	}
 	_ = inner.Release(e.Ctx)
 	b.Soon(key, "both holds of its owner were released").MustRelease()

@@ -101,7 +101,7 @@ func renewKeeps(e *engine.Env) {
 		first, known := h.Lease.Deadline()
 		if w.name == "Acquire" && e.Claimed.ManualRenewal { // which takes the place of no other
 			if err := h.Renew(); err != nil {
-				e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+				e.UnexpectedLateFatal(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 			}
 		}
 		oftenEnough := countRenewals(e, seen, h.Hold)
@@ -116,7 +116,7 @@ func renewKeeps(e *engine.Env) {
 			e.Latef(key, "the deadline has moved from %s to %s only, after %d TTLs of renewals", engine.Seconds(e.Log.At(first)), engine.Seconds(e.Log.At(last)), n)
 		}
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release after %d TTLs of automatic renewal returned %s; expected no error", n, engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Release after %d TTLs of automatic renewal returned %s; expected no error", n, engine.Outcome(err))
 		}
 		b.MustTry(key).MustRelease()
 	})
@@ -181,7 +181,7 @@ func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 		why := "it is renewed automatically; it has " + k.name
 		if e.Claimed.ManualRenewal {
 			if err := h.Lease.Renew(by); err != nil && by == e.Ctx {
-				e.LateFatalf(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+				e.UnexpectedLateFatal(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 			}
 			why += ", and was renewed once by hand"
 			if by == ended {
@@ -198,7 +198,7 @@ func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 			b.MustRefuse(key, why)
 		}
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release after two TTLs returned %s; expected no error, since %s", engine.Outcome(err), why)
+			e.UnexpectedLate(key, err, "Release after two TTLs returned %s; expected no error, since %s", engine.Outcome(err), why)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func renewKeepsLong(e *engine.Env, a, b *engine.Client) {
 		}
 		b.MustRefuse(key, "its holder keeps it by automatic renewal; its TTL is "+ttl.String())
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release after one TTL of %s and its automatic renewal returned %s; expected no error", ttl, engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Release after one TTL of %s and its automatic renewal returned %s; expected no error", ttl, engine.Outcome(err))
 		}
 	})
 }
@@ -303,7 +303,7 @@ func renewBounded(e *engine.Env) {
 			g := e.MustTake(a, key, e.TTL)
 			for range 50 / (1 + 4*i) { // the first piles them up
 				if err := g.Renew(); err != nil {
-					e.LateFatalf(key, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
+					e.UnexpectedLateFatal(key, err, "Renew of a lease that was held returned %s; expected no error", engine.Outcome(err))
 				}
 			}
 			expiry := e.Log.Now() + e.TTL

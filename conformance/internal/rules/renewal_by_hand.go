@@ -24,7 +24,7 @@ func renewByHand(e *engine.Env) {
 		renew := func(when string) {
 			before := g.Until()
 			if err := g.Renew(); err != nil {
-				e.LateFatalf(key, "Renew of a lease that was held, %s, returned %s; expected no error", when, engine.Outcome(err))
+				e.UnexpectedLateFatal(key, err, "Renew of a lease that was held, %s, returned %s; expected no error", when, engine.Outcome(err))
 			}
 			if e.Claimed.Deadline && !g.Until().After(before) {
 				e.Failf(key, "the deadline is %s, as before a Renew that returned no error, %s; expected it to move", engine.Seconds(e.Log.At(before)), when)
@@ -56,7 +56,7 @@ func renewByHand(e *engine.Env) {
 		e.Pause(e.TTL / 8) // one renewal soon after another counts as much
 		renew(fmt.Sprintf("%s after the last one", e.TTL/8))
 		if err := g.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Release of a lease that was renewed in time returned %s; expected no error", engine.Outcome(err))
 		}
 	})
 }
@@ -72,7 +72,7 @@ func renewKindByHand(e *engine.Env, k kind, a, b *engine.Client) {
 	for range 8 {
 		e.Pause(e.TTL / 4)
 		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of a lease with %s that was held returned %s; expected no error", k.name, engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of a lease with %s that was held returned %s; expected no error", k.name, engine.Outcome(err))
 		}
 		b.MustRefuse(key, "its holder renews it in time; it has "+k.name)
 		h.MustLive("its holder renews it in time; it has " + k.name)
@@ -103,7 +103,7 @@ func renewOneOfOwner(e *engine.Env) {
 			before[j] = other.Until()
 		}
 		if err := h.Renew(); err != nil {
-			e.LateFatalf(key, "Renew of hold %d of an owner, which was held, returned %s; expected no error", i+1, engine.Outcome(err))
+			e.UnexpectedLateFatal(key, err, "Renew of hold %d of an owner, which was held, returned %s; expected no error", i+1, engine.Outcome(err))
 		}
 		for j, other := range holds {
 			moved := other.Until().Sub(before[j])
@@ -133,7 +133,7 @@ func renewByHandLong(e *engine.Env) {
 	first := h.Until()
 	e.Pause(max(e.TTL/2, ttl/30))
 	if err := h.Renew(); err != nil {
-		e.LateFatalf(key, "Renew of a lease with a TTL of %s that was held returned %s; expected no error", ttl, engine.Outcome(err))
+		e.UnexpectedLateFatal(key, err, "Renew of a lease with a TTL of %s that was held returned %s; expected no error", ttl, engine.Outcome(err))
 	}
 	if moved := h.Until().Sub(first); moved < ttl/60 {
 		e.Failf(key, "Renew of a lease with a TTL of %s has moved its deadline by %s, %s after the grant; expected it to count from now", ttl, engine.Short(moved), engine.Short(max(e.TTL/2, ttl/30)))

@@ -28,7 +28,7 @@ func manyLeases(e *engine.Env) {
 		oftenEnough[i]()
 		b.MustRefuse(h.Key, "its holder keeps it by automatic renewal")
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(h.Key, "Release of one of %d leases that renew themselves returned %s; expected no error", n, engine.Outcome(err))
+			e.UnexpectedLate(h.Key, err, "Release of one of %d leases that renew themselves returned %s; expected no error", n, engine.Outcome(err))
 		}
 	})
 	owned()
@@ -66,7 +66,7 @@ func manyOfOneOwner(e *engine.Env, a, b *engine.Client) {
 	for _, h := range holds {
 		b.MustRefuse(key, "some of the holds of its owner are left, which are renewed automatically")
 		if err := h.Release(e.Ctx); err != nil {
-			e.Latef(key, "Release of one of %d holds of an owner, which renew themselves, returned %s; expected no error", len(holds), engine.Outcome(err))
+			e.UnexpectedLate(key, err, "Release of one of %d holds of an owner, which renew themselves, returned %s; expected no error", len(holds), engine.Outcome(err))
 		}
 	}
 	b.MustTry(key).MustRelease()

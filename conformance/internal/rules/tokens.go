@@ -155,7 +155,7 @@ func tokenStable(e *engine.Env) {
 		e.Pause(e.TTL / 4)
 		if e.Claimed.ManualRenewal {
 			if err := h.Renew(); err != nil {
-				e.Latef(key, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+				e.UnexpectedLate(key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
 				return
 			}
 		}

@@ -56,7 +56,7 @@ func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Co
 		b.MustRefuse(key, why)
 	}
 	if err := h.Renew(); err != nil {
-		e.Latef(key, "Renew returned %s after one whose context had ended; expected no error", engine.Outcome(err))
+		e.UnexpectedLate(key, err, "Renew returned %s after one whose context had ended; expected no error", engine.Outcome(err))
 	}
 	h.MustRelease()
 }
