@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	readyBound = 30 * time.Second // for a started server to answer
+	readyBound = 2 * time.Minute // for a started server to answer
 	maxPorts   = 10               // ports tried before giving up
 )
 
