@@ -269,6 +269,8 @@ func guaranteesAreStable(e *engine.Env) {
 		_ = lost.Release(e.Ctx)
 		same("after a loss")
 	}
+	_ = l.Close()
+	same("after the Close of that Locker")
 	guaranteesAskNobody(e)
 	knownWords(e, g)
 	fewPartitions(e, a.Backend)
@@ -597,6 +599,12 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 			h.Releasing(e.Log.Now())
 			if name == "Release" || name == "ReleaseTelling" {
 				freed(e, key, nil, b) // it says so
+			}
+			if name == "Revoke" && e.Claimed.ManualRenewal {
+				if _, err := holder.Renew(h.Hold); err == nil {
+					e.Failf(key, "Revoke of a hold, with a context that had ended, returned no error, and the hold was renewed; expected an error, or a hold that is revoked")
+				}
+				_ = h.Release(e.Ctx)
 			}
 			continue
 		}

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"math"
 	"sync/atomic"
@@ -78,7 +79,14 @@ func raisedFloorCounts(e *engine.Env) {
 	if token := useOnce(e, b, key); token >= tooLarge {
 		e.Failf(key, "the token %d was granted after a floor from 2^53 on was refused; expected the floor to stay", token)
 	}
-	above = floorOutlivesClient(e, b, key, above)
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	if err := raiser.RaiseFloor(ended, last+floorStep); err == nil {
+		if token := useOnce(e, b, key); token <= last+floorStep {
+			e.Failf(key, "the token %d was granted after RaiseFloor(%d), with a context that had ended, had returned no error; expected an error, or a larger token", token, last+floorStep)
+		}
+	}
+	above = floorOutlivesClient(e, b, key, max(above, last+floorStep))
 	above = raisedAtOnce(e, []*engine.BackendClient{a, b}, keys, above)
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		if rec, err := in.Inspect(e.Ctx, held); err != nil || rec.Token != h.Token {
@@ -302,6 +310,15 @@ func lastTokenCoversAll(e *engine.Env) {
 		covers(key, token, "after a key")
 		largest = max(largest, token)
 	}
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	if last, err := teller.LastToken(ended); err == nil && last < largest {
+		e.Failf(held, "LastToken with a context that had ended returned %d and no error, after a key was granted with the token %d; expected an error, or no less", last, largest)
+	}
+	c, key := e.Backend(), e.Key("of one that closes")
+	token := useOnce(e, c, key)
+	_ = c.Close()
+	covers(key, token, "after a key of a client that was closed")
 	e.MustGiveBack(h, held, ", although only the largest token was asked for")
 	coversOtherGrants(e, b, covers)
 }

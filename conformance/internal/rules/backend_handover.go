@@ -24,7 +24,7 @@ func handOver(e *engine.Env) {
 	owners := []string{""}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners = append(owners, e.Owner("B"))
-		cases = append(cases, c.owners)
+		cases = append(cases, c.owners, c.inner)
 	}
 	for _, owner := range owners {
 		cases = append(cases, func() { c.renewed(owner) })
@@ -107,6 +107,11 @@ func (c *handing) longer() {
 	}
 	e.Pause(wait)
 	c.b.MustRefuse(key, "it was handed over to a request with a TTL of "+e.Long.String())
+	if in, ok := backend.As[backend.Inspector](c.b.Backend); ok {
+		if _, err := in.Inspect(e.Ctx, key); err != nil {
+			e.Latef(key, "Inspect of a key that was handed over, when the hold before would have ended, returned %s; expected its record", engine.Outcome(err))
+		}
+	}
 	e.MustGiveBack(g, key, ", which was handed over")
 }
 
@@ -183,6 +188,21 @@ func (c *handing) owners() {
 }
 
 // expired hands over what has run out.
+// inner hands over from the hold by which an owner entered, when that is the only one left.
+func (c *handing) inner() {
+	e, key, owner := c.e, c.e.Key("inner"), c.e.Owner("A")
+	outer, inner := c.a.MustTry(e.Request(key, owner, e.Long)), c.a.MustTry(e.Request(key, owner, e.Long))
+	if err := outer.Release(e.Ctx); err != nil {
+		e.UnexpectedFatal(key, err, "Release of an owner's outermost hold returned %s; expected no error", engine.Outcome(err))
+	}
+	g, err := c.a.HandOver(c.ho, inner, e.Request(key, "", e.Long))
+	if err != nil {
+		e.UnexpectedFatal(key, err, "HandOver of an owner's inner hold, when the outermost had been released, returned %s; expected a grant", engine.Outcome(err))
+	}
+	c.b.MustRefuse(key, "it was handed over from an inner hold")
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
 func (c *handing) expired() {
 	e, key := c.e, c.e.Key("expired")
 	if e.Claimed.EndsWithSession {

@@ -248,6 +248,7 @@ func renewByID(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { renewOfKind(e, k, a, b) }) },
 		func() { innerKeepsTTL(e, a, b, e.Key("inner and outer"), (*engine.Grant).Renew) },
+		func() { renewLonger(e, a, b, e.Key("for longer")) },
 		func() {
 			if !e.Claimed.EndsWithSession {
 				eachGrantKind(e, func(k grantKind) { afterExpiry(e, k, a, b, "Renew", (*engine.Grant).Renew) })
@@ -257,6 +258,35 @@ func renewByID(e *engine.Env) {
 	_, err := a.Renew(backend.HoldOf(e.Request(free, "", e.Long)))
 	only(e, free, "Renew of a key that was never held", err, lock.ErrNotHeld)
 	b.MustTry(e.Request(free, "", e.Long))
+}
+
+// renewLonger renews a hold by a TTL that is longer than the one of its grant.
+func renewLonger(e *engine.Env, a, b *engine.BackendClient, key string) {
+	longer := e.Fit(3 * e.TTL)
+	if !e.Claimed.ManualRenewal || e.Claimed.EndsWithSession || longer < 3*e.TTL {
+		return
+	}
+	h := a.MustTry(e.Request(key, "", e.TTL))
+	h.Lapses()
+	hold := h.Hold
+	hold.TTL = longer
+	until := time.Now().Add(backend.ValidFor(longer))
+	v, err := a.Renew(hold)
+	if err != nil {
+		e.Latef(key, "Renew of a hold returned %s; expected no error", engine.Outcome(err))
+		return
+	}
+	if v.For > 0 {
+		e.Pause(e.TTL*3/2 + min(e.Claimed.TakeoverLag, e.TTL))
+		g, err := b.Try(e.Request(key, "", e.Long))
+		if now := time.Now(); err == nil && now.Before(until) {
+			e.Failf(key, "another client was granted the key %s before the end of a renewal by %s; the hold was renewed by that, and its first TTL was %s", engine.Short(until.Sub(now)), longer, e.TTL)
+		}
+		if err == nil {
+			_ = g.Release(e.Ctx)
+		}
+	}
+	_ = h.Release(e.Ctx)
 }
 
 func renewOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {

@@ -363,6 +363,15 @@ func nextHolderIsShown(e *engine.Env, look *engine.BackendClient) {
 		e.MustGiveBack(a.MustTry(ask(key, "", former, e.Long)), key, "")
 		b.MustTry(ask(key, "", next, e.Long))
 		shown(key, "after its holder had released it to another", next)
+		if f, ok := backend.As[backend.ForceReleaser](a.Backend); ok && engine.ClaimTokens.Made(e.Settings) {
+			key := e.Key("forced, %s", name)
+			h := a.MustTry(ask(key, "", former, e.Long))
+			if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+				e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
+			}
+			b.MustTry(ask(key, "", next, e.Long))
+			shown(key, "after the hold before it was removed by force", next)
+		}
 		if ho, ok := backend.As[backend.HandOverer](a.Backend); ok {
 			key := e.Key("handed over, %s", name)
 			_, err := a.HandOver(ho, a.MustTry(ask(key, "", former, e.Long)), ask(key, "", next, e.Long))

@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -854,6 +855,182 @@ var bentRecords = map[string]struct {
 	}},
 	"forget of a prefix takes what its range ends with": {"ForgetLeavesOthers", "or has another prefix, when keys were forgotten", func(m *bent) {
 		m.forgetsTokens(func(prefix, key string) bool { return strings.HasPrefix(key, prefix) || key == rangeEnd(prefix) })
+	}},
+	"a release counts the clients that watch longer keys": {"ReleaseTells", "and another one a longer key", func(m *bent) {
+		m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+			hints, err := m.able.Watch(ctx, key)
+			if err == nil {
+				name := fmt.Sprintf("longer %p %s", m, key)
+				m.k.mu.Lock()
+				m.k.any[name] = key
+				m.k.mu.Unlock()
+				context.AfterFunc(ctx, func() { m.k.mu.Lock(); defer m.k.mu.Unlock(); delete(m.k.any, name) })
+			}
+			return hints, err
+		}
+		m.tell = func(ctx context.Context, h backend.Hold) (int, error) {
+			n, err := m.able.ReleaseTelling(ctx, h)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			for name, key := range m.k.any {
+				if s, ok := key.(string); ok && err == nil && n >= 0 && strings.HasPrefix(s, h.Key) && s != h.Key && !strings.Contains(name, fmt.Sprintf("%p", m)) {
+					n++
+				}
+			}
+			return n, err
+		}
+	}},
+	"a renewal never lasts longer than the first TTL": {"RenewByID", "before the end of a renewal by", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if name := "ttl " + req.ID.Hex(); err == nil && m.k.any[name] == nil {
+				m.k.any[name] = req.TTL
+			}
+			return g, err
+		}
+		renew := func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			m.k.mu.Lock()
+			first, ok := m.k.any["ttl "+h.ID.Hex()]
+			m.k.mu.Unlock()
+			cut := h
+			if ok {
+				cut.TTL = min(h.TTL, first.(time.Duration))
+			}
+			v, err := m.able.Renew(ctx, cut)
+			if err == nil {
+				v.For = backend.ValidFor(h.TTL)
+			}
+			return v, err
+		}
+		m.renew = renew
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			out.Validity, out.Err = renew(ctx, h)
+			return out
+		}
+	}},
+	"nothing is handed over from an inner hold": {"HandOverIsOneStep", "an owner's inner hold, when the outermost had been released", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			if r, ok := m.k.record(from.Key); ok && r.outermost != from.ID.Hex() && len(r.holds) > 0 && !r.holds[from.ID].IsZero() {
+				return backend.Grant{}, backend.ErrNotHeld
+			}
+			return m.able.HandOver(ctx, from, to)
+		}
+	}},
+	"a forced release leaves the label to the next": {"HolderIsShown", "after the hold before it was removed by force", func(m *bent) {
+		m.force = func(ctx context.Context, key string, token uint64) error {
+			rec, live := m.live(key)
+			err := m.able.ForceRelease(ctx, key, token)
+			if err == nil && live {
+				m.k.mu.Lock()
+				m.k.any["label "+key] = rec.Holder.Label
+				m.k.mu.Unlock()
+			}
+			return err
+		}
+		label := func(h *backend.Holder, key string) {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if was, ok := m.k.any["label "+key]; ok && h.Label == "" {
+				h.Label = was.(string)
+			}
+		}
+		shown := func(rec backend.Record) (backend.Record, bool) { label(&rec.Holder, rec.Key); return rec, true }
+		m.inspected(shown)
+		m.listed(shown)
+		m.refusals(func(held *backend.HeldError, _ backend.Request) { label(&held.Holder, held.Key) })
+	}},
+	"the largest token forgets clients that have closed": {"LastTokenCoversAll", "of a client that was closed", func(m *bent) {
+		me := fmt.Sprintf("most %p", m)
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			if err == nil {
+				m.k.mu.Lock()
+				was, _ := m.k.any[me].(uint64)
+				m.k.any[me] = max(was, g.Token)
+				m.k.mu.Unlock()
+			}
+			return g, err
+		}
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := m.able.HandOver(ctx, from, to)
+			if err == nil {
+				m.k.mu.Lock()
+				was, _ := m.k.any[me].(uint64)
+				m.k.any[me] = max(was, g.Token)
+				m.k.mu.Unlock()
+			}
+			return g, err
+		}
+		m.close = func() error {
+			m.k.mu.Lock()
+			delete(m.k.any, me)
+			m.k.mu.Unlock()
+			return m.able.Close()
+		}
+		m.last = func(ctx context.Context) (uint64, error) {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			most := m.k.floor
+			for name, v := range m.k.any {
+				if strings.HasPrefix(name, "most ") {
+					most = max(most, v.(uint64))
+				}
+			}
+			return most, ctx.Err()
+		}
+	}},
+	"a revocation whose context has ended is content": {"CancelledSendsNothing", "Revoke of a hold, with a context that had ended, returned no error", func(m *bent) {
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return m.able.Revoke(ctx, key, token)
+		}
+	}},
+	"the largest token is zero when the context has ended": {"LastTokenCoversAll", "LastToken with a context that had ended", func(m *bent) {
+		m.last = func(ctx context.Context) (uint64, error) {
+			if ctx.Err() != nil {
+				return 0, nil
+			}
+			return m.able.LastToken(ctx)
+		}
+	}},
+	"a floor is raised by who has no time in words": {"RaisedFloorCounts", "with a context that had ended, had returned no error", func(m *bent) {
+		m.raise = func(ctx context.Context, above uint64) error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return m.able.RaiseFloor(ctx, above)
+		}
+	}},
+	"inspect ends when what was handed over would have": {"HandOverIsOneStep", "when the hold before would have ended", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			r, ok := m.k.record(from.Key)
+			g, err := m.able.HandOver(ctx, from, to)
+			if err == nil && ok {
+				m.k.mu.Lock()
+				m.k.any[fmt.Sprint("ends ", from.Key, g.Token)] = r.until
+				m.k.mu.Unlock()
+			}
+			return g, err
+		}
+		m.inspected(func(rec backend.Record) (backend.Record, bool) {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			end, ok := m.k.any[fmt.Sprint("ends ", rec.Key, rec.Token)]
+			return rec, !ok || time.Now().Before(end.(time.Time))
+		})
+	}},
+	"an owner's release without a token ends all its holds": {"ReleaseByID", "because there is another hold", func(m *bent) {
+		m.release = func(ctx context.Context, h backend.Hold) error {
+			err := m.able.Release(ctx, h)
+			if rec, live := m.live(h.Key); err == nil && h.Token == 0 && h.Owner != "" && live && !rec.Revoked {
+				_ = m.able.ForceRelease(ctx, h.Key, rec.Token)
+			}
+			return err
+		}
 	}},
 }
 

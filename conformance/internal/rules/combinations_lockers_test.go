@@ -203,6 +203,143 @@ var lockersElsewhere = map[string]lockerCase{
 		}
 	}},
 	"an inner hold that reached its maximum counts until its release": {"MaxHoldEnds", "another one had reached its maximum", maximumCounts},
+	"after a removal the next lease of the key is not renewed": {"LostOnRemoval", "of its holder's earlier lease was removed", func(m *lockerMutant) {
+		var lost sync.Map
+		m.settings(func(key string, s *lock.Settings) {
+			if _, was := lost.Load(key); was {
+				s.NoRenewal = true
+			}
+		})
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.release = func(ctx context.Context) error {
+				if errors.Is(context.Cause(l.Lease.Context()), lock.ErrTakenOver) {
+					lost.Store(l.Lease.Key(), true)
+				}
+				return l.Lease.Release(ctx)
+			}
+		}
+	}},
+	"a renewal by hand whose context had ended moves the deadline": {"EndedContexts", "after a Renew with a context that had ended", movesDeadline(func(ctx context.Context, _ error) bool { return ctx.Err() != nil })},
+	"a renewal by hand that could not be sent moves the deadline":  {"RenewTransient", "after a Renew that was not sent", movesDeadline(func(ctx context.Context, err error) bool { return errors.Is(err, lock.ErrUnavailable) })},
+	"a maximum hold as long as the TTL is none": {"MaxHoldEnds", "while the lease is renewed; nothing is certain after the maximum hold", func(m *lockerMutant) {
+		m.settings(func(_ string, s *lock.Settings) {
+			if s.MaxHold == s.TTL {
+				s.MaxHold = 0
+			}
+		})
+	}},
+	"a second lease of a key has the maximum from the first on": {"MaxHoldEnds", "leases of the same key, which were released", func(m *lockerMutant) {
+		var since sync.Map
+		m.settings(func(key string, s *lock.Settings) {
+			if t, was := since.Load(key); was && s.MaxHold > 0 && s.Owner == "" {
+				s.MaxHold = max(time.Millisecond, s.MaxHold-time.Since(t.(time.Time)))
+			}
+		})
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.MaxHold > 0 && l.set.Owner == "" {
+				since.LoadOrStore(l.Lease.Key(), time.Now())
+				context.AfterFunc(l.Lease.Context(), func() {
+					if errors.Is(context.Cause(l.Lease.Context()), lock.ErrMaxHold) {
+						since.Delete(l.Lease.Key())
+					}
+				})
+			}
+		}
+	}},
+	"a released lease is renewed when its Locker holds the key again": {"RenewAfterRelease", "while another lease of its Locker has the key", newest(func(l *leaseMutant, newer func() *leaseMutant) {
+		l.renew = func(ctx context.Context) error {
+			err := l.Lease.Renew(ctx)
+			if n := newer(); n != nil && errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) && n.Lease.Context().Err() == nil {
+				return nil
+			}
+			return err
+		}
+	})},
+	"the deadline of a lease that ended is that of the next one of its key": {"DeadlineEnds", "while another lease of its Locker has the key", newest(func(l *leaseMutant, newer func() *leaseMutant) {
+		l.deadline = func() (time.Time, bool) {
+			if n := newer(); n != nil && l.Lease.Context().Err() != nil {
+				return n.Lease.Deadline()
+			}
+			return l.Lease.Deadline()
+		}
+	})},
+	"the cause of a released lease becomes that of the loss of the next": {"CauseIsStable", "when the next lease of its key was lost", newest(func(l *leaseMutant, newer func() *leaseMutant) {
+		l.now = func() context.Context {
+			if n := newer(); n != nil && errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) && errors.Is(context.Cause(n.Lease.Context()), lock.ErrLost) {
+				return n.Lease.Context()
+			}
+			return l.Lease.Context()
+		}
+	})},
+	"the deadline waits for the renewal by hand under way": {"LeaseIsLocal", "beside a Renew that hangs", func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			turn := make(chan struct{}, 1)
+			l.renew = func(ctx context.Context) error {
+				turn <- struct{}{}
+				defer func() { <-turn }()
+				return l.Lease.Renew(ctx)
+			}
+			l.deadline = func() (time.Time, bool) {
+				turn <- struct{}{}
+				defer func() { <-turn }()
+				return l.Lease.Deadline()
+			}
+		}
+	}},
+	"renewals end with the context of the second call of a Locker": {"HoldOutlivesAcquireCtx", "only the contexts of earlier calls of its Locker", func(m *lockerMutant) {
+		var mu sync.Mutex
+		var calls []context.Context
+		renewing(m, func(*leaseMutant) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(calls) > 1 && calls[1].Err() != nil
+		})
+		for _, get := range []*engine.Getter{&m.try, &m.acquire} {
+			inner := *get
+			*get = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				mu.Lock()
+				calls = append(calls, ctx)
+				mu.Unlock()
+				return inner(ctx, key, opts...)
+			}
+		}
+	}},
+	"a renewal by hand at the end is too late": {"RenewByHand", "of a lease that was held for another", func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.renew = func(ctx context.Context) error {
+				if d, ok := l.Lease.Deadline(); ok && l.Lease.Context().Err() == nil && time.Until(d) < l.set.TTL/4 {
+					return lock.ErrNotHeld
+				}
+				return l.Lease.Renew(ctx)
+			}
+		}
+	}},
+	"a renewal by hand soon after another one is words": {"RenewByHand", "after the last one", func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var last atomic.Pointer[time.Time]
+			l.renew = func(ctx context.Context) error {
+				if t := last.Load(); t != nil && l.Lease.Context().Err() == nil && ctx.Err() == nil && time.Since(*t) < l.set.TTL/4 {
+					return nil
+				}
+				err := l.Lease.Renew(ctx)
+				if err == nil {
+					now := time.Now()
+					last.Store(&now)
+				}
+				return err
+			}
+		}
+	}},
+	"guarantees are empty after Close": {"GuaranteesAreStable", "after the Close of that Locker", func(m *lockerMutant) {
+		var closed atomic.Bool
+		m.close = func() error { closed.Store(true); return m.Client.Close() }
+		m.says = func(g backend.Guarantees) backend.Guarantees {
+			if closed.Load() {
+				return backend.Guarantees{}
+			}
+			return g
+		}
+	}},
 }
 
 // handed changes the leases for which Acquire had to wait behind a holder of the same Locker.
@@ -747,4 +884,85 @@ func TestMutantsOfLockersElsewhere(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// settings changes what both ways of acquiring are asked for.
+func (m *lockerMutant) settings(f func(key string, s *lock.Settings)) {
+	m.both(func(get engine.Getter) engine.Getter {
+		return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			return get(ctx, key, rewritten(opts, func(s *lock.Settings) { f(key, s) })...)
+		}
+	})
+}
+
+// newest has a Locker know the last lease of each key only.
+func newest(change func(l *leaseMutant, newer func() *leaseMutant)) func(m *lockerMutant) {
+	return func(m *lockerMutant) {
+		var mu sync.Mutex
+		last := map[string]*leaseMutant{}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.Owner != "" {
+				return
+			}
+			mu.Lock()
+			last[l.Lease.Key()] = l
+			mu.Unlock()
+			change(l, func() *leaseMutant {
+				mu.Lock()
+				defer mu.Unlock()
+				if n := last[l.Lease.Key()]; n != l {
+					return n
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// movesDeadline has renewals by hand that fail so move the deadline.
+func movesDeadline(so func(ctx context.Context, err error) bool) func(m *lockerMutant) {
+	return func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var moved atomic.Pointer[time.Time]
+			l.renew = func(ctx context.Context) error {
+				err := l.Lease.Renew(ctx)
+				if err != nil && l.Lease.Context().Err() == nil && so(ctx, err) {
+					d := time.Now().Add(backend.ValidFor(l.set.TTL))
+					moved.Store(&d)
+				}
+				return err
+			}
+			l.deadline = func() (time.Time, bool) {
+				d, ok := l.Lease.Deadline()
+				if p := moved.Load(); p != nil && l.Lease.Context().Err() == nil && p.After(d) {
+					return *p, ok
+				}
+				return d, ok
+			}
+		}
+	}
+}
+
+// ahead tells a caller how many wait for the key through its Locker.
+func ahead(m *lockerMutant, wait func(n int, first lock.Settings, ctx context.Context, key string, opts []lock.Option) (lock.Lease, error)) {
+	var mu sync.Mutex
+	lines := map[string][]*lock.Settings{}
+	m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		me := with(opts)
+		mu.Lock()
+		n, first := len(lines[key]), me
+		if n > 0 {
+			first = *lines[key][0]
+		}
+		lines[key] = append(lines[key], &me)
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if lines[key] = slices.DeleteFunc(lines[key], func(s *lock.Settings) bool { return s == &me }); len(lines[key]) == 0 {
+				delete(lines, key)
+			}
+		}()
+		return wait(n, first, ctx, key, opts)
+	}
 }

@@ -712,6 +712,148 @@ var waitMutants = map[string]waitMutant{
 			}
 		}
 	})},
+	"who waits behind another one has the TTL of that one": {rule: "OptionsOfOneCall", says: "were those of a caller who waited before it", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		ahead(m, func(n int, first lock.Settings, ctx context.Context, key string, opts []lock.Option) (lock.Lease, error) {
+			if n > 0 && first.TTL > 0 {
+				opts = rewritten(opts, func(s *lock.Settings) { s.TTL = first.TTL })
+			}
+			return m.Client.Acquire(ctx, key, opts...)
+		})
+	})},
+	"the label of a wait that was given up goes to the next wait for the key": {rule: "OptionsOfOneCall", says: "which was the label of an earlier call that got nothing", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var left sync.Map
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, rewritten(opts, func(s *lock.Settings) {
+				if was, ok := left.LoadAndDelete(key); ok && s.Label == "" {
+					s.Label = was.(string)
+				}
+			})...)
+			if set := with(opts); err != nil && ctx.Err() != nil && set.Label != "" {
+				left.Store(key, set.Label)
+			}
+			return l, err
+		}
+	})},
+	"the maximum of a try that was refused goes to the next try": {rule: "OptionsOfOneCall", says: "were those of an earlier call that got nothing", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var left sync.Map
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, rewritten(opts, func(s *lock.Settings) {
+				if was, ok := left.LoadAndDelete(key); ok && s.MaxHold == 0 {
+					s.MaxHold = was.(time.Duration)
+				}
+			})...)
+			if set := with(opts); errors.Is(err, lock.ErrHeld) && set.MaxHold > 0 {
+				left.Store(key, set.MaxHold)
+			}
+			return l, err
+		}
+	})},
+	"a release beside another one is well at once": {rule: "CallsAreBounded", says: "Release beside another one that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var under atomic.Bool
+			l.release = func(ctx context.Context) error {
+				if under.Swap(true) && l.Lease.Context().Err() != nil {
+					return nil
+				}
+				defer under.Store(false)
+				return l.Lease.Release(ctx)
+			}
+		}
+	})},
+	"an owner's Acquire waits behind those of other owners": {rule: "ReentrantOverWaiters", says: "by the owner of the key had not returned", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		waits := map[string][]string{}
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			me := with(opts).Owner
+			if me == "" {
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			others := func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return slices.ContainsFunc(waits[key], func(o string) bool { return o != me })
+			}
+			for others() && ctx.Err() == nil {
+				time.Sleep(5 * time.Millisecond)
+			}
+			mu.Lock()
+			waits[key] = append(waits[key], me)
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				i := slices.Index(waits[key], me)
+				waits[key] = slices.Delete(waits[key], i, i+1)
+			}()
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+	})},
+	"who came while the server was away is not told that the key is held": {rule: "UnavailableIsTold", says: "began while the server was away", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, first := m.Client.TryAcquire(ctx, key, opts...)
+			if first == nil || !errors.Is(first, lock.ErrUnavailable) {
+				if first == nil {
+					_ = l.Release(ctx)
+				}
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if errors.Is(first, lock.ErrUnavailable) && errors.Is(err, lock.ErrHeld) && ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			return l, err
+		}
+	})},
+	"after a permanent refusal the key is refused for good": {rule: "PermanentStops", says: "because the server refuses no more", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var bad sync.Map
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if err, was := bad.Load(key); was {
+					return nil, err.(error)
+				}
+				l, err := get(ctx, key, opts...)
+				if errors.Is(err, lock.ErrPermanent) {
+					bad.Store(key, err)
+				}
+				return l, err
+			}
+		})
+	})},
+	"a release waits for the renewal by hand under way": {rule: "CallsAreBounded", says: "Release beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			turn := make(chan struct{}, 1)
+			l.renew = func(ctx context.Context) error {
+				turn <- struct{}{}
+				defer func() { <-turn }()
+				return l.Lease.Renew(ctx)
+			}
+			l.release = func(ctx context.Context) error {
+				turn <- struct{}{}
+				defer func() { <-turn }()
+				return l.Lease.Release(ctx)
+			}
+		}
+	})},
+	"a try for a key whose wait was given up waits": {rule: "TryIsImmediate", says: "after a wait for the key that was given up", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var left sync.Map
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if err != nil && ctx.Err() != nil {
+				left.Store(key, true)
+			}
+			return l, err
+		}
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if _, was := left.Load(key); was && ctx.Err() == nil {
+				short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+				defer stop()
+				if l, err := m.Client.Acquire(short, key, opts...); err == nil || short.Err() == nil {
+					return l, err
+				}
+			}
+			return m.Client.TryAcquire(ctx, key, opts...)
+		}
+	})},
 }
 
 // keepsOwnersLate sends no release for what may have been granted to an owner.

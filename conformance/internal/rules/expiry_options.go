@@ -25,7 +25,76 @@ func optionsOfOneCall(e *engine.Env) {
 			func() { ownerOfOneCall(e, w, e.Locker()) },
 		)
 	}
+	cases = append(cases, func() { optionsOfAnother(e, e.Locker(), e.Locker()) })
 	e.Together(cases...)
+}
+
+// optionsOfAnother gives options to a call that was refused, to one that gave up, and to one that
+// waits, of which a later one on the same key and Locker has none.
+func optionsOfAnother(e *engine.Env, c, other *engine.Client) {
+	more := []lock.Option{lock.WithLabel(oneLabel)}
+	if h, err := c.Try(e.Key("limited"), lock.WithMaxHold(e.TTL)); !errors.Is(err, lock.ErrUnsupported) {
+		more = append(more, lock.WithMaxHold(e.TTL))
+		if err == nil {
+			_ = h.Release(e.Ctx)
+		}
+	}
+	refused := func(name string, get func(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, error)) func() {
+		return func() {
+			key := e.Key("after a refused %s", name)
+			stands := other.MustTry(key)
+			short, cancel := context.WithTimeout(e.Ctx, e.TTL/4)
+			defer cancel()
+			if h, err := get(short, key, e.TTL, more...); err == nil {
+				e.JudgeRefusal(key, name, "another client holds it", h.Record, nil)
+				_ = h.Release(e.Ctx)
+			}
+			stands.MustRelease()
+			h, err := get(e.Ctx, key, e.Long)
+			if err != nil {
+				e.UnexpectedFatal(key, err, "%s returned %s for a free key; expected a lease", name, engine.Outcome(err))
+			}
+			hasOwnOptions(e, other, h, "an earlier call that got nothing")
+		}
+	}
+	e.Together(
+		refused("TryAcquire", c.TryFor),
+		refused("Acquire", c.AcquireFor),
+		func() {
+			key := e.Key("behind another wait")
+			stands := other.MustTry(key)
+			first := c.AcquiringFor(key, e.TTL, more...)
+			<-first.Begun
+			e.Settle()
+			second := c.Acquiring(key)
+			<-second.Begun
+			e.Settle()
+			stands.MustRelease()
+			const why = "those before it release the key"
+			e.Together(
+				func() { _ = first.MustGet(e, key, e.WaitBound(), why).Release(e.Ctx) },
+				func() {
+					hasOwnOptions(e, other, second.MustGet(e, key, e.WaitBound(), why), "a caller who waited before it")
+				},
+			)
+		},
+	)
+}
+
+// hasOwnOptions looks at a lease without options, beside whose call another one had some.
+func hasOwnOptions(e *engine.Env, other *engine.Client, h *engine.Hold, of string) {
+	if left := time.Until(h.Until()); e.Claimed.Deadline && !e.Fixed && !h.Lost() && left < e.Long/3 {
+		e.Failf(h.Key, "a lease with a TTL of %s is certain for another %s only; expected most of its TTL, because the TTL of %s and the maximum hold were those of %s",
+			e.Long, engine.Short(left), e.TTL, of)
+	}
+	if err := other.Refusal(h.Key, "another client holds it"); e.Claimed.HolderDetails {
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label == oneLabel {
+			e.Failf(h.Key, "a refusal names the holder %q, which was the label of %s; expected no label", held.Holder.Label, of)
+		}
+	}
+	e.Pause(e.TTL * 5 / 4)
+	h.MustLive("a maximum hold was that of " + of)
+	h.MustRelease()
 }
 
 // ttlOfOneCall compares a lease without a TTL with one that was taken before any TTL was named.

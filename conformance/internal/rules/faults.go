@@ -353,6 +353,38 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	}
 	c.Heal()
 	a.MustTry(key).MustRelease()
+	refusedWhenBack(e, a, b, c, key)
+}
+
+// refusedWhenBack has somebody begin to wait while the server is away, who gives up when it has
+// asked again and met a holder.
+func refusedWhenBack(e *engine.Env, a, b *engine.Client, c *faultlock.Faults, key string) {
+	h := b.MustTry(key)
+	defer h.MustRelease()
+	var err error
+	for _, patience := range []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second} {
+		c.All(faultlock.FailBefore(), engine.OpsToGet...)
+		w := a.Acquiring(key)
+		<-w.Begun
+		e.Settle()
+		c.Heal()
+		before := engine.Requests(c, key, engine.OpsToGet...)
+		for end := time.Now().Add(e.WaitBound()); engine.Requests(c, key, engine.OpsToGet...) == before; e.Pause(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				w.Cancel()
+				return // it is granted in time, as above
+			}
+		}
+		e.Pause(patience)
+		w.Cancel()
+		if !e.Within(e.Slack(), w.Done) || w.Err == nil {
+			return // other rules say so
+		}
+		if err = w.Err; errors.Is(err, lock.ErrHeld) {
+			return
+		}
+	}
+	e.Unexpected(key, err, "Acquire, which began while the server was away, asked again, and gave up while another client held the key, returned %s; expected an error that matches ErrHeld", engine.Outcome(err))
 }
 
 // unchanged requires that nobody has the key of a call that was told that the server is
@@ -402,14 +434,32 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 			}
 		})
 	}
-	bounded("Release", 5*time.Second, func() {
+	release, renews := "Release", func() {}
+	if e.Claimed.ManualRenewal {
+		// One that hangs holds up no Release.
+		renewing, cancel := context.WithCancel(e.Ctx)
+		defer cancel()
+		release = "Release beside a Renew that hangs"
+		wait := e.Start(func() { _ = h.Lease.Renew(renewing) })
+		renews = func() { cancel(); wait() }
+		e.Settle()
+	}
+	bounded(release, 5*time.Second, func() {
 		ctx, cancel := short()
 		defer cancel()
+		beside := e.Start(func() {
+			e.Settle()
+			if err := h.Lease.Release(ctx); err == nil {
+				e.Failf(key, "Release beside another one that hangs returned no error; expected it to say no such thing, since the server has released nothing")
+			}
+		})
+		defer beside()
 		if err := h.Release(ctx); err != nil {
 			e.Is(key, err, "Release, with the server hanging,", lock.ErrOutcomeUnknown)
 		} else {
 			e.Failf(key, "Release returned no error, with the server hanging; expected ErrOutcomeUnknown")
 		}
 	})
+	renews()
 	bounded("Close", 5*time.Second, func() { _ = a.Close() })
 }

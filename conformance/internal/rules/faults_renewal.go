@@ -88,6 +88,14 @@ func renewTransient(e *engine.Env, via engine.FaultSite) {
 	e.Together(
 		func() { disturbRenewals(e, via, "refused", faultlock.FailBefore()) },
 		func() { disturbRenewals(e, via, "lost", faultlock.FailAfter()) },
+		func() {
+			a, c := e.FaultyAt(via, nil)
+			failedRenewMovesNothing(e, a, e.Key("%s-by hand", via.Name), "that was not sent", func(h *engine.Hold) error {
+				c.All(faultlock.FailBefore(), engine.OpsToKeep...)
+				defer c.Heal()
+				return h.Lease.Renew(e.Ctx)
+			})
+		},
 	)
 }
 
@@ -209,6 +217,14 @@ func permanentStops(e *engine.Env) {
 			}
 		})
 		c.Heal()
+		for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+			key := e.Key("%s-%s-with-%s", via.Name, op, plain.name)
+			h, err := a.Get(op, get, e.Ctx, key, e.Opts(e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "%s of a free key returned %s; expected a lease, because the server refuses no more", op, engine.Outcome(err))
+			}
+			h.MustRelease()
+		}
 		// One that waits is told as soon as it asks again.
 		key := e.Key("%s-waiting", via.Name)
 		h := b.MustTry(key)

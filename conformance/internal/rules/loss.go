@@ -223,8 +223,12 @@ func lostOnRemoval(e *engine.Env) {
 			next.MustRelease()
 		}
 		b.MustTry(key).MustRelease()
-		a.MustTry(key).MustRelease()
-		wakesAfterLoss(e, a, b, key, "was removed by force")
+		if i != len(all) { // one of them is enough
+			a.MustTry(key).MustRelease()
+			wakesAfterLoss(e, a, b, key, "was removed by force")
+			return
+		}
+		staysHeld(e, a.MustTryFor(key, e.TTL), b, "only the record of its holder's earlier lease was removed")
 	})
 	for i := range late {
 		late[i].Judge(e, "", e.TTL*7/12, "records of leases with %s were removed by force, which a renewal each third of the TTL of %s tells, and their contexts ended", all[i].name, e.TTL)
@@ -426,6 +430,13 @@ func deadlineEnds(e *engine.Env) {
 		if h, ok := k.take(c, e.Key("%d-%s", end, k.name), e.TTL); ok {
 			ends[end](h)
 			deadlineIsOver(e, h)
+			if end == 0 && !k.unrenewed {
+				next := a.MustTry(h.Key)
+				if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
+					e.Failf(h.Key, "the deadline of a lease that was released is %s from now, while another lease of its Locker has the key; expected one that is not in the future", engine.Short(time.Until(d)))
+				}
+				next.MustRelease()
+			}
 			_ = h.Release(e.Ctx)
 		}
 	})
@@ -476,6 +487,19 @@ func causeIsStable(e *engine.Env) {
 		defer mu.Unlock()
 		first[h] = cause
 	})
+	if h := a.MustTry(e.Key("lost later")); e.Claimed.WithoutRenewal && e.Claimed.LossSignal {
+		cause := keepsCause(e, h)
+		next := a.MustTryFor(h.Key, e.TTL, lock.WithoutRenewal())
+		next.Lapses()
+		e.Within(e.TTL+e.Slack(), next.Lease.Context().Done()) // other rules say when it ends
+		if now := h.Cause(); now != cause {
+			e.Failf(h.Key, "the cause of a lease that was released changed from %s to %s, when the next lease of its key was lost", engine.Outcome(cause), engine.Outcome(now))
+		}
+		_ = next.Release(e.Ctx)
+		first[h] = cause
+	} else {
+		_ = h.Release(e.Ctx)
+	}
 	_ = a.Close()
 	for h, first := range first {
 		if now := h.Cause(); now != first {

@@ -51,7 +51,26 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 		func() { outlivesRenewal(e, a, b) },
 		func() { outlivesTimedRenewal(e, a) },
 		func() { outlivesWaiter(e, a, b) },
+		func() { outlivesEarlierCalls(e, b) },
 	)
+}
+
+// outlivesEarlierCalls ends the contexts of the first calls of a Locker, of which a later lease of
+// it knows nothing.
+func outlivesEarlierCalls(e *engine.Env, b *engine.Client) {
+	c := e.Locker()
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	for i := range 3 {
+		h, err := c.TryFor(ctx, e.Key("call %d", i), e.Long)
+		if err != nil {
+			e.UnexpectedFatal(e.Key("call %d", i), err, "TryAcquire of a free key returned %s; expected a lease", engine.Outcome(err))
+		}
+		h.MustRelease()
+	}
+	h := c.MustTryFor(e.Key("later"), e.TTL)
+	cancel()
+	staysHeld(e, h, b, "only the contexts of earlier calls of its Locker have ended")
 }
 
 func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with func(context.Context) (context.Context, context.CancelFunc)) {

@@ -37,6 +37,8 @@ func maxHoldEnds(e *engine.Env) {
 			func() { longMaxHoldIsTold(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
 			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL*5/2) }, // renewed several times
+			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL) },
+			func() { maxHoldOfEach(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, engine.DefaultTTL, e.TTL*7/4) },
 		}
 		if e.Claimed.WithoutRenewal {
@@ -127,6 +129,25 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way,
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, after its Release,", lock.ErrMaxHold, lock.ErrLost)
 	not(e, key, h.Cause(), "context.Cause of a lease that reached its maximum hold, after its Release,", lock.ErrReleased)
 	ended.add(h.Hold)
+}
+
+// maxHoldOfEach has a lease follow that was released before its maximum, which is not that of the
+// next one.
+func maxHoldOfEach(e *engine.Env, a *engine.Client, w way) {
+	key, limit := e.Key("%s-each", w.name), e.TTL
+	for i := range 3 {
+		h, err := w.get(a, key, e.Long, lock.WithMaxHold(limit))
+		if err != nil {
+			return // the other cases say so
+		}
+		h.Lapses()
+		e.Within(limit*5/8, h.Lease.Context().Done())
+		if lost := h.Lost(); lost && e.Log.Now() < h.since+limit*7/8 {
+			e.Failf(key, "a lease had ended, with cause %s, %s after its grant; its maximum hold was %s, and %d leases of the same key, which were released, had had one before",
+				engine.Outcome(h.Cause()), engine.Short(e.Log.Now()-h.since), limit, i)
+		}
+		_ = h.Release(e.Ctx)
+	}
 }
 
 // waitsForReached waits for a key whose holder, in the same Locker, reaches its maximum and does

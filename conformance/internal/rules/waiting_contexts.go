@@ -22,6 +22,9 @@ func endedContexts(e *engine.Env) {
 		cases = append(cases,
 			func() { renewEnded(e, a, b, e.Key("%s-renew", name), ctx) },
 			func() {
+				failedRenewMovesNothing(e, a, e.Key("%s-renew-unrenewed", name), "with a context that had ended", func(h *engine.Hold) error { return h.Lease.Renew(ctx) })
+			},
+			func() {
 				if e.Claimed.ManualRenewal {
 					eachLease(e, a, name, func(h *engine.Hold) { renewKindEnded(e, h, ctx) })
 				}
@@ -59,6 +62,26 @@ func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Co
 		e.UnexpectedLate(key, err, "Renew returned %s after one whose context had ended; expected no error", engine.Outcome(err))
 	}
 	h.MustRelease()
+}
+
+// failedRenewMovesNothing looks at the deadline of a lease that nothing but a failing call renews.
+// A hold that ends before the deadline which was told was not certain until then.
+func failedRenewMovesNothing(e *engine.Env, c *engine.Client, key, how string, renew func(h *engine.Hold) error) {
+	if !e.Claimed.ManualRenewal || !e.Claimed.WithoutRenewal || !e.Claimed.Deadline {
+		return
+	}
+	h := c.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	h.Lapses()
+	e.Pause(time.Until(h.Until()) / 2)
+	if err := renew(h); err != nil && !h.Lost() {
+		told := h.Until()
+		e.Within(time.Until(told)-e.TTL/8, h.Lease.Context().Done())
+		if lost := h.Lost(); lost && time.Now().Before(told) {
+			e.Failf(key, "the hold ended with cause %s, %s before the deadline that was told after a Renew %s, which had failed; expected a deadline that stays, since nobody confirmed another",
+				engine.Outcome(h.Cause()), engine.Short(time.Until(told)), how)
+		}
+	}
+	_ = h.Release(e.Ctx)
 }
 
 // renewKindEnded renews a lease that has time left.

@@ -216,6 +216,10 @@ func releaseTells(e *engine.Env) {
 			}
 			signals = append(signals, hints)
 		}
+		if _, err := theirs.Watch(ctx, key+"/below"); err != nil { // which does not count either
+			cancel()
+			e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
+		}
 		if c.ceased {
 			ctx, cease := context.WithCancel(e.Ctx)
 			if _, err := own.Watch(ctx, key); err != nil {
@@ -236,7 +240,7 @@ func releaseTells(e *engine.Env) {
 			e.Unexpected(key, err, "ReleaseTelling returned %s; expected no error", engine.Outcome(err))
 		case others < 0: // it can't say
 		case others < c.least || others > c.most:
-			e.Failf(key, "%s: the release tells of %d other clients; expected %d", c.name, others, c.least)
+			e.Failf(key, "%s, and another one a longer key: the release tells of %d other clients; expected %d", c.name, others, c.least)
 		}
 		if _, err := t.ReleaseTelling(e.Ctx, h.Hold); !errors.Is(err, backend.ErrNotHeld) {
 			e.Unexpected(key, err, "a second ReleaseTelling returned %s; expected ErrNotHeld", engine.Outcome(err))
