@@ -401,7 +401,7 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 	a, c := e.FaultyAt(via, nil)
 	defer c.Heal()
 	key := e.Key("%s", via.Name)
-	h := a.MustTry(key)
+	other, h := a.MustTry(key+"-beside"), a.MustTry(key)
 	c.All(faultlock.HangBefore())
 	bounded := func(what string, limit time.Duration, f func()) {
 		done := make(chan struct{})
@@ -434,32 +434,31 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 			}
 		})
 	}
-	release, renews := "Release", func() {}
-	if e.Claimed.ManualRenewal {
-		// One that hangs holds up no Release.
-		renewing, cancel := context.WithCancel(e.Ctx)
-		defer cancel()
-		release = "Release beside a Renew that hangs"
-		wait := e.Start(func() { _ = h.Lease.Renew(renewing) })
-		renews = func() { cancel(); wait() }
-		e.Settle()
-	}
-	bounded(release, 5*time.Second, func() {
+	bounded("Release", 5*time.Second, func() {
 		ctx, cancel := short()
 		defer cancel()
-		beside := e.Start(func() {
-			e.Settle()
-			if err := h.Lease.Release(ctx); err == nil {
-				e.Failf(key, "Release beside another one that hangs returned no error; expected it to say no such thing, since the server has released nothing")
-			}
-		})
-		defer beside()
 		if err := h.Release(ctx); err != nil {
 			e.Is(key, err, "Release, with the server hanging,", lock.ErrOutcomeUnknown)
 		} else {
 			e.Failf(key, "Release returned no error, with the server hanging; expected ErrOutcomeUnknown")
 		}
 	})
+	// Calls that hang hold up no Release of the same lease, and are no answer to it.
+	renewing, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	renews := e.Start(func() { _ = other.Lease.Renew(renewing) })
+	e.Settle()
+	bounded("Release beside a Renew that hangs", 5*time.Second, func() {
+		ctx, cancel := short()
+		defer cancel()
+		e.Together(func() { _ = other.Release(ctx) }, func() {
+			e.Settle()
+			if err := other.Lease.Release(ctx); err == nil {
+				e.Failf(key, "Release beside another one that hangs returned no error; expected it to say no such thing, since the server has released nothing")
+			}
+		})
+	})
+	cancel()
 	renews()
 	bounded("Close", 5*time.Second, func() { _ = a.Close() })
 }
