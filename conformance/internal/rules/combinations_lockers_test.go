@@ -304,16 +304,6 @@ var lockersElsewhere = map[string]lockerCase{
 			}
 		}
 	}},
-	"a renewal by hand at the end is too late": {"RenewByHand", "of a lease that was held for another", func(m *lockerMutant) {
-		m.lease = func(_ context.Context, l *leaseMutant) {
-			l.renew = func(ctx context.Context) error {
-				if d, ok := l.Lease.Deadline(); ok && l.Lease.Context().Err() == nil && time.Until(d) < l.set.TTL/4 {
-					return lock.ErrNotHeld
-				}
-				return l.Lease.Renew(ctx)
-			}
-		}
-	}},
 	"a renewal by hand soon after another one is words": {"RenewByHand", "after the last one", func(m *lockerMutant) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
 			var last atomic.Pointer[time.Time]

@@ -32,11 +32,14 @@ func optionsOfOneCall(e *engine.Env) {
 // optionsOfAnother gives options to a call that was refused, to one that gave up, and to one that
 // waits, of which a later one on the same key and Locker has none.
 func optionsOfAnother(e *engine.Env, c, other *engine.Client) {
-	more := []lock.Option{lock.WithLabel(oneLabel)}
-	if h, err := c.Try(e.Key("limited"), lock.WithMaxHold(e.TTL)); !errors.Is(err, lock.ErrUnsupported) {
-		more = append(more, lock.WithMaxHold(e.TTL))
+	var more []lock.Option
+	for i, o := range []lock.Option{lock.WithLabel(oneLabel), lock.WithMaxHold(e.TTL)} {
+		h, err := c.Try(e.Key("has option %d", i), o)
 		if err == nil {
 			_ = h.Release(e.Ctx)
+		}
+		if !errors.Is(err, lock.ErrUnsupported) {
+			more = append(more, o)
 		}
 	}
 	refused := func(name string, get func(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, error)) func() {
