@@ -25,7 +25,9 @@ func optionsOfOneCall(e *engine.Env) {
 			func() { ownerOfOneCall(e, w, e.Locker()) },
 		)
 	}
-	cases = append(cases, func() { optionsOfAnother(e, e.Locker(), e.Locker()) })
+	if e.Virtual() {
+		cases = append(cases, func() { optionsOfAnother(e, e.Locker(), e.Locker()) })
+	}
 	e.Together(cases...)
 }
 

@@ -353,7 +353,9 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	}
 	c.Heal()
 	a.MustTry(key).MustRelease()
-	refusedWhenBack(e, a, b, c, key)
+	if e.Virtual() {
+		refusedWhenBack(e, a, b, c, key)
+	}
 }
 
 // refusedWhenBack has somebody begin to wait while the server is away, who gives up when it has
@@ -443,22 +445,29 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 			e.Failf(key, "Release returned no error, with the server hanging; expected ErrOutcomeUnknown")
 		}
 	})
-	// Calls that hang hold up no Release of the same lease, and are no answer to it.
+	if e.Virtual() {
+		releasesBesideHanging(e, key, other, bounded, short)
+	}
+	bounded("Close", 5*time.Second, func() { _ = a.Close() })
+}
+
+// releasesBesideHanging has calls on a lease hang, which hold up no Release of it, and are no
+// answer to it.
+func releasesBesideHanging(e *engine.Env, key string, h *engine.Hold, bounded func(string, time.Duration, func()), short func() (context.Context, context.CancelFunc)) {
 	renewing, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
-	renews := e.Start(func() { _ = other.Lease.Renew(renewing) })
+	renews := e.Start(func() { _ = h.Lease.Renew(renewing) })
 	e.Settle()
 	bounded("Release beside a Renew that hangs", 5*time.Second, func() {
 		ctx, cancel := short()
 		defer cancel()
-		e.Together(func() { _ = other.Release(ctx) }, func() {
+		e.Together(func() { _ = h.Release(ctx) }, func() {
 			e.Settle()
-			if err := other.Lease.Release(ctx); err == nil {
+			if err := h.Lease.Release(ctx); err == nil {
 				e.Failf(key, "Release beside another one that hangs returned no error; expected it to say no such thing, since the server has released nothing")
 			}
 		})
 	})
 	cancel()
 	renews()
-	bounded("Close", 5*time.Second, func() { _ = a.Close() })
 }

@@ -223,7 +223,7 @@ func lostOnRemoval(e *engine.Env) {
 			next.MustRelease()
 		}
 		b.MustTry(key).MustRelease()
-		if i != len(all) { // one of them is enough
+		if i != len(all) || !e.Virtual() { // one of them is enough
 			a.MustTry(key).MustRelease()
 			wakesAfterLoss(e, a, b, key, "was removed by force")
 			return
@@ -430,7 +430,7 @@ func deadlineEnds(e *engine.Env) {
 		if h, ok := k.take(c, e.Key("%d-%s", end, k.name), e.TTL); ok {
 			ends[end](h)
 			deadlineIsOver(e, h)
-			if end == 0 && !k.unrenewed {
+			if end == 0 && !k.unrenewed && e.Virtual() {
 				next := a.MustTry(h.Key)
 				if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
 					e.Failf(h.Key, "the deadline of a lease that was released is %s from now, while another lease of its Locker has the key; expected one that is not in the future", engine.Short(time.Until(d)))
@@ -487,7 +487,7 @@ func causeIsStable(e *engine.Env) {
 		defer mu.Unlock()
 		first[h] = cause
 	})
-	if h := a.MustTry(e.Key("lost later")); e.Claimed.WithoutRenewal && e.Claimed.LossSignal {
+	if h := a.MustTry(e.Key("lost later")); e.Claimed.WithoutRenewal && e.Claimed.LossSignal && e.Virtual() {
 		cause := keepsCause(e, h)
 		next := a.MustTryFor(h.Key, e.TTL, lock.WithoutRenewal())
 		next.Lapses()

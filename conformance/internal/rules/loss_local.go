@@ -17,7 +17,7 @@ func leaseIsLocal(e *engine.Env) {
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
 	renews, beside := func() {}, ""
-	if e.Claimed.ManualRenewal {
+	if e.Claimed.ManualRenewal && e.Virtual() {
 		beside = ", beside a Renew that hangs,"
 		renews = e.Start(func() { _ = h.Lease.Renew(ctx) })
 		e.Settle()

@@ -58,6 +58,9 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 // outlivesEarlierCalls ends the contexts of the first calls of a Locker, of which a later lease of
 // it knows nothing.
 func outlivesEarlierCalls(e *engine.Env, b *engine.Client) {
+	if !e.Virtual() {
+		return
+	}
 	c := e.Locker()
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()

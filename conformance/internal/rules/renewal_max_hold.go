@@ -37,9 +37,10 @@ func maxHoldEnds(e *engine.Env) {
 			func() { longMaxHoldIsTold(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, e.Long, e.TTL*3/2) },
 			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL*5/2) }, // renewed several times
-			func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL) },
-			func() { maxHoldOfEach(e, a, w) },
 			func() { reachMaxHold(e, a, b, w, engine.DefaultTTL, e.TTL*7/4) },
+		}
+		if e.Virtual() {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL) }, func() { maxHoldOfEach(e, a, w) })
 		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })

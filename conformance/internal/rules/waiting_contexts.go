@@ -67,7 +67,7 @@ func renewEnded(e *engine.Env, a, b *engine.Client, key string, ended context.Co
 // failedRenewMovesNothing looks at the deadline of a lease that nothing but a failing call renews.
 // A hold that ends before the deadline which was told was not certain until then.
 func failedRenewMovesNothing(e *engine.Env, c *engine.Client, key, how string, renew func(h *engine.Hold) error) {
-	if !e.Claimed.ManualRenewal || !e.Claimed.WithoutRenewal || !e.Claimed.Deadline {
+	if !e.Claimed.ManualRenewal || !e.Claimed.WithoutRenewal || !e.Claimed.Deadline || !e.Virtual() {
 		return
 	}
 	h := c.MustTryFor(key, e.TTL, lock.WithoutRenewal())
