@@ -12,7 +12,7 @@ import (
 
 const (
 	readyBound = 2 * time.Minute // for a started server to answer
-	maxPorts   = 10               // ports tried before giving up
+	maxPorts   = 10              // ports tried before giving up
 )
 
 // errPortTaken is a start that failed because somebody else has the port.
