@@ -3,7 +3,7 @@
 // opened by URL. It is a module of its own, so that nobody else sees what it is compared
 // with.
 //
-//	go run .                                                  # everything, in twelve minutes at most
+//	go run .                                                  # everything, in a quarter of an hour
 //	go run . -backend redis,etcd -scenario serial,contended   # some of it
 //	go run . -list                                            # what there is
 //	go run . -backend redis -scenario serial -contender redis: -cpuprofile cpu.out

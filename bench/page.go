@@ -260,7 +260,7 @@ heap and stacks per lease / µs of processor time per lease in each TTL. Ours ha
 passed before the latest renewal. Held is of one round, unless an aim compares it. A dash was not tried. The plots have
 further sizes.
 
-    make bench                                                  # everything, in twelve minutes at most
+    make bench                                                  # everything, in a quarter of an hour
     cd bench && go run . -backend redis -scenario serial        # some of it
     cd bench && go run . -list                                  # what there is
 

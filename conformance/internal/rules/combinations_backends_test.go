@@ -943,25 +943,20 @@ var bentRecords = map[string]struct {
 	}},
 	"the largest token forgets clients that have closed": {"LastTokenCoversAll", "of a client that was closed", func(m *bent) {
 		me := fmt.Sprintf("most %p", m)
-		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
-			g, err := m.able.Try(ctx, req)
+		counts := func(g backend.Grant, err error) (backend.Grant, error) {
 			if err == nil {
 				m.k.mu.Lock()
+				defer m.k.mu.Unlock()
 				was, _ := m.k.any[me].(uint64)
 				m.k.any[me] = max(was, g.Token)
-				m.k.mu.Unlock()
 			}
 			return g, err
 		}
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			return counts(m.able.Try(ctx, req))
+		}
 		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
-			g, err := m.able.HandOver(ctx, from, to)
-			if err == nil {
-				m.k.mu.Lock()
-				was, _ := m.k.any[me].(uint64)
-				m.k.any[me] = max(was, g.Token)
-				m.k.mu.Unlock()
-			}
-			return g, err
+			return counts(m.able.HandOver(ctx, from, to))
 		}
 		m.close = func() error {
 			m.k.mu.Lock()

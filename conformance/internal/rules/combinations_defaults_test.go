@@ -32,8 +32,8 @@ func TestMutantsOfCallsWithoutATTL(t *testing.T) {
 	var all sync.WaitGroup
 	for name, c := range map[string]waitMutant{
 		"a maximum hold needs a TTL beside it": {rule: "MaxHoldEnds", says: "the maximum hold, which was 525ms", change: forgets(bare, func(s *lock.Settings) { s.MaxHold = 0 })},
-		"a label needs a TTL beside it":        {rule: "HeldDetails", says: "without a TTL has no option", change: forgets(bare, noLabel)},
-		"a limited lease has no label":         {rule: "HeldDetails", says: "has a maximum hold", change: forgets(func(s lock.Settings) bool { return s.MaxHold > 0 }, noLabel)},
+		"a label needs a TTL beside it":        {rule: "HeldDetails", says: "whose lease without a TTL has", change: forgets(bare, noLabel)},
+		"a limited lease has no label":         {rule: "HeldDetails", says: "a maximum hold", change: forgets(func(s lock.Settings) bool { return s.MaxHold > 0 }, noLabel)},
 		"an owner's limited lease has no label": {rule: "HeldDetails", says: "has a maximum hold, and an owner", change: forgets(func(s lock.Settings) bool {
 			return s.MaxHold > 0 && s.Owner != ""
 		}, noLabel)},

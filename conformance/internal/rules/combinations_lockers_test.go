@@ -273,15 +273,9 @@ var lockersElsewhere = map[string]lockerCase{
 	})},
 	"the deadline waits for the renewal by hand under way": {"LeaseIsLocal", "beside a Renew that hangs", func(m *lockerMutant) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
-			turn := make(chan struct{}, 1)
-			l.renew = func(ctx context.Context) error {
-				turn <- struct{}{}
-				defer func() { <-turn }()
-				return l.Lease.Renew(ctx)
-			}
+			turn := turnOfRenewals(l)
 			l.deadline = func() (time.Time, bool) {
-				turn <- struct{}{}
-				defer func() { <-turn }()
+				defer turn()()
 				return l.Lease.Deadline()
 			}
 		}

@@ -798,7 +798,7 @@ var waitMutants = map[string]waitMutant{
 				return m.Client.Acquire(ctx, key, opts...)
 			}
 			l, err := m.Client.Acquire(ctx, key, opts...)
-			if errors.Is(first, lock.ErrUnavailable) && errors.Is(err, lock.ErrHeld) && ctx.Err() != nil {
+			if errors.Is(err, lock.ErrHeld) && ctx.Err() != nil {
 				err = ctx.Err()
 			}
 			return l, err
@@ -821,15 +821,9 @@ var waitMutants = map[string]waitMutant{
 	})},
 	"a release waits for the renewal by hand under way": {rule: "CallsAreBounded", says: "Release beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
-			turn := make(chan struct{}, 1)
-			l.renew = func(ctx context.Context) error {
-				turn <- struct{}{}
-				defer func() { <-turn }()
-				return l.Lease.Renew(ctx)
-			}
+			turn := turnOfRenewals(l)
 			l.release = func(ctx context.Context) error {
-				turn <- struct{}{}
-				defer func() { <-turn }()
+				defer turn()()
 				return l.Lease.Release(ctx)
 			}
 		}

@@ -127,6 +127,21 @@ func wrapped(change func(m *lockerMutant, b backend.Backend)) conformance.Config
 	return cfg
 }
 
+// turnOfRenewals lets one renewal by hand go at a time. What takes a turn waits for them, and
+// they for its end.
+func turnOfRenewals(l *leaseMutant) (turn func() (end func())) {
+	busy := make(chan struct{}, 1)
+	turn = func() func() {
+		busy <- struct{}{}
+		return func() { <-busy }
+	}
+	l.renew = func(ctx context.Context) error {
+		defer turn()()
+		return l.Lease.Renew(ctx)
+	}
+	return turn
+}
+
 // both replaces TryAcquire and Acquire alike.
 func (m *lockerMutant) both(f func(get engine.Getter) engine.Getter) {
 	m.try, m.acquire = f(m.Client.TryAcquire), f(m.Client.Acquire)
