@@ -260,11 +260,13 @@ func silenceWhileAcquiring(e *engine.Env) {
 				}
 				net.Heal()
 			}
-			e.Pause(e.TTL / 4) // what was held back arrives
 			if err == nil {
 				_ = h.Release(e.Ctx)
 			}
-			b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "whoever was told an error holds nothing, and a request that arrives late keeps the key for one TTL at most").MustRelease()
+			for range 3 { // what was held back arrives, at once or later
+				e.Pause(e.TTL / 4)
+				b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "whoever was told an error holds nothing, and a request that arrives late keeps the key for one TTL at most").MustRelease()
+			}
 		}
 	}
 	e.Together(
