@@ -109,6 +109,11 @@ func (b *etcdBackend) RaiseFloor(ctx context.Context, above uint64) error {
 			}
 			continue
 		}
+		// Since this floor was written, it has been enough: whatever was granted later has a larger
+		// token, and places that were taken before settle on one.
+		if f.token(f.rev) >= above {
+			return nil
+		}
 		// The floor is written also where the next revision is larger anyway: places that were
 		// taken before settle then.
 		raised := f.add

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,6 +87,28 @@ func TestFloorIsRaisedForEverybody(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, g.Token, rec.Token)
 	require.NoError(t, a.ForceRelease(t.Context(), "held", g.Token), "by the token that it was granted with")
+}
+
+// One write is enough for all who raise the floor at once: if each needed its own, those who
+// meet many others would not be done in time.
+func TestFloorIsRaisedOnceForMany(t *testing.T) {
+	t.Parallel()
+	c, opts := apart(t)
+	at := []*etcdBackend{backendOn(t, c, opts), backendOn(t, c, opts), backendOn(t, c, opts)}
+	last := once(t, at[0], "k", false)
+	version := func() int64 {
+		resp, err := c.Get(t.Context(), floorName(at[0].prefix))
+		require.NoError(t, err)
+		return resp.Kvs[0].Version
+	}
+	before, above := version(), last+1_000_000
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() { assert.NoError(t, at[i%len(at)].RaiseFloor(t.Context(), above-uint64(i%2))) })
+	}
+	all.Wait()
+	assert.LessOrEqual(t, version()-before, int64(2), "one for each of the two floors")
+	assert.Greater(t, once(t, at[1], "k", false), above)
 }
 
 func TestTokensRiseThroughAQueue(t *testing.T) {

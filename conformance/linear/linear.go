@@ -66,6 +66,7 @@ var pictures atomic.Int64
 func judge(t TB, h conformance.History, timeout time.Duration) error {
 	model := modelOf(h)
 	var steps []conformance.Operation
+	var unknown []conformance.Operation
 	var open []porcupine.Annotation
 	var ops []porcupine.Operation
 	end := time.Duration(0)
@@ -77,6 +78,7 @@ func judge(t TB, h conformance.History, timeout time.Duration) error {
 	}
 	for _, op := range h.Operations {
 		if op.Kind == conformance.MayGrant || op.Kind == conformance.MayEnd {
+			unknown = append(unknown, op)
 			open = append(open, porcupine.Annotation{Tag: "not known", Start: int64(op.Call), End: int64(end), Description: describe(op)})
 			continue
 		}
@@ -100,7 +102,7 @@ func judge(t TB, h conformance.History, timeout time.Duration) error {
 	if err := porcupine.VisualizePath(model, info, path); err != nil {
 		picture = fmt.Sprintf("its picture could not be written: %v", err)
 	}
-	return fmt.Errorf("%s\n%s", explain(model, steps, info), picture)
+	return fmt.Errorf("%s\n%s", explain(model, steps, unknown, info), picture)
 }
 
 var unfit = regexp.MustCompile(`[^a-zA-Z0-9-]+`)
@@ -108,7 +110,7 @@ var unfit = regexp.MustCompile(`[^a-zA-Z0-9-]+`)
 func lastElement(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }
 
 // explain says in words how far the search came.
-func explain(model porcupine.Model, ops []conformance.Operation, info porcupine.LinearizationInfo) string {
+func explain(model porcupine.Model, ops, unknown []conformance.Operation, info porcupine.LinearizationInfo) string {
 	var longest []int
 	for _, partition := range info.PartialLinearizations() {
 		for _, order := range partition {
@@ -139,9 +141,15 @@ func explain(model porcupine.Model, ops []conformance.Operation, info porcupine.
 		}
 	}
 	b.WriteString("\nthe last that fit:")
-	shown := longest[max(len(longest)-6, 0):]
+	shown := longest[max(len(longest)-16, 0):]
 	for _, i := range shown {
 		fmt.Fprintf(&b, "\n  %s", line(ops[i]))
+	}
+	if len(unknown) > 0 {
+		b.WriteString("\nand what is not known:")
+	}
+	for _, op := range unknown {
+		fmt.Fprintf(&b, "\n  %s", line(op))
 	}
 	return b.String()
 }
