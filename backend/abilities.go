@@ -9,7 +9,8 @@ import (
 // become free.
 type Watcher interface {
 	// Watch starts watching the key. The watch is in force when Watch returns: a
-	// release that happens later is signalled. Signals may coalesce, be spurious or
+	// release that happens later is signalled. Where a crowd watches the key, it may be
+	// signalled to some of them, to others each time. Signals may coalesce, be spurious or
 	// be lost, and the waiter polls underneath. A closed channel means that the
 	// watch broke and that the key should be tried again. The watch ends, and frees
 	// what it used, when ctx ends.
@@ -18,7 +19,7 @@ type Watcher interface {
 
 // Hint is a signal of a [Watcher] that the key may have become free.
 type Hint struct {
-	// Watchers is how many clients watch the key, this one included, or zero when
+	// Watchers is how many clients have this signal, this one included, or zero when
 	// that is not known. With it the lock package lets the other clients have
 	// their turn before one that has just held the key; without it whoever asks
 	// first is served.
@@ -29,9 +30,9 @@ type Hint struct {
 // trip, whether other clients watch the key. A client that takes the key again and again
 // then leaves them their turn.
 type ReleaseTeller interface {
-	// ReleaseTelling is Release, and returns how many other clients were told that the
-	// key is free: zero when it is still held, and a number below zero when the server
-	// can't say. What this client itself watches, or has just ceased to watch, does not
+	// ReleaseTelling is Release, and returns how many other clients watch the key and
+	// were told, or some of them, that it is free: zero when it is still held, and a
+	// number below zero when the server can't say. What this client itself watches, or has just ceased to watch, does not
 	// count.
 	ReleaseTelling(ctx context.Context, hold Hold) (others int, err error)
 }

@@ -3,13 +3,14 @@ package redislock
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 )
 
 const defaultPrefix = "lock:"
 
 // names are the Redis names that belong to a key. The record's name is also that
-// of the channel on which its release is published, except in the fair mode.
+// of the channel on which its release is published, except in the fair mode and in a crowd.
 type names struct {
 	bucket string
 	key    string
@@ -20,6 +21,12 @@ func (n names) record() string  { return n.bucket + "k:" + n.key }
 func (n names) queue() string   { return n.bucket + "q:" + n.key }
 func (n names) lives() string   { return n.bucket + "l:" + n.key }
 func (n names) counter() string { return n.bucket + "t" }
+
+// parts is into how many parts those who watch a key are divided.
+const parts = 64
+
+// part is the channel of one of them.
+func (n names) part(i int) string { return n.bucket + "w" + strconv.Itoa(i) + ":" + n.key }
 
 // counterArg is the counter as an argument of a command.
 func (n names) counterArg() any {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +102,52 @@ func TestHintsCountTheClients(t *testing.T) {
 	require.Equal(t, len(clients), (<-watches[0]).Watchers)
 }
 
+// Of a crowd some are told of each release, as many as it says, and in time everybody is.
+func TestReleaseTellsSomeOfACrowd(t *testing.T) {
+	t.Parallel()
+	b, c := shared(t)
+	for _, n := range []int{64, 100} {
+		key := backendtest.UniqueKey(t)
+		clients := make([]*redisBackend, n)
+		watches := make([]<-chan backend.Hint, n)
+		for i := range clients {
+			clients[i] = backendOn(t, c)
+			var err error
+			watches[i], err = clients[i].Watch(t.Context(), key)
+			require.NoError(t, err)
+		}
+		told := make([]bool, n)
+		for release := 0; slices.Contains(told, false); release++ {
+			require.Less(t, release, 1000, "some are never told")
+			from := b
+			if release%2 == 1 {
+				from = clients[release%n]
+			}
+			hold, _ := backendtest.Granted(t, from, redistest.Request(key))
+			others, err := from.ReleaseTelling(t.Context(), hold)
+			require.NoError(t, err)
+			watching := n
+			if from != b {
+				watching--
+			}
+			require.Equal(t, watching, others)
+			heard, have := 0, 0
+			backendtest.Eventually(t, "as many hear of the release as each of them was told", func() bool {
+				for i, w := range watches {
+					select {
+					case hint := <-w:
+						told[i], have = true, hint.Watchers
+						heard++
+					default:
+					}
+				}
+				return heard > 0 && heard == have
+			})
+			require.Less(t, heard, n/2)
+		}
+	}
+}
+
 // A release right after Watch has returned is never missed.
 func TestWatchIsInForceWhenItReturns(t *testing.T) {
 	t.Parallel()
@@ -148,7 +195,7 @@ func TestWatchersShareOneConnection(t *testing.T) {
 	require.Equal(t, 1, count())
 	channels, err := c.PubSubChannels(t.Context(), "*").Result()
 	require.NoError(t, err)
-	require.Len(t, channels, 50)
+	require.Len(t, channels, 2*50, "one for all who watch the key, and one for those of its part")
 
 	cancel()
 	backendtest.Eventually(t, "the channels are left", func() bool {

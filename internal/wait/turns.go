@@ -75,6 +75,7 @@ func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 	now := c.server.Clock.Now()
 	took := now.Sub(start)
 	d := min(courtesyLeast+4*took, pollMost)
+	d += min(time.Duration(max(others-1, 0))*d/4, pollMost) // of many some are told at a time
 	if c.watcher == nil {
 		// Those who poll pause about as long as they have been waiting for this holder.
 		d = max(d, min(now.Sub(l.Since()), schedule.Spread(pollMost)))
