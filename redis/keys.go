@@ -3,8 +3,9 @@ package redislock
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"strconv"
 	"strings"
+
+	"github.com/mortiselock/lock/redis/internal/wire"
 )
 
 const defaultPrefix = "lock:"
@@ -22,11 +23,8 @@ func (n names) queue() string   { return n.bucket + "q:" + n.key }
 func (n names) lives() string   { return n.bucket + "l:" + n.key }
 func (n names) counter() string { return n.bucket + "t" }
 
-// parts is into how many parts those who watch a key are divided.
-const parts = 64
-
-// part is the channel of one of them.
-func (n names) part(i int) string { return n.bucket + "w" + strconv.Itoa(i) + ":" + n.key }
+// part is the channel of a part of those who watch the key.
+func (n names) part(i int) string { return wire.PartOf(n.bucket, n.key, i) }
 
 // counterArg is the counter as an argument of a command.
 func (n names) counterArg() any {

@@ -140,7 +140,7 @@ func newBackend(client goredis.UniversalClient, prefix string, lines ...*line) (
 	if emptyTag(prefix) {
 		return nil, fmt.Errorf("redislock: %w: the prefix begins its first hash tag with {}, so that a Cluster would keep what belongs together in different slots; put a name between the braces", backend.ErrInvalid)
 	}
-	b := &redisBackend{client: client, prefix: prefix, buckets: newBuckets(prefix), part: rand.IntN(parts), clock: backend.SystemClock()}
+	b := &redisBackend{client: client, prefix: prefix, buckets: newBuckets(prefix), part: rand.IntN(wire.Parts), clock: backend.SystemClock()}
 	_, b.cluster = client.(*goredis.ClusterClient)
 	b.hub = push.New(func(ctx context.Context) *goredis.PubSub { return client.Subscribe(ctx) })
 	if c, ok := client.(*goredis.Client); ok {

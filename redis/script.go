@@ -33,7 +33,7 @@ var revokeText string
 var (
 	tryScript     = newScript("local later = false\n" + tryText)
 	renewScript   = newScript(renewText)
-	releaseScript = newScript(releaseText)
+	releaseScript = newScript(wire.TellText + releaseText)
 	inspectScript = newScript(inspectText)
 	forceScript   = newScript(forceText)
 	revokeScript  = newScript(revokeText)

@@ -39,7 +39,7 @@ var (
 	acceptScript  = wire.NewScript(acceptText)
 	renewScript   = wire.NewScript(renewText)
 	placeScript   = wire.NewScript(placeText)
-	releaseScript = wire.NewScript(releaseText)
+	releaseScript = wire.NewScript(wire.TellText + releaseText)
 	markScript    = wire.NewScript(markText)
 )
 

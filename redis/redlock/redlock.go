@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,6 +171,7 @@ type majority struct {
 	quorum       int
 	prefix       string
 	mark         string
+	part         int // of those who watch a key
 	nodeTimeout  time.Duration
 	restartDelay time.Duration
 	longestDelay time.Duration // of all Lockers that are known of
@@ -229,6 +231,7 @@ func newMajority(clients []*goredis.Client, owned bool, opts Options) (*majority
 		quorum:       len(clients)/2 + 1,
 		prefix:       prefix,
 		mark:         prefix + "node",
+		part:         rand.IntN(wire.Parts),
 		grant:        grantScriptOf(clients, prefix),
 		nodeTimeout:  opts.NodeTimeout,
 		restartDelay: opts.RestartDelay,

@@ -1,4 +1,5 @@
--- Ends the hold on one node, and nothing but it, and tells those who listen.
+-- Ends the hold on one node, and nothing but it, and tells those who listen. Before it
+-- stands wire/tell.lua.
 --
 -- KEYS[1]  record of the key, and the channel on which is told that a hold has ended:
 --          half of the acquisition id, which releases nothing, and how many listen
@@ -14,12 +15,9 @@ local mine = record and string.sub(record, 1, #ARGV[1]) == ARGV[1]
 if mine then redis.call('DEL', KEYS[1]) end
 local listen
 if ARGV[2] and (mine or not record) then
-  -- Where the key is free it is told too: the hold was not known here, and has ended.
-  -- Without permission for the channel the waiters poll.
-  listen = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
-  if listen ~= 0 then
-    redis.pcall('PUBLISH', KEYS[1], string.format('%s|%d', string.sub(ARGV[1], 4, 19), listen or 0))
-  end
+  -- Where the key is free it is told too: the hold was not known here, and has ended. The
+  -- id has all nodes tell the same part of a crowd.
+  listen = tell(#KEYS[2] - #'node' + 1, tonumber(string.sub(ARGV[1], 4, 11), 16), string.sub(ARGV[1], 4, 19) .. '|')
 end
 if mine then return listen and 2 + listen or 1 end
 -- A write that changes nothing: a replica, whose "no" proves nothing, answers

@@ -28,16 +28,21 @@ func (b *majority) Watch(ctx context.Context, key string) (<-chan backend.Hint, 
 		quorum: b.quorum, nodes: len(b.nodes),
 		hints: make(chan backend.Hint, 1), confirmed: make(chan error, 1),
 	}
-	channel := b.record(key)
+	channels := [...]string{wire.PartOf(b.prefix, key, b.part), b.record(key)}
 	for i, h := range b.hubs {
-		w.ears[i] = ear{w: w, node: i}
-		if err := h.Add(channel, &w.ears[i]); err != nil {
-			w.ears[i].End(err)
+		w.ears[i] = ear{w: w, node: i, channels: len(channels)}
+		for _, channel := range channels {
+			if err := h.Add(channel, &w.ears[i]); err != nil {
+				w.ears[i].End(err)
+				break
+			}
 		}
 	}
 	leave := func() {
 		for i, h := range b.hubs {
-			h.Remove(channel, &w.ears[i])
+			for _, channel := range channels {
+				h.Remove(channel, &w.ears[i])
+			}
 		}
 	}
 	if err := b.hubs[0].Confirmed(ctx, w.confirmed, errNoAnswer); err != nil {
@@ -89,16 +94,25 @@ const (
 
 // ear is a watch's listener at one node: it implements push.Listener.
 type ear struct {
-	w    *watch
-	node int
+	w        *watch
+	node     int
+	channels int // to which it listens
+	hears    int // of those
 }
 
 // Subscribed implements push.Listener. What the node told while it was not heard may be
 // what a majority lacks.
-func (e *ear) Subscribed() { e.become(heard, nil) }
+func (e *ear) Subscribed() {
+	if e.hears++; e.hears == e.channels {
+		e.become(heard, nil)
+	}
+}
 
 // Broken implements push.Listener.
-func (e *ear) Broken() { e.become(deaf, errUnheard) }
+func (e *ear) Broken() {
+	e.hears = 0
+	e.become(deaf, errUnheard)
+}
 
 // Unreachable implements push.Listener.
 func (e *ear) Unreachable(err error) (stays bool) {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,13 +78,48 @@ func TestWatchHearsReleases(t *testing.T) {
 	}
 }
 
+// Of a crowd some are told of each release, the same ones by all nodes, and in time everybody is.
+func TestReleaseTellsSomeOfACrowd(t *testing.T) {
+	t.Parallel()
+	const n = 70
+	servers := nodeSet(t, 3)
+	watches := make([]<-chan backend.Hint, n)
+	for i := range watches {
+		watches[i] = watching(t, backendOn(t, servers, patient()), "k")
+	}
+	everywhere(t, servers, "k", n)
+	b := backendOn(t, servers, patient())
+	told := make([]bool, n)
+	for release := 0; slices.Contains(told, false); release++ {
+		require.Less(t, release, 1000, "some are never told")
+		hold, _ := backendtest.Granted(t, b, redistest.Request("k"))
+		others, err := b.(backend.ReleaseTeller).ReleaseTelling(t.Context(), hold)
+		require.NoError(t, err)
+		require.Equal(t, n, others)
+		heard, have := 0, 0
+		backendtest.Eventually(t, "as many hear of the release as each of them was told", func() bool {
+			for i, w := range watches {
+				select {
+				case hint, ok := <-w:
+					require.True(t, ok, "a watch broke")
+					told[i], have = true, hint.Watchers
+					heard++
+				default:
+				}
+			}
+			return heard > 0 && heard == have
+		})
+		require.Less(t, heard, n/2)
+	}
+}
+
 // TestWatchHasOneHintForEachEnd: the nodes tell of an end one after the other, and those
 // behind the majority give no second hint.
 func TestWatchHasOneHintForEachEnd(t *testing.T) {
 	t.Parallel()
 	w := &watch{quorum: 3, nodes: 5, hints: make(chan backend.Hint, 1), confirmed: make(chan error, 1)}
 	for i := range w.nodes {
-		w.ears[i] = ear{w: w, node: i}
+		w.ears[i] = ear{w: w, node: i, channels: 1}
 		w.ears[i].Subscribed()
 	}
 	require.NoError(t, <-w.confirmed)
