@@ -77,19 +77,7 @@ func TestRenewalsThatFailAreLoggedOnce(t *testing.T) {
 				}
 			}
 		})
-		logged := func() (lines []string) {
-			synctest.Wait()
-			for line := range strings.Lines(text.String()) {
-				_, line, _ = strings.Cut(line, " ") // the time
-				_, line, _ = strings.Cut(line, "level=")
-				level, _, _ := strings.Cut(line, " ")
-				_, line, _ = strings.Cut(line, `msg="`)
-				message, _, _ := strings.Cut(line, `"`)
-				lines = append(lines, level+" "+message)
-			}
-			text.Reset()
-			return lines
-		}
+		logged := func() []string { return linesOf(&text) }
 		lease, err := l.Acquire(t.Context(), "k", lock.WithTTL(30*time.Second))
 		require.NoError(t, err)
 		for range 2 {
@@ -105,6 +93,51 @@ func TestRenewalsThatFailAreLoggedOnce(t *testing.T) {
 		<-lease.Context().Done()
 		require.Equal(t, []string{"WARN lock renewal failed, trying again", "WARN lock lost"}, logged())
 		faults.Heal()
+	})
+}
+
+// linesOf are the levels and messages that were logged since it was asked last.
+func linesOf(text *bytes.Buffer) (lines []string) {
+	synctest.Wait()
+	for line := range strings.Lines(text.String()) {
+		_, line, _ = strings.Cut(line, " ") // the time
+		_, line, _ = strings.Cut(line, "level=")
+		level, _, _ := strings.Cut(line, " ")
+		_, line, _ = strings.Cut(line, `msg="`)
+		message, _, _ := strings.Cut(line, `"`)
+		lines = append(lines, level+" "+message)
+	}
+	text.Reset()
+	return lines
+}
+
+// Whoever waits for a server that is away learns of it, and of its return; whoever waits for
+// a holder has nothing to learn.
+func TestWaitsWithoutAnswerAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	disturbedPersonalities(t, func(t *testing.T, disturb disturber, _ opener) {
+		var text bytes.Buffer
+		l, faults := disturb(func(o *memlock.Options) { o.Lock.Logger = slog.New(slog.NewTextHandler(&text, nil)) })
+		for range 2 {
+			faults.All(faultlock.FailBefore())
+			got := make(chan lock.Lease)
+			go func() {
+				lease, err := l.Acquire(t.Context(), "k")
+				assert.NoError(t, err)
+				got <- lease
+			}()
+			time.Sleep(20 * time.Second)
+			require.Equal(t, []string{"WARN lock wait without an answer, asking again"}, linesOf(&text))
+			faults.Heal()
+			lease := <-got
+			require.Equal(t, []string{"INFO lock wait answered again"}, linesOf(&text))
+			held, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			_, err := l.Acquire(held, "k")
+			cancel()
+			require.ErrorIs(t, err, lock.ErrHeld)
+			require.NoError(t, lease.Release(t.Context()))
+			require.Empty(t, linesOf(&text))
+		}
 	})
 }
 

@@ -18,8 +18,9 @@ type Options struct {
 
 	// Logger receives warnings: failing renewals, losses, clean-up that could not
 	// be confirmed, doubtful server settings. Renewals of a lease that go on failing
-	// are logged once, and once more at info level when one is confirmed. Contention
-	// is logged at debug level. Default: nothing is logged.
+	// are logged once, and once more at info level when one is confirmed. So are waits for
+	// a key whose server does not answer. Contention is logged at debug level. Default:
+	// nothing is logged.
 	Logger *slog.Logger
 
 	// Observer is told about waits, attempts, grants, renewals, losses and releases, for

@@ -27,11 +27,11 @@ type URL struct {
 // part of the URL that may hold a secret.
 func ParseURL(raw string) (*URL, error) {
 	if raw == "" {
-		return nil, fmt.Errorf("%w: the URL is empty; it looks like redis://localhost:6379 or file:/var/lock/app", ErrInvalid)
+		return nil, fmt.Errorf("%w: the URL is empty; it looks like redis://localhost:6379 or file:/var/lib/app/locks", ErrInvalid)
 	}
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok || !validScheme(scheme) {
-		return nil, fmt.Errorf("%w: the URL has no scheme; it looks like redis://localhost:6379 or file:/var/lock/app", ErrInvalid)
+		return nil, fmt.Errorf("%w: the URL has no scheme; it looks like redis://localhost:6379 or file:/var/lib/app/locks", ErrInvalid)
 	}
 	u := &URL{Scheme: strings.ToLower(scheme)}
 	if strings.Contains(rest, "#") {

@@ -76,6 +76,7 @@ var promises = []promise{
 	{of: "lock.Options.TTL", text: "Default: the ttl of the URL, else DefaultTTL, or the nearest that the backend accepts.", rules: "Defaults"},
 	{of: "lock.Options.Logger", text: "Logger receives warnings: failing renewals, losses, clean-up that could not be confirmed, doubtful server settings.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestTroubleIsToldAlthoughTheLastRequestWasCutOff"},
 	{of: "lock.Options.Logger", text: "Renewals of a lease that go on failing are logged once, and once more at info level when one is confirmed.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestRenewalsThatFailAreLoggedOnce"},
+	{of: "lock.Options.Logger", text: "So are waits for a key whose server does not answer.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestWaitsWithoutAnswerAreLoggedOnce"},
 	{of: "lock.Options.Logger", text: "Contention is logged at debug level.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestContentionIsNoNews"},
 	{of: "lock.Options.Logger", text: "Default: nothing is logged.", aside: "a default that says what it is"},
 	{of: "lock.Options.Observer", text: "Observer is told about waits, attempts, grants, renewals, losses and releases, for metrics and traces.", why: "It is given to a constructor, which is no part of the interface.", tests: ".: TestObserverIsTold TestGaugesFromEventsAreExact"},

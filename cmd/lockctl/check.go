@@ -62,8 +62,8 @@ The report goes to the standard output, the progress to standard error. The exit
 status is 0 only when every promise that could be tried was kept, and 1 when a rule
 was broken or nothing could be tried. The verdict names the rules that apply and could
 not be tried. It is 75 when nothing was broken, but this machine or the server was too
-slow for a verdict on every rule: check again when it is calmer. It is 69 when the backend cannot be reached,
-stops answering half-way, or has no connection left.`,
+slow for a verdict on every rule: check again when it is calmer. It is 69 when the
+backend cannot be reached, stops answering half-way, or has no connection left.`,
 		Example: `  lockctl check --url redis://cache:6379
   lockctl check --url redis://cache:6379 --format html --output report.html
   lockctl check --config locks.yaml --locker jobs --only exclusion,FencedRegister`,

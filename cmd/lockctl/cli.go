@@ -81,7 +81,8 @@ var statuses = map[string]string{
 	"cleanup": `    0    it was done, if there was anything to do` + commonStatuses,
 	"floor":   `    0    the tokens go on` + commonStatuses,
 	"check": `    0    every promise that could be tried was kept
-    1    a rule was broken, or nothing could be tried` + commonStatuses,
+    1    a rule was broken, or nothing could be tried
+   75    nothing was broken, and this machine or the server was too slow for a verdict on all` + commonStatuses,
 }
 
 const commonStatuses = `

@@ -89,17 +89,17 @@ func compareJSON(w io.Writer, found []backend.Declaration) error {
 // openAll asks each backend what it promises.
 func openAll(ctx context.Context, p *printer, urls []string) ([]backend.Declaration, error) {
 	var found []backend.Declaration
-	for _, raw := range urls {
+	for i, raw := range urls {
 		raw, ttl, err := backend.CutTTL(raw)
+		var u *backend.URL
+		if err == nil {
+			u, err = backend.ParseURL(raw)
+		}
 		if err != nil {
-			return nil, usageError("%s", plain(err))
+			return nil, usageError("URL %d of %d: %s", i+1, len(urls), plain(err))
 		}
 		if err := checkURL(p, raw); err != nil {
 			return nil, err
-		}
-		u, err := backend.ParseURL(raw)
-		if err != nil {
-			return nil, usageError("%s", plain(err))
 		}
 		opening, cancel := context.WithTimeout(ctx, openLimit)
 		opened := p.opens(raw)

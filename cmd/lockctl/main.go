@@ -42,14 +42,14 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitOK
 	}
 	var e *exitError
 	if !errors.As(err, &e) {
 		// Everything that cobra and pflag complain about themselves.
-		hint := "see lockctl --help"
+		hint := "see " + cmd.CommandPath() + " --help"
 		if strings.HasPrefix(err.Error(), "unknown ") && strings.Contains(err.Error(), "flag") {
 			hint = "a key that begins with - stands behind --; " + hint
 		}

@@ -120,6 +120,9 @@ func (p *printer) hide(shown string, secrets ...string) {
 	}
 }
 
+// userInfo is what may be a password in a URL that stands where something else is expected.
+var userInfo = regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^\s/"@:]*:)[^\s/"@]+@`)
+
 // blank is what stands in place of a secret.
 const blank = "xxxxx"
 
@@ -137,6 +140,7 @@ func (p *printer) line(message string) string {
 	for _, n := range p.named {
 		message = n.ReplaceAllString(message, "${1}"+blank+"${2}")
 	}
+	message = userInfo.ReplaceAllString(message, "${1}"+blank+"@")
 	return "lockctl: " + printableLines(strings.TrimRight(message, "\n")) + "\n"
 }
 

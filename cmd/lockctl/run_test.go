@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
@@ -206,6 +207,24 @@ func TestServerThatGoesAwayStopsTheCommand(t *testing.T) {
 	require.Contains(t, p.errors(), "no renewal was confirmed in time; sh was stopped")
 	status, _, errs := run(t, server.URL(), "run", "--wait", hang.String(), "k", "--", "true")
 	require.Zero(t, status, errs)
+}
+
+// A holder of whom the server told once says nothing when the server is away.
+func TestWaitWhenTheServerGoesAway(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	taken(t, server.URL(), "k")
+	p := start(t, server.URL(), "wait", "--timeout", "6s", "k")
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
+	defer client.Close()
+	require.Eventually(t, func() bool {
+		channels, err := client.PubSubChannels(t.Context(), "*").Result()
+		return err == nil && len(channels) > 0 || p.ended()
+	}, hang, time.Millisecond)
+	server.Kill(t)
+	p.requireStatus(exitUnavailable)
+	require.Equal(t, 1, strings.Count(p.said(), "does not answer, and is asked again"), p.said())
+	require.NotContains(t, p.said(), "held")
 }
 
 func TestLossThatOnlyTheReleaseNotices(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -55,6 +56,7 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 	}
 	var last backend.Record
 	var seen time.Time // when it was looked at
+	var trouble error  // the server has not answered since
 	for {
 		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), operateLimit)
 		rec, err := in.Inspect(look, key)
@@ -69,11 +71,14 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 			}
 			return nil
 		case err == nil:
-			last, seen = rec, time.Now()
-		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+			last, seen, trouble = rec, time.Now(), nil
+		case errors.Is(err, lock.ErrPermanent), errors.Is(err, lock.ErrInvalid), errors.Is(err, lock.ErrUnsupported):
 			return operateError(err, key)
-		case ctx.Err() != nil:
-			return operateError(err, key)
+		default:
+			if trouble == nil {
+				o.printer.warn(fmt.Sprintf("the backend does not answer, and is asked again: %s", plain(err)))
+			}
+			trouble = err
 		}
 		next := time.NewTimer(min(pollEvery, max(last.Remaining, 20*time.Millisecond)) + rand.N(pollEvery/10))
 		select {
@@ -87,7 +92,9 @@ func (o *operation) wait(ctx context.Context, b backend.Backend, key string, tim
 		next.Stop()
 		if status, signalled := signalStatus(ctx); signalled {
 			return exitWith(status, "%v, while waiting for %q", context.Cause(ctx), key)
-		} else if err := ctx.Err(); err != nil && last.Key != "" {
+		} else if err := ctx.Err(); err != nil && trouble != nil {
+			return operateError(trouble, key)
+		} else if err != nil {
 			if o.json {
 				now := time.Now()
 				last.Remaining = max(last.Remaining-now.Sub(seen), 0)

@@ -21,11 +21,12 @@ type acquisition struct {
 	longest time.Duration // to hold, or zero for no limit
 
 	// What is known so far, for the error of a wait that ends without a grant.
-	refusal error         // the last refusal: somebody else holds the key
-	trouble error         // the last error of the server, cleared by any clear answer
-	unknown bool          // a request was sent whose outcome is unknown
-	flight  *call.Flight  // the request that is why unknown is set, if there is but one
-	took    time.Duration // how long the last answer took
+	refusal error           // the last refusal: somebody else holds the key
+	refused backend.Instant // when that came
+	trouble error           // the last error of the server, cleared by any clear answer
+	unknown bool            // a request was sent whose outcome is unknown
+	flight  *call.Flight    // the request that is why unknown is set, if there is but one
+	took    time.Duration   // how long the last answer took
 
 	start backend.Instant // of the call
 	wait  *call.Span      // nil until it begins, and where there is no observer
@@ -249,7 +250,7 @@ func (a *acquisition) answer(ctx context.Context, g backend.Grant, err error, en
 		a.doubt()
 		return nil, backend.ErrClosed
 	case errors.Is(err, backend.ErrHeld):
-		a.refusal, a.trouble = err, nil
+		a.refusal, a.refused, a.trouble = err, end, nil
 		return nil, err
 	case errors.Is(err, backend.ErrNotSent):
 		if ctx.Err() == nil {
@@ -356,6 +357,11 @@ func (a *acquisition) fail() {
 // gaveUp is the error of a call whose context ended before the key was held.
 func (a *acquisition) gaveUp(ctxErr error) error {
 	err := fmt.Errorf("lock: gave up acquiring %q: %w", a.req.Key, ctxErr)
+	if held, ok := a.refusal.(*backend.HeldError); ok && held.Remaining > 0 {
+		now := *held
+		now.Remaining = max(held.Remaining-a.c.server.Clock.Now().Sub(a.refused), 0)
+		a.refusal = &now
+	}
 	for _, more := range []error{a.refusal, a.trouble} {
 		if more != nil {
 			err = fmt.Errorf("%w; %w", err, more)

@@ -46,6 +46,7 @@ type lane struct {
 	stopWatch context.CancelFunc  // ends it
 	last      *Lease              // what the lane was granted last
 	granted   bool                // by the head before
+	troubled  time.Time           // since when the server has not answered, or zero
 }
 
 // isHeld reports whether it is known that somebody holds the key.
@@ -63,6 +64,7 @@ func (ln *lane) forget() {
 	ln.held.Store(false)
 	ln.place.Store(nil)
 	ln.waiting, ln.hints, ln.stopWatch, ln.last, ln.granted = nil, nil, nil, nil, false
+	ln.troubled = time.Time{}
 }
 
 // place is where one acquisition stands in a lane. It is closed when it is the head; nil if

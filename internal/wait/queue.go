@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/call"
@@ -42,7 +41,7 @@ func (w *waiter) queue(ctx context.Context) (*Lease, error) {
 			a.c.server.Log.Debug("lock queue place lost, queueing again", "key", a.req.Key, "error", err)
 			a.rename()
 		}
-		for next := w.m.trouble(rand.Float64()); next.do == actSleep; {
+		for next := w.trouble(a.trouble); next.do == actSleep; {
 			var l *Lease
 			var err error
 			if l, next, err = w.sleep(ctx, next.d); l != nil || err != nil {
@@ -80,6 +79,7 @@ func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	a.trouble = nil // the server is there
+	w.answered()
 	w.lane.place.Store(&ticket)
 	defer w.lane.place.Store(nil)
 	placed := c.server.Clock.Now()
@@ -96,7 +96,7 @@ func (w *waiter) inQueue(ctx context.Context) (*Lease, error) {
 	if behind {
 		w.lane.held.Store(true)
 		if a.refusal == nil {
-			a.refusal = fmt.Errorf("%w: %q: others are before this one in the queue", backend.ErrHeld, req.Key)
+			a.refusal = fmt.Errorf("%w: %q: somebody holds the key, or is before this one in its queue", backend.ErrHeld, req.Key)
 		}
 	}
 	var l *Lease

@@ -41,14 +41,18 @@ func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 			}
 		case actAsk:
 			l, err := a.try(ctx)
+			if err == nil {
+				w.answered()
+			}
 			if err == nil || a.over(ctx, err) {
 				return l, err
 			}
 			if errors.Is(err, backend.ErrHeld) {
+				w.answered()
 				w.lane.held.Store(true)
 				next = w.m.refused(w.view())
 			} else {
-				next = w.m.trouble(rand.Float64())
+				next = w.trouble(err)
 			}
 		case actWatch:
 			var err error
@@ -62,6 +66,23 @@ func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 				return l, err
 			}
 		}
+	}
+}
+
+// trouble is an error of the server. The lane logs the first of several.
+func (w *waiter) trouble(err error) step {
+	if w.lane.troubled.IsZero() {
+		w.lane.troubled = time.Now()
+		w.a.c.server.Log.Warn("lock wait without an answer, asking again", "key", w.lane.key.key, "error", err)
+	}
+	return w.m.trouble(rand.Float64())
+}
+
+// answered is the end of that.
+func (w *waiter) answered() {
+	if since := w.lane.troubled; !since.IsZero() {
+		w.lane.troubled = time.Time{}
+		w.a.c.server.Log.Info("lock wait answered again", "key", w.lane.key.key, "after", time.Since(since).Round(time.Millisecond))
 	}
 }
 

@@ -30,7 +30,11 @@ func selectRules(all []*Rule, only []string) ([]*Rule, error) {
 }
 
 func unknownRule(all []*Rule, name string) error {
-	return fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; did you mean %s? The subjects are %s", name, nearest(all, name), strings.Join(subjects(all), ", "))
+	hint := ""
+	if near := nearest(all, name); changes(strings.ToLower(name), strings.ToLower(near)) <= len(name)/2 {
+		hint = "did you mean " + near + "? If not, "
+	}
+	return fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; %sthe subjects are %s", name, hint, strings.Join(subjects(all), ", "))
 }
 
 // Nothing can deviate from what makes it a lock: the subject exclusion as a whole, and its
