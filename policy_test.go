@@ -493,3 +493,30 @@ func TestLockerLeavesTheKeyToOthersWhoWatchIt(t *testing.T) {
 		})
 	}
 }
+
+// Who gives up behind others of its Locker knows what they know, and for how long the hold
+// can go on is counted from when the server said so.
+func TestWhoGivesUpNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		open := openerOf(t, memlock.Options{Store: memlock.NewStore(nil)})
+		holder, waits := open(), open()
+		_, err := holder.Acquire(t.Context(), "k", lock.WithLabel("the holder"), lock.WithTTL(10*time.Second), lock.WithoutRenewal())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		for range 2 {
+			go func() {
+				_, err := waits.Acquire(ctx, "k")
+				var held *lock.HeldError
+				if assert.ErrorAs(t, err, &held) {
+					assert.Equal(t, "the holder", held.Holder.Label)
+					assert.LessOrEqual(t, held.Remaining, 6*time.Second)
+				}
+			}()
+			synctest.Wait()
+		}
+		<-ctx.Done()
+		synctest.Wait()
+	})
+}

@@ -158,10 +158,11 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 	if l != nil {
 		ln.last, ln.granted = l, true
 		ln.held.Store(true)
+		ln.by.Store(nil)
 		if !w.handedOver {
 			l.doubts = max(w.m.doubts, 0)
 			w.m.granted(l.Since(), a.took)
-			l.usual = w.m.usual
+			l.usual, l.told = w.m.usual, w.m.watchers
 		}
 	}
 	if l == nil && p != nil {
@@ -176,7 +177,13 @@ func (a *acquisition) passedOver(ln *lane) {
 	switch {
 	case a.refusal != nil || a.trouble != nil || a.unknown:
 	case ln.isHeld():
-		a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", backend.ErrHeld, a.req.Key)
+		by := ln.by.Load()
+		if by == nil {
+			a.refusal = fmt.Errorf("%w: %q: other callers of this Locker are before this one", backend.ErrHeld, a.req.Key)
+			return
+		}
+		// For how long it may go on was asked too long ago.
+		a.refusal = fmt.Errorf("%w; other callers of this Locker are before this one", &backend.HeldError{Key: by.Key, Holder: by.Holder})
 	default:
 		a.trouble = fmt.Errorf("%w: the server has not answered those callers of this Locker who are before this one", backend.ErrUnavailable)
 	}
@@ -357,7 +364,8 @@ func (a *acquisition) fail() {
 // gaveUp is the error of a call whose context ended before the key was held.
 func (a *acquisition) gaveUp(ctxErr error) error {
 	err := fmt.Errorf("lock: gave up acquiring %q: %w", a.req.Key, ctxErr)
-	if held, ok := a.refusal.(*backend.HeldError); ok && held.Remaining > 0 {
+	var held *backend.HeldError
+	if errors.As(a.refusal, &held) && a.refusal == error(held) && held.Remaining > 0 {
 		now := *held
 		now.Remaining = max(held.Remaining-a.c.server.Clock.Now().Sub(a.refused), 0)
 		a.refusal = &now

@@ -36,8 +36,9 @@ type lane struct {
 	offer   *offer  // of the head, to be handed the key; guarded by lanes.mu
 
 	// Of the head, for those behind it who give up.
-	held  atomic.Bool                    // the server has said so, or the lane holds the key itself
-	place atomic.Pointer[backend.Ticket] // at which it waits
+	held  atomic.Bool                       // the server has said so, or the lane holds the key itself
+	place atomic.Pointer[backend.Ticket]    // at which it waits
+	by    atomic.Pointer[backend.HeldError] // who holds the key, if the server has said so
 
 	// Only the head uses the rest.
 	traffic
@@ -63,6 +64,7 @@ func (ln *lane) forget() {
 	ln.key, ln.traffic, ln.offer = laneKey{}, traffic{}, nil
 	ln.held.Store(false)
 	ln.place.Store(nil)
+	ln.by.Store(nil)
 	ln.waiting, ln.hints, ln.stopWatch, ln.last, ln.granted = nil, nil, nil, nil, false
 	ln.troubled = time.Time{}
 }

@@ -20,6 +20,7 @@ type Lease struct {
 	// long those had the key. They and run are set before the caller gets the lease.
 	doubts int
 	usual  time.Duration
+	told   int // how many had the last signal of the watch; zero where there was none
 	run    run
 
 	turn turn // that its release leaves to other clients; guarded by lanes.mu

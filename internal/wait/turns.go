@@ -75,7 +75,12 @@ func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 	now := c.server.Clock.Now()
 	took := now.Sub(start)
 	d := min(courtesyLeast+4*took, pollMost)
-	d += min(time.Duration(max(others-1, 0))*d/4, pollMost) // of many some are told at a time
+	if l.told > 1 && others+1 >= 2*l.told {
+		// A release tells some of them at a time. Those who are told together with this
+		// Locker have their turn, some time.
+		d = min(d*time.Duration((others+1)/l.told), pollMost)
+		others = l.told - 1
+	}
 	if c.watcher == nil {
 		// Those who poll pause about as long as they have been waiting for this holder.
 		d = max(d, min(now.Sub(l.Since()), schedule.Spread(pollMost)))

@@ -50,6 +50,10 @@ func (w *waiter) askUntilHeld(ctx context.Context) (*Lease, error) {
 			if errors.Is(err, backend.ErrHeld) {
 				w.answered()
 				w.lane.held.Store(true)
+				var held *backend.HeldError
+				if errors.As(err, &held) {
+					w.lane.by.Store(held)
+				}
 				next = w.m.refused(w.view())
 			} else {
 				next = w.trouble(err)
