@@ -96,7 +96,7 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
 		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" && name != "Inspect" {
 			h.Releasing(e.Log.Now())
-			if name == "Release" || name == "ReleaseTelling" {
+			if name == "Release" || name == "ReleaseTelling" || name == "ForceRelease" {
 				freed(e, key, nil, b) // it says so
 			}
 			if name == "Revoke" && e.Claimed.ManualRenewal {

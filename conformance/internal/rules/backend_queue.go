@@ -361,17 +361,14 @@ func (c endable) end() {
 
 // showsWaiters looks at a key for which so many places wait.
 func showsWaiters(e *engine.Env, s *engine.BackendClient, key string, n int) {
-	in, ok := backend.As[backend.Inspector](s.Backend)
-	if !ok {
+	if _, ok := backend.As[backend.Inspector](s.Backend); !ok {
 		return
 	}
-	rec, err := in.Inspect(e.Ctx, key)
-	switch {
-	case err != nil:
-		e.Unexpected(key, err, "Inspect of a key that is held returned %s; expected its record", engine.Outcome(err))
-	case rec.Waiters != n && rec.Waiters != -1:
-		e.Failf(key, "Inspect shows %d waiters; expected %d, for each of whom there is a place in the queue, or -1 for unknown", rec.Waiters, n)
-	}
+	recordsShown(e, s, key, func(what string, rec backend.Record) {
+		if rec.Key == key && rec.Waiters != n && rec.Waiters != -1 {
+			e.Failf(key, "%s shows %d waiters; expected %d, for each of whom there is a place in the queue, or -1 for unknown", what, rec.Waiters, n)
+		}
+	})
 }
 
 func queueAbandoned(e *engine.Env) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
@@ -26,7 +27,7 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.owner, c.inner, c.locker}
+	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told}
 	for _, renewed := range []bool{false, true} {
 		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
 	}
@@ -85,6 +86,50 @@ func (c *revocation) shows(key string, h engine.Grip, revoked bool) {
 			return true
 		})
 	}
+}
+
+// told: others are told of a revoked hold, which keeps them out as before, for how long, and whose
+// it is.
+func (c *revocation) told() {
+	if !c.keeps {
+		return
+	}
+	e, grain := c.e, max(c.e.Claimed.TTLGrain, c.e.Claimed.TakeoverLag)+c.e.Long/20
+	req := e.Request(e.Key("told"), "", e.Long)
+	req.Holder = backend.Holder{Label: "revoked", Host: longHost, PID: 4711}
+	h := c.a.MustTry(req)
+	c.mustRevoke(req.Key, h)
+	shown := func(what string, left time.Duration, by backend.Holder) {
+		what += " a hold that was revoked"
+		if left != 0 { // which a refusal may not know
+			leftShown(e, h, left, grain, what)
+		}
+		if !tellsOf(e, by, req.Holder) {
+			e.Failf(h.Key, "%s shows the holder %s; expected %s, as before", what, inFull(by), inFull(req.Holder))
+		}
+	}
+	if in, ok := backend.As[backend.Inspector](c.b.Backend); ok {
+		if rec, err := in.Inspect(e.Ctx, h.Key); err == nil && rec.Token == h.Token {
+			shown("Inspect of", rec.Remaining, rec.Holder)
+		}
+	}
+	if l, ok := backend.As[backend.Lister](c.b.Backend); ok {
+		_ = l.List(e.Ctx, h.Key, func(rec backend.Record) bool {
+			if rec.Key == h.Key && rec.Token == h.Token {
+				shown("List of", rec.Remaining, rec.Holder)
+			}
+			return true
+		})
+	}
+	next, err := c.b.Try(e.Request(h.Key, "", e.TTL))
+	if err == nil { // the other cases ask whether it may be
+		_ = next.Release(e.Ctx)
+	}
+	if held := (*backend.HeldError)(nil); errors.As(err, &held) {
+		shown("a refusal because of", held.Remaining, held.Holder)
+	}
+	h.Releasing(e.Log.Now())
+	c.cleanUp(h, "a revoked hold")
 }
 
 // tell has the holder learn of the revocation, and clean up as the lock package does.
@@ -177,7 +222,12 @@ func (c *revocation) alive(renewed bool) {
 			e.Unexpected(key, err, "a second Revoke with the same token returned %s; expected no error or ErrNotHeld", engine.Outcome(err))
 		}
 		b.MustRefuse(key, "it was revoked twice, and has not expired")
-		if g, err := a.Backend.Try(e.Ctx, req); err == nil && (g.Token == h.Token || time.Now().Before(h.Until())) {
+		g, err := a.Backend.Try(e.Ctx, req)
+		if err == nil && g.Token != h.Token && !time.Now().Before(h.Until()) {
+			_ = a.Backend.Release(e.Ctx, backend.HoldOf(req))
+			e.TooSlowf(key, "the revoked hold had expired before its request came once more; its TTL is %s", e.TTL)
+		}
+		if err == nil {
 			e.Fatalf(key, "the request of a revoked hold came once more, and was granted with the token %d, where the hold had %d; expected that it is not entered again", g.Token, h.Token)
 		}
 	}
@@ -279,6 +329,13 @@ func (c *revocation) locker() {
 		if !e.Within(bound, h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the holder had not been told %s after its hold was revoked; its TTL is %s, and it renews every third of that", bound, e.TTL)
 		}
+		const what = "context.Cause of a lease whose hold was revoked"
+		isLoss(e, key, h.Cause(), what)
+		not(e, key, h.Cause(), what, lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
+		if time.Now().Before(until) {
+			not(e, key, h.Cause(), what+", long before its deadline,", lock.ErrExpired)
+		}
+		e.Is(key, h.Release(e.Ctx), "Release of a lease whose hold was revoked, as it knew,", lock.ErrLost, lock.ErrNotHeld)
 	}
 	if !e.Within(e.TakeoverLimit(e.TTL)+e.WaitBound(), w.Done) {
 		e.Look(key)

@@ -304,18 +304,36 @@ func holderIsShown(e *engine.Env) {
 // first too, until the owner has left it for good, and takes it again.
 func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) {
 	key, owner := e.Key("entered"), lock.WithOwner(e.Owner("C"))
+	var first map[string]backend.Holder // by who showed it
 	shown := func(when, label string) {
-		recordsShown(e, look, key, func(what string, rec backend.Record) {
-			if rec.Holder.Label != label {
-				e.Failf(key, "%s %s shows the label %q; expected %q", what, when, rec.Holder.Label, label)
-			}
-		})
+		now := map[string]backend.Holder{}
+		recordsShown(e, look, key, func(what string, rec backend.Record) { now[what] = rec.Holder })
 		err := b.Refusal(key, "an owner holds it")
-		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != label {
-			e.Failf(key, "a refusal %s shows the label %q; expected %q", when, held.Holder.Label, label)
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) {
+			now["a refusal"] = held.Holder
+		}
+		for what, holder := range now {
+			if holder.Label != label {
+				e.Failf(key, "%s %s shows the label %q; expected %q", what, when, holder.Label, label)
+			}
+			was, known := first[what]
+			if !known {
+				continue
+			}
+			if !holder.Since.Equal(was.Since) {
+				e.Failf(key, "%s %s shows that the key is held since %s, and showed %s before; expected the time of the outermost grant", what, when, holder.Since.Format(time.RFC3339Nano), was.Since.Format(time.RFC3339Nano))
+			}
+			if holder.Since = was.Since; holder != was {
+				e.Failf(key, "%s %s shows the holder %s, and showed %s before; expected the process of the outermost hold", what, when, inFull(holder), inFull(was))
+			}
+		}
+		if first == nil {
+			first = now
 		}
 	}
 	outer := a.MustTry(key, owner, lock.WithLabel("outer"))
+	shown("of an owner's first hold", "outer")
+	e.Settle() // a beginning that moves has moved by then
 	inner := []*engine.Hold{a.MustTry(key, owner, lock.WithLabel("inner")), a.MustTry(key, owner)}
 	inner[0].MustRelease()
 	shown("after one of two inner holds was released", "outer")
@@ -328,6 +346,7 @@ func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) 
 			more = append(more, lock.WithLabel(label))
 		}
 		h := a.MustTry(key, append(more, owner)...)
+		first = map[string]backend.Holder{} // which is over
 		shown("after its owner had released it, and has taken it again", label)
 		h.MustRelease()
 	}
