@@ -97,7 +97,39 @@ func deadlineOfLateAnswers(e *engine.Env) {
 		},
 		func() {
 			eachKind(e, kinds(e)[1:], func(k kind) { deadlineOfLateAnswer(e, k, k.way()) })
-		})
+		},
+		func() { eachKind(e, kinds(e), func(k kind) { deadlineOfLateRenewal(e, k) }) })
+}
+
+// deadlineOfLateRenewal looks at the deadline that an automatic renewal has moved whose answer
+// was late.
+func deadlineOfLateRenewal(e *engine.Env, k kind) {
+	if !e.Virtual() {
+		return
+	}
+	var asked atomic.Int64 // when the last request was, since the case began
+	a, f := e.FaultyAt(engine.Primitives, &faultlock.Options{Observe: func(faultlock.Injection) { asked.Store(int64(e.Log.Now())) }})
+	key := e.Key("late-renewal-%s", k.name)
+	f.All(faultlock.DelayAfter(e.TTL/5), engine.OpsToKeep...)
+	defer f.Heal()
+	h, ok := k.take(a, key, e.TTL)
+	if !ok {
+		return
+	}
+	first := h.Until()
+	for range 100 {
+		e.Pause(e.TTL / 50)
+		d, known := h.Lease.Deadline()
+		if !known || h.Lost() || d.Equal(first) {
+			continue // other rules ask whether it is renewed
+		}
+		if latest := time.Duration(asked.Load()) + h.EffectiveTTL(); e.Log.At(d) > latest {
+			e.Failf(key, "the answer to an automatic renewal came %s after the request, and the deadline of the lease, with %s, is %s; expected at most %s, the time of the request plus the TTL of %s, since the server counts from when it got that",
+				e.TTL/5, k.name, engine.Seconds(e.Log.At(d)), engine.Seconds(latest), h.EffectiveTTL())
+			break
+		}
+	}
+	_ = h.Release(e.Ctx)
 }
 
 func deadlineOfLateAnswer(e *engine.Env, k kind, w way) {

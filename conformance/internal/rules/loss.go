@@ -166,7 +166,7 @@ func lostOnRemoval(e *engine.Env) {
 	all := append(kinds(e), slices.DeleteFunc(pairs(e), func(k kind) bool { return k.unrenewed })...)
 	late := make([]engine.Lateness, len(all))
 	var ended endedLeases
-	waits := e.Start(func() { waitsForRemoved(e, a) })
+	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) })
 	e.Each(2*len(all), func(i int) {
 		k, late, replaced := all[i%len(all)], &late[i%len(all)], i < len(all)
 		key := e.Key("%d", i)
@@ -252,6 +252,27 @@ func waitsForRemoved(e *engine.Env, a *engine.Client) {
 	e.RemoveByForce(key)
 	w.MustGet(e, key, e.TTL/3+e.WaitBound(), "the record of another caller of its Locker was removed, who does not release it").MustRelease()
 	_ = h.Release(e.Ctx)
+}
+
+// removedAgain has one Locker lose one key several times. Each time it is told as soon.
+func removedAgain(e *engine.Env, a *engine.Client) {
+	if !e.Virtual() {
+		return
+	}
+	var late engine.Lateness
+	key := e.Key("removed again")
+	for i := range 3 {
+		h := a.MustTryFor(key, e.TTL)
+		e.RemoveByForce(key)
+		removed := time.Now()
+		if bound := e.TTL/3 + e.Slack(); !e.Within(bound, h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "the holder had not been told %s after its record was removed by force; %d leases of the same key and Locker had been lost in this way before", bound, i)
+		}
+		late.Add(e, time.Since(removed))
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, as those of earlier ones")
+		_ = h.Release(e.Ctx)
+	}
+	late.Judge(e, key, e.TTL*7/12, "records of one key were removed by force again and again, which a renewal each third of the TTL of %s tells, and the contexts of their leases ended", e.TTL)
 }
 
 // wakesAfterLoss has the Locker a wait anew for a key of which it has lost a hold.

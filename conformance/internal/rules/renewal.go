@@ -91,7 +91,8 @@ func renewKeeps(e *engine.Env) {
 	wait := e.Start(func() { renewKeepsLong(e, a, b) },
 		func() { renewKeepsBeside(e, b, n, "the same key") },
 		func() { renewKeepsBeside(e, b, n, "another key") },
-		func() { renewKeepsKinds(e, a, b) })
+		func() { renewKeepsKinds(e, a, b) },
+		func() { renewKeepsShortest(e) })
 	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
 		h, told := w.take(a, key, e.TTL)
@@ -109,6 +110,7 @@ func renewKeeps(e *engine.Env) {
 		for time.Now().Before(end) {
 			b.MustRefuse(key, "its holder keeps it by automatic renewal")
 			h.MustLive("it is renewed automatically")
+			certainForTTL(e, h.Hold)
 			e.Pause(e.TTL / 8)
 		}
 		oftenEnough()
@@ -195,12 +197,40 @@ func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 		}
 		for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 8) {
 			h.MustLive(why)
+			certainForTTL(e, h)
 			b.MustRefuse(key, why)
 		}
 		if err := h.Release(e.Ctx); err != nil {
 			e.UnexpectedLate(key, err, "Release after two TTLs returned %s; expected no error, since %s", engine.Outcome(err), why)
 		}
 	})
+}
+
+// certainForTTL looks at a deadline that automatic renewals move: each is worth one TTL.
+func certainForTTL(e *engine.Env, h *engine.Hold) {
+	if d, known := h.Lease.Deadline(); known && time.Until(d) > h.EffectiveTTL()+time.Millisecond {
+		e.Fatalf(h.Key, "a lease that is renewed automatically is certain for another %s; expected its TTL of %s at most", engine.Short(time.Until(d)), h.EffectiveTTL())
+	}
+}
+
+// renewKeepsShortest keeps a lease of the smallest TTL, of a server that is fast enough for it.
+func renewKeepsShortest(e *engine.Env) {
+	ttl := e.Claimed.MinTTL
+	if !e.Virtual() || e.Fixed || ttl <= 0 || ttl >= e.TTL || e.Work(ttl) > ttl {
+		return
+	}
+	key := e.Key("shortest")
+	h, err := e.Locker().TryFor(e.Ctx, key, ttl)
+	if err != nil {
+		return // it may have run out before the answer came
+	}
+	for range 40 {
+		if e.Pause(ttl / 4); h.Lost() {
+			e.Fail(engine.TimelyFor(ttl), key, "a lease with a TTL of %s, the smallest of the guarantees, has ended with cause %s; expected it to be renewed automatically", ttl, engine.Outcome(h.Cause()))
+			break
+		}
+	}
+	_ = h.Release(e.Ctx)
 }
 
 // renewKeepsLong keeps leases whose TTL is many times that of the run until they would have

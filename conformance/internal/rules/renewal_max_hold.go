@@ -132,10 +132,11 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way,
 	ended.add(h.Hold)
 }
 
-// maxHoldOfEach has a lease follow that was released before its maximum, which is not that of the
-// next one.
+// maxHoldOfEach has leases of one key follow each other, that are released before their maximum,
+// and then that reach it. It is that of each lease alone.
 func maxHoldOfEach(e *engine.Env, a *engine.Client, w way) {
 	key, limit := e.Key("%s-each", w.name), e.TTL
+	var released []*engine.Hold
 	for i := range 3 {
 		h, err := w.get(a, key, e.Long, lock.WithMaxHold(limit))
 		if err != nil {
@@ -147,7 +148,27 @@ func maxHoldOfEach(e *engine.Env, a *engine.Client, w way) {
 			e.Failf(key, "a lease had ended, with cause %s, %s after its grant; its maximum hold was %s, and %d leases of the same key, which were released, had had one before",
 				engine.Outcome(h.Cause()), engine.Short(e.Log.Now()-h.since), limit, i)
 		}
+		if h.Release(e.Ctx) == nil {
+			released = append(released, h.Hold)
+		}
+	}
+	e.Pause(limit)
+	for _, h := range released {
+		const what = "context.Cause of a released lease, whose maximum hold has passed since,"
+		e.Is(key, h.Cause(), what, lock.ErrReleased)
+		not(e, key, h.Cause(), what, lock.ErrLost)
+	}
+	for i := range 3 {
+		h, err := w.get(a, key, e.Long, lock.WithMaxHold(limit))
+		if err != nil {
+			return
+		}
+		if !e.Within(limit+e.Slack(), h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "a lease had not ended %s after its grant; its maximum hold was %s, as those of %d leases of the same key before, which had ended so", limit+e.Slack(), limit, i)
+		}
+		e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, as others of the key before,", lock.ErrMaxHold)
 		_ = h.Release(e.Ctx)
+		a.Soon(key, "its holder has reached its maximum hold").MustRelease()
 	}
 }
 

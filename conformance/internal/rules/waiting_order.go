@@ -116,9 +116,30 @@ func waiterOrderLocal(e *engine.Env) {
 			return served(e, key, holder, func(int) *engine.Client { return b }, n, gap)
 		}, 30*time.Millisecond)
 	})
+	for _, holder := range []*engine.Client{a, b} {
+		inOrder(e, "overtaken by a try, behind "+holder.Who, func(key string, gap time.Duration) []int { return servedAfterTry(e, key, holder, b, gap) }, 30*time.Millisecond)
+	}
 	if e.Claimed.WithoutRenewal {
 		inOrder(e, "behind a lease that ran out", func(key string, gap time.Duration) []int { return servedAfterLoss(e, key, a, b, gap) }, 10*time.Millisecond)
 	}
+}
+
+// servedAfterTry is the order in which waiters of one Locker get a key that one of its tries may
+// have got before them, which changes nothing about their turns.
+func servedAfterTry(e *engine.Env, key string, holder, b *engine.Client, gap time.Duration) []int {
+	h := holder.MustTry(key)
+	waiters := make([]*engine.Acquiring, 4)
+	for i := range waiters {
+		waiters[i] = b.Acquiring(key)
+		<-waiters[i].Begun
+		e.Pause(gap)
+	}
+	h.MustRelease()
+	if got, err := b.Try(key); err == nil {
+		e.Pause(gap)
+		got.MustRelease()
+	}
+	return inTurn(e, key, waiters)
 }
 
 // servedAfterLoss is the order in which waiters of one Locker get a key whose holder has lost

@@ -1,0 +1,268 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/conformance/internal/engine"
+)
+
+// Mutants of Lockers that are right the first time, or for a while.
+
+// toldLater delays what the context of a lease tells of its end.
+func toldLater(l *leaseMutant, delay func(cause error) time.Duration) {
+	ctx, end := context.WithCancelCause(context.Background())
+	l.ctx = ctx
+	inner := l.Lease.Context()
+	context.AfterFunc(inner, func() {
+		cause := context.Cause(inner)
+		if d := delay(cause); d > 0 {
+			time.AfterFunc(d, func() { end(cause) })
+			return
+		}
+		end(cause)
+	})
+	l.release = func(ctx context.Context) error {
+		err := l.Lease.Release(ctx)
+		end(context.Cause(inner))
+		return err
+	}
+}
+
+// asks changes what is asked for.
+func asks(change func(key string, s *lock.Settings)) func() func(*lockerMutant, backend.Backend) {
+	return alone(func(m *lockerMutant, _ backend.Backend) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) { change(key, s) })...)
+			}
+		})
+	})
+}
+
+var laterLockers = map[string]waitMutant{
+	"the second removal of a key is told late": {rule: "LostOnRemoval", says: "of the same key and Locker had been lost", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var lost sync.Map
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			_, before := lost.Load(l.Key())
+			toldLater(l, func(cause error) time.Duration {
+				if !errors.Is(cause, lock.ErrTakenOver) {
+					return 0
+				}
+				lost.Store(l.Key(), true)
+				if before {
+					return 10 * time.Second
+				}
+				return 0
+			})
+		}
+	})},
+	"the second maximum of a key is not kept": {rule: "MaxHoldEnds", says: "of the same key before, which had ended so", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var reached sync.Map
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+					if _, ok := reached.Load(key); ok {
+						s.MaxHold = 0
+					}
+				})...)
+			}
+		})
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			context.AfterFunc(l.ctx, func() {
+				if errors.Is(context.Cause(l.ctx), lock.ErrMaxHold) {
+					reached.Store(l.Key(), true)
+				}
+			})
+		}
+	})},
+	"a maximum that passes after the release becomes the cause": {rule: "MaxHoldEnds", says: "whose maximum hold has passed since", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		over, end := context.WithCancelCause(context.Background())
+		end(lock.ErrMaxHold)
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.MaxHold == 0 {
+				return
+			}
+			limit := time.Now().Add(l.set.MaxHold)
+			l.now = func() context.Context {
+				if time.Now().After(limit) && errors.Is(context.Cause(l.ctx), lock.ErrReleased) {
+					return over
+				}
+				return l.ctx
+			}
+		}
+	})},
+	"leases of the smallest TTL are not renewed": {rule: "RenewKeeps", says: "the smallest of the guarantees", change: asks(func(_ string, s *lock.Settings) {
+		s.NoRenewal = s.NoRenewal || s.TTL > 0 && s.TTL/3 < 10*time.Millisecond // of a timer
+	})},
+	"an automatic renewal is certain for longer than its TTL": {rule: "RenewKeeps", says: "a lease that is renewed automatically is certain", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			first, _ := l.Lease.Deadline()
+			l.deadline = func() (time.Time, bool) {
+				d, ok := l.Lease.Deadline()
+				if l.set.MaxHold == 0 && d.After(first) && l.Lease.Context().Err() == nil {
+					d = d.Add(l.set.TTL / 4)
+				}
+				return d, ok
+			}
+		}
+	})},
+	"an automatic renewal counts from its answer": {rule: "DeadlineFromSend", says: "the answer to an automatic renewal", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var until sync.Map // of leases
+		renewing(m, func(l *leaseMutant) bool {
+			if l.Lease.Renew(context.Background()) == nil && l.set.MaxHold == 0 {
+				until.Store(l, time.Now().Add(l.set.TTL))
+			}
+			return true // it is renewed
+		})
+		renews := m.lease
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			l.deadline = func() (time.Time, bool) {
+				if later, ok := until.Load(l); ok && l.Lease.Context().Err() == nil {
+					return later.(time.Time), true
+				}
+				return l.Lease.Deadline()
+			}
+			l.renew = func(ctx context.Context) error {
+				until.Delete(l)
+				return l.Lease.Renew(ctx)
+			}
+			renews(ctx, l)
+		}
+	})},
+	"a wait of an owner that was given up counts as a hold": {rule: "WaiterGivesUp", says: "only a wait of its Locker for the same key was given up before", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var counted sync.Map
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if owner := with(opts).Owner; owner != "" && ctx.Err() != nil && err != nil {
+				counted.Store(key+"\x00"+owner, true)
+			}
+			return l, err
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if _, ok := counted.LoadAndDelete(l.Key() + "\x00" + l.set.Owner); ok {
+				_, _ = m.Client.TryAcquire(context.Background(), l.Key(), lock.WithOwner(l.set.Owner)) // and is not released
+			}
+		}
+	})},
+	"the clean-up of a wait that was given up ends the next lease": {rule: "WaiterGivesUp", says: "only a wait of its Locker for the same key was given up before", change: alone(func(m *lockerMutant, b backend.Backend) {
+		var holds sync.Map // by key
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			before, _ := holds.Load(key)
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if err != nil && ctx.Err() != nil {
+				time.AfterFunc(50*time.Millisecond, func() {
+					if now, ok := holds.Load(key); ok && now != before {
+						held, _ := lock.HeldOn[backend.Backend](now.(lock.Lease))
+						_ = b.Release(context.Background(), held.Hold)
+					}
+				})
+			}
+			return l, err
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) { holds.Store(l.Key(), l.Lease) }
+	})},
+	"whom a try of its Locker overtakes goes to the end": {rule: "WaiterOrderLocal", says: "overtaken by a try", change: alone(func(m *lockerMutant, _ backend.Backend) { overtakenGoesLast(m) })},
+	"the release of what was revoked is well": {rule: "RevokeByToken", says: "Release of a lease whose hold was revoked", change: alone(func(m *lockerMutant, b backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.release = func(ctx context.Context) error {
+				rec, held := ability[backend.Inspector](b).Inspect(context.Background(), l.Key())
+				if err := l.Lease.Release(ctx); held != nil || !rec.Revoked || rec.Token != l.Lease.Token() {
+					return err
+				}
+				return nil
+			}
+		}
+	})},
+}
+
+// overtakenGoesLast has those without an owner wait in a line, of which the first one asks.
+func overtakenGoesLast(m *lockerMutant) {
+	type waiter struct {
+		turn  chan struct{}
+		stops context.CancelFunc
+	}
+	var mu sync.Mutex
+	lines := map[string][]*waiter{}
+	next := func(key string) {
+		if len(lines[key]) == 0 {
+			delete(lines, key)
+			return
+		}
+		select {
+		case lines[key][0].turn <- struct{}{}:
+		default:
+		}
+	}
+	m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		l, err := m.Client.TryAcquire(ctx, key, opts...)
+		mu.Lock()
+		defer mu.Unlock()
+		if q := lines[key]; err == nil && len(q) > 1 {
+			first := q[0]
+			lines[key] = append(q[1:], first)
+			if first.stops != nil {
+				first.stops()
+			}
+			next(key)
+		}
+		return l, err
+	}
+	m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		if ctx.Err() != nil || with(opts).Owner != "" {
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+		me := &waiter{turn: make(chan struct{}, 1)}
+		mu.Lock()
+		lines[key] = append(lines[key], me)
+		if len(lines[key]) == 1 {
+			next(key)
+		}
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			lines[key] = slices.DeleteFunc(lines[key], func(w *waiter) bool { return w == me })
+			next(key)
+		}()
+		for {
+			select {
+			case <-me.turn:
+			case <-ctx.Done():
+				return nil, heldNow(m, ctx, key, opts)
+			}
+			asking, stops := context.WithCancel(ctx)
+			mu.Lock()
+			me.stops = stops
+			mu.Unlock()
+			l, err := m.Client.Acquire(asking, key, opts...)
+			again := err != nil && asking.Err() != nil && ctx.Err() == nil
+			stops()
+			if !again {
+				return l, err
+			}
+		}
+	}
+}
+
+func TestMutantsOfLater(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range laterLockers {
+		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, c.config(), c.rule, c.says) })
+	}
+	all.Wait()
+	rules := map[string]bool{}
+	for _, c := range laterLockers {
+		rules[c.rule] = true
+	}
+	for rule := range rules {
+		mustPass(t, wrapped(func(*lockerMutant, backend.Backend) {}), rule)
+	}
+}
