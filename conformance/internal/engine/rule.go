@@ -20,6 +20,7 @@ type Rule struct {
 	AtDefault    bool          // it compares leases of the default TTL of a Locker, which Config.Open alone decides, with Env.TTL
 	Limit        time.Duration // with LimitTTLs times the TTL, when a case is given up as hanging
 	LimitTTLs    int
+	Virtual      time.Duration // in place of a shorter Limit, in virtual time, where a long wait costs nothing
 	Run          func(*Env)
 }
 
@@ -59,5 +60,9 @@ func (r *Rule) missing(s *Settings) *Claim {
 }
 
 func (r *Rule) limit(ttl time.Duration) time.Duration {
-	return r.Limit + time.Duration(r.LimitTTLs)*ttl
+	limit := r.Limit
+	if virtual() {
+		limit = max(limit, r.Virtual)
+	}
+	return limit + time.Duration(r.LimitTTLs)*ttl
 }

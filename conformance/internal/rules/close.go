@@ -40,6 +40,7 @@ var closeRules = []*engine.Rule{
 		Statement: "A Locker that was idle works as before, and has kept what it holds.",
 		RestsOn:   "renewal",
 		LimitTTLs: 30,
+		Virtual:   13 * time.Minute,
 		Run:       idleLockerWorks,
 	},
 	{

@@ -20,7 +20,7 @@ func idleLockerWorks(e *engine.Env) {
 		owner = append(owner, lock.WithOwner(e.Owner("A")))
 		outer = a.MustTryFor(owned, e.TTL, owner...)
 	}
-	e.Pause(idle(e))
+	beIdle(e)
 	all := []*engine.Client{fresh, quiet, a}
 	for _, c := range all {
 		c.MustTry(used).MustRelease()

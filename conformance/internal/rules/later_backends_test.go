@@ -136,6 +136,37 @@ func (b forcesInTime) ForceRelease(ctx context.Context, key string, token uint64
 	return ability[backend.ForceReleaser](b.Backend).ForceRelease(ctx, key, token)
 }
 
+// tokensOfTenMinutes forgets the counter of a key that was not granted for so long.
+type tokensOfTenMinutes struct {
+	wrapper
+	mu   *sync.Mutex
+	keys map[string]*tokensSince
+}
+
+type tokensSince struct {
+	before uint64
+	last   time.Time
+}
+
+func (b tokensOfTenMinutes) Unwrap() backend.Backend { return nil }
+
+func (b tokensOfTenMinutes) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := b.Backend.Try(ctx, req)
+	if err != nil {
+		return g, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.keys[req.Key]
+	if k == nil || time.Since(k.last) > 10*time.Minute {
+		k = &tokensSince{before: g.Token - 1}
+		b.keys[req.Key] = k
+	}
+	k.last = time.Now()
+	g.Token -= k.before
+	return g, nil
+}
+
 var laterBackends = map[string]struct {
 	rule, says string
 	queue      bool
@@ -173,6 +204,10 @@ var laterBackends = map[string]struct {
 	})},
 	"a forced release whose context has ended is content": {rule: "CancelledSendsNothing", says: "after all holds of the key had ended", around: func() around {
 		return func(b backend.Backend) backend.Backend { return forcesInTime{wrapper{b}} }
+	}},
+	"tokens begin anew after ten minutes": {rule: "TokenSurvivesIdling", says: "was given twice", around: func() around {
+		mu, keys := &sync.Mutex{}, map[string]*tokensSince{}
+		return func(b backend.Backend) backend.Backend { return tokensOfTenMinutes{wrapper{b}, mu, keys} }
 	}},
 }
 

@@ -3,8 +3,10 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,8 +100,64 @@ var laterLockers = map[string]waitMutant{
 			}
 		}
 	})},
+	"a maximum of more than five minutes is told and not kept": {rule: "MaxHoldEnds", says: "its maximum hold was 10m0s", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+					if s.MaxHold > 5*time.Minute {
+						s.MaxHold = 0
+					}
+				})...)
+			}
+		})
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			limit := time.Now().Add(l.set.MaxHold)
+			l.deadline = func() (time.Time, bool) {
+				d, ok := l.Lease.Deadline()
+				if l.set.MaxHold > 0 && d.After(limit) {
+					d = limit
+				}
+				return d, ok
+			}
+		}
+	})},
 	"leases of the smallest TTL are not renewed": {rule: "RenewKeeps", says: "the smallest of the guarantees", change: asks(func(_ string, s *lock.Settings) {
 		s.NoRenewal = s.NoRenewal || s.TTL > 0 && s.TTL/3 < 10*time.Millisecond // of a timer
+	})},
+	"a lease is renewed for five minutes": {rule: "WaitOutlastsTTL", says: "because its holder renews it", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var begun sync.Map
+		renewing(m, func(l *leaseMutant) bool {
+			first, _ := begun.LoadOrStore(l, time.Now())
+			return time.Since(first.(time.Time)) > 5*time.Minute
+		})
+	})},
+	"a lease of an idle Locker is renewed for five minutes": {rule: "IdleLockerWorks", says: "though nobody uses its Locker", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var used atomic.Int64
+		renewing(m, func(*leaseMutant) bool { return time.Since(time.UnixMilli(used.Load())) > 5*time.Minute })
+		try := m.try
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			used.Store(time.Now().UnixMilli())
+			return try(ctx, key, opts...)
+		}
+	})},
+	"a wait ends after five minutes": {rule: "WaitOutlastsTTL", says: "Acquire gave up", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+			defer cancel()
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+	})},
+	"the first request after five minutes finds its connection closed": {rule: "IdleLockerWorks", says: "on a free key returned", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var last atomic.Int64
+		last.Store(time.Now().UnixMilli())
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if now := time.Now().UnixMilli(); now-last.Swap(now) > (5 * time.Minute).Milliseconds() {
+					return nil, fmt.Errorf("%w: connection reset by peer", lock.ErrUnavailable)
+				}
+				return get(ctx, key, opts...)
+			}
+		})
 	})},
 	"an automatic renewal is certain for longer than its TTL": {rule: "RenewKeeps", says: "a lease that is renewed automatically is certain", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.lease = func(_ context.Context, l *leaseMutant) {

@@ -74,6 +74,7 @@ var renewalRules = []*engine.Rule{
 		Name:      "MaxHoldEnds",
 		Statement: "WithMaxHold ends a hold, counted from its grant and despite renewals, with ErrMaxHold.",
 		Limit:     2 * time.Minute,
+		Virtual:   13 * time.Minute,
 		LimitTTLs: 40,
 		Run:       maxHoldEnds,
 	},

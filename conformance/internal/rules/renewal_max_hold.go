@@ -42,6 +42,9 @@ func maxHoldEnds(e *engine.Env) {
 		if e.Virtual() {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.TTL, e.TTL) }, func() { maxHoldOfEach(e, a, w) })
 		}
+		if e.Virtual() && w.name == ways[0].name {
+			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, 10*time.Minute) })
+		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
 		}

@@ -36,6 +36,7 @@ var tokenRules = []*engine.Rule{
 		Statement: "The token grows over a time in which nobody uses the key.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 30,
+		Virtual:   13 * time.Minute,
 		Run:       tokenSurvivesIdling,
 	},
 	{
@@ -43,6 +44,7 @@ var tokenRules = []*engine.Rule{
 		Statement: "The token grows after the last client of the store has closed.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		Alone:     true,
+		Virtual:   13 * time.Minute,
 		Run:       tokenSurvivesLastClose,
 	},
 	{

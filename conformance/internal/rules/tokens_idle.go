@@ -9,7 +9,17 @@ import (
 // idle is for how long a case leaves something unused: longer than what is kept for a
 // moment, and no longer than the run can wait.
 func idle(e *engine.Env) time.Duration {
+	if e.Virtual() { // longer than an idle connection or an entry of a cache lasts by default
+		return 11 * time.Minute
+	}
 	return max(3*e.TTL, min(e.Budget/15, 4*time.Second))
+}
+
+// beIdle waits for that long.
+func beIdle(e *engine.Env) {
+	for end := time.Now().Add(idle(e)); time.Now().Before(end); e.Log.Patient() {
+		e.Pause(min(time.Until(end), 5*time.Second))
+	}
 }
 
 // tokenSurvivesIdling leaves keys alone that were released, that have expired, and whose
@@ -19,7 +29,7 @@ func tokenSurvivesIdling(e *engine.Env) {
 		p, released, expired := layer.Open(), e.Key("%s-released", layer.Name), e.Key("%s-expired", layer.Name)
 		_ = e.MustTake(p, released, e.Long).Release(e.Ctx)
 		e.Expire(e.MustTake(p, expired, e.TTL))
-		e.Pause(idle(e))
+		beIdle(e)
 		_ = e.TakeOver(p, expired, e.Long, e.TakeoverLimit(0), e.TTL/20, "its lease has run out long ago").Release(e.Ctx)
 		_ = e.MustTake(p, released, e.Long).Release(e.Ctx)
 		for _, key := range []string{released, expired} {
@@ -33,13 +43,14 @@ func tokenSurvivesIdling(e *engine.Env) {
 // between a close and the next open.
 func tokenSurvivesLastClose(e *engine.Env) {
 	key := e.Key("a")
-	for _, pause := range []time.Duration{e.TTL / 10, idle(e), 0} {
+	pauses := []func(){func() { e.Pause(e.TTL / 10) }, func() { beIdle(e) }, func() {}}
+	for _, pause := range pauses {
 		c := e.Locker()
 		c.MustTry(key).MustRelease()
 		if err := c.Close(); err != nil {
 			e.Unexpected("", err, "Close returned %s; expected no error", engine.Outcome(err))
 		}
-		e.Pause(pause)
+		pause()
 	}
 	e.CheckTokens(key, true)
 }

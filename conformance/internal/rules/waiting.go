@@ -113,6 +113,7 @@ var waitingRules = []*engine.Rule{
 		Statement: "A wait outlasts every time limit of the server, and keeps its place in its Locker.",
 		RestsOn:   "renewal",
 		Limit:     2 * time.Minute,
+		Virtual:   13 * time.Minute,
 		LimitTTLs: 40,
 		Run:       waitOutlastsTTL,
 	},
@@ -133,13 +134,18 @@ func waitOutlastsTTL(e *engine.Env) {
 	if e.Unhurried() {
 		wait = max(wait, 75*time.Second)
 	}
+	step := e.TTL / 4
+	if e.Virtual() { // so are five and ten minutes
+		wait = 11 * time.Minute
+		step = max(step, wait/300)
+	}
 	if ttl > e.TTL {
 		wait = min(wait, ttl/2)
 	}
 	own := []int{0} // of one Locker, as they came
 	begun := time.Now()
 	for end := begun.Add(wait); time.Now().Before(end); {
-		e.Pause(e.TTL / 4)
+		e.Pause(step)
 		e.Log.Patient()
 		if n := len(own); n < 3 && time.Since(begun) > time.Duration(n)*wait*37/100 {
 			own = append(own, len(waits))
