@@ -54,6 +54,17 @@ func cleanupByAge(e *engine.Env) {
 		keep(twice, owner)
 		keep(twice, owner)
 	}
+	if inner := innerOnly(e, a, e.Key("inner")); inner != nil {
+		earlier[inner.Key], kept = inner.Token, append(kept, inner)
+	}
+	keptOut := ""
+	if r, ok := backend.As[backend.Revoker](b.Backend); ok && e.Claimed.Expiry != backend.ClockConnection && engine.ClaimTokens.Made(e.Settings) {
+		h := a.MustTry(e.Request(e.Key("revoked"), "", e.Long))
+		if r.Revoke(e.Ctx, h.Key, h.Token) == nil {
+			keptOut = h.Key
+		}
+		h.Releasing(e.Log.Now())
+	}
 	var gone time.Duration
 	if e.Claimed.Expiry != backend.ClockConnection {
 		left := e.Key("run out")
@@ -75,6 +86,11 @@ func cleanupByAge(e *engine.Env) {
 		}
 	}
 	e.Pause(gone - e.Log.Now())
+	if e.Virtual() { // where it does not run out meanwhile
+		h := renewedLate(e, a, e.Key("renewed late"))
+		e.Pause(h.Hold.TTL * 3 / 4)
+		earlier[h.Key], kept = h.Token, append(kept, h)
+	}
 	e.Settle() // whatever is free has not been used for more than a moment now
 	const moment = time.Millisecond
 	before := store.contents()
@@ -98,6 +114,9 @@ func cleanupByAge(e *engine.Env) {
 				e.Unexpected(h.Hold.Key, err, "Renew of a held key returned %s after a clean-up of unused keys; expected no error", engine.Outcome(err))
 			}
 		}
+	}
+	if keptOut != "" {
+		b.MustRefuse(keptOut, "it was revoked and has not expired, and only what is kept of unused keys was cleaned up")
 	}
 	for _, h := range kept {
 		e.MustGiveBack(h, h.Hold.Key, ", although only what is kept of unused keys was cleaned up")

@@ -77,7 +77,8 @@ func forceReleaseByToken(e *engine.Env) {
 	}
 }
 
-// forceEndsAll removes records that are more than one hold, and one that was revoked.
+// forceEndsAll removes records that are more than one hold, several of one key, and one that was
+// revoked.
 func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceReleaser) {
 	end := func(key, what, next string, holds ...*engine.Grant) {
 		for _, h := range holds {
@@ -102,6 +103,18 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 			key := e.Key("owner, and then %s", name)
 			end(key, "a key that its owner holds twice", next, a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long)))
 		}
+	}
+	key, last := e.Key("again and again"), uint64(0)
+	for range 3 {
+		h := a.MustTry(e.Request(key, "", e.Long))
+		if h.Token <= last {
+			e.Failf(key, "the token after holds of one key were removed by force again and again is %d, and that of the last one was %d; expected more", h.Token, last)
+		}
+		last = h.Token
+		if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+			e.UnexpectedFatal(key, err, "ForceRelease with the token of the holder returned %s; expected no error", engine.Outcome(err))
+		}
+		_ = a.Backend.Release(e.Ctx, h.Hold) // who has lost a hold drops what it keeps of it
 	}
 	if inner := innerOnly(e, a, e.Key("inner")); inner != nil {
 		end(inner.Key, "a key whose outermost hold has run out, and that its owner holds by another one,", "", inner)

@@ -387,6 +387,26 @@ func queueAbandoned(e *engine.Env) {
 		e.UnexpectedFatal(key, next.err, "Wait returned %s; expected a grant", engine.Outcome(next.err))
 	}
 	_ = b.Release(e.Ctx, next.hold())
+	if e.Virtual() {
+		abandonedLongAgo(e, a, b, gone)
+	}
+}
+
+// abandonedLongAgo has the TTLs of places pass whose client has gone, before the holder is released.
+func abandonedLongAgo(e *engine.Env, a, b, gone *engine.BackendClient) {
+	key := e.Key("long ago")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	for range 2 {
+		enqueue(e, gone, key, e.TTL)
+	}
+	next := enqueue(e, b, key, e.Long).waiting(e)
+	e.Pause(2*e.TTL + e.Claimed.TakeoverLag)
+	next.mustWait(e, "the key is held")
+	e.MustGiveBack(h, key, "")
+	if !e.Within(e.TTL, next.done) {
+		e.OverdueFatalf(key, "a waiter had not been granted the key %s after its release, behind places whose client had gone; their TTL of %s had passed before", e.TTL, e.TTL)
+	}
+	next.withdraw(e)
 }
 
 // waiterSessionCheck is the fault that Jepsen found in etcd 3.4.3: the wait ended

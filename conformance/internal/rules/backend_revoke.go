@@ -27,7 +27,7 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told}
+	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told, c.again}
 	for _, renewed := range []bool{false, true} {
 		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
 	}
@@ -130,6 +130,28 @@ func (c *revocation) told() {
 	}
 	h.Releasing(e.Log.Now())
 	c.cleanUp(h, "a revoked hold")
+}
+
+// again: the holds that follow one that was revoked are as any other.
+func (c *revocation) again() {
+	f, ok := backend.As[backend.ForceReleaser](c.b.Backend)
+	if !ok || !c.keeps { // it keeps the next one out
+		return
+	}
+	e, key := c.e, c.e.Key("again")
+	for i := range 3 {
+		h := c.a.MustTry(e.Request(key, "", e.Long))
+		if e.Claimed.ManualRenewal {
+			if err := h.Renew(); err != nil {
+				e.UnexpectedLateFatal(key, err, "Renew of a hold that nobody has revoked, of a key of which %d were revoked before, returned %s; expected no error", i, engine.Outcome(err))
+			}
+		}
+		c.mustRevoke(key, h)
+		if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {
+			e.UnexpectedFatal(key, err, "ForceRelease of a revoked hold returned %s; expected no error", engine.Outcome(err))
+		}
+		_ = c.a.Backend.Release(e.Ctx, h.Hold) // who has lost a hold drops what it keeps of it
+	}
 }
 
 // tell has the holder learn of the revocation, and clean up as the lock package does.

@@ -137,4 +137,19 @@ func TestMutantsOfCleanUp(t *testing.T) {
 	} {
 		mustSay(t, cleaning(change), "CleanupByAge", says)
 	}
+	// takes has some of what is held go with what is not.
+	takes := func(says string, held func(age time.Duration, rec *backend.Record) bool) {
+		mustSay(t, cleaning(func(m *cleanMutant) {
+			m.old = func(key string, age, olderThan time.Duration, rec *backend.Record) bool {
+				if rec == nil || !held(age, rec) {
+					return rec == nil && age > olderThan
+				}
+				return age > olderThan && m.ForceRelease(context.Background(), key, rec.Token) == nil
+			}
+		}), "CleanupByAge", says)
+	}
+	takes("it was revoked and has not expired", func(_ time.Duration, rec *backend.Record) bool { return rec.Revoked })
+	takes("it is held, and only what is kept of unused keys", func(age time.Duration, rec *backend.Record) bool {
+		return age > 600*time.Millisecond && rec.Remaining < time.Second // its first TTL has passed
+	})
 }

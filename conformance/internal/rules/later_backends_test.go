@@ -136,6 +136,72 @@ func (b forcesInTime) ForceRelease(ctx context.Context, key string, token uint64
 	return ability[backend.ForceReleaser](b.Backend).ForceRelease(ctx, key, token)
 }
 
+// lastingPlaces keeps places for longer than asked for.
+type lastingPlaces struct{ wrapper }
+
+func (b lastingPlaces) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	req.TTL *= 8
+	return ability[backend.Queuer](b.Backend).Enqueue(ctx, req)
+}
+
+// againOperated is right the first time that an operator does something to a key.
+type againOperated struct {
+	wrapper
+	renews, revokes, forces bool // what goes wrong
+	revoked, forced         *sync.Map
+}
+
+func operatedAgain(change func(b *againOperated)) func() around {
+	return func() around {
+		var revoked, forced sync.Map
+		return func(b backend.Backend) backend.Backend {
+			m := &againOperated{wrapper: wrapper{b}, revoked: &revoked, forced: &forced}
+			change(m)
+			return m
+		}
+	}
+}
+
+// forcedTokens are those of a key that were ended by force: the first one is left in the store.
+type forcedTokens struct {
+	first uint64
+	more  bool
+}
+
+func (b *againOperated) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := b.Backend.Try(ctx, req)
+	if left, ok := b.forced.Load(req.Key); ok && err == nil && b.forces && left.(forcedTokens).more {
+		g.Token = left.(forcedTokens).first + 1
+	}
+	return g, err
+}
+
+func (b *againOperated) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	if _, ok := b.revoked.Load(h.Key); ok && b.renews {
+		return backend.Validity{}, backend.ErrNotHeld
+	}
+	return b.Backend.Renew(ctx, h)
+}
+
+func (b *againOperated) Revoke(ctx context.Context, key string, token uint64) error {
+	if before, ok := b.revoked.Load(key); ok && b.revokes && before != token {
+		return backend.ErrNotHeld
+	}
+	err := ability[backend.Revoker](b.Backend).Revoke(ctx, key, token)
+	if err == nil {
+		b.revoked.Store(key, token)
+	}
+	return err
+}
+
+func (b *againOperated) ForceRelease(ctx context.Context, key string, token uint64) error {
+	err := ability[backend.ForceReleaser](b.Backend).ForceRelease(ctx, key, token)
+	if left, ok := b.forced.LoadOrStore(key, forcedTokens{first: token}); err == nil && ok {
+		b.forced.Store(key, forcedTokens{left.(forcedTokens).first, true})
+	}
+	return err
+}
+
 // tokensOfTenMinutes forgets the counter of a key that was not granted for so long.
 type tokensOfTenMinutes struct {
 	wrapper
@@ -195,7 +261,13 @@ var laterBackends = map[string]struct {
 			rec.Holder = backend.Holder{}
 		}
 	}})},
-	"list shows no waiters": {rule: "QueueWithdraw", says: "List shows 0 waiters", queue: true, around: showing(shownElse{list: func(rec *backend.Record) { rec.Waiters = 0 }})},
+	"list shows no waiters":                                            {rule: "QueueWithdraw", says: "List shows 0 waiters", queue: true, around: showing(shownElse{list: func(rec *backend.Record) { rec.Waiters = 0 }})},
+	"what follows a revoked hold is not renewed":                       {rule: "RevokeByToken", says: "of a hold that nobody has revoked", around: operatedAgain(func(b *againOperated) { b.renews = true })},
+	"what follows a revoked hold can't be revoked":                     {rule: "RevokeByToken", says: "Revoke with the token of the holder", around: operatedAgain(func(b *againOperated) { b.revokes = true })},
+	"the second forced release of a key leaves the token of the first": {rule: "ForceReleaseByToken", says: "were removed by force again and again", around: operatedAgain(func(b *againOperated) { b.forces = true })},
+	"places last for eight TTLs": {rule: "QueueAbandoned", says: "behind places whose client had gone", queue: true, around: func() around {
+		return func(b backend.Backend) backend.Backend { return lastingPlaces{wrapper{b}} }
+	}},
 	"the time of the outermost hold goes with it": {rule: "HolderIsShown", says: "expected the time of the outermost grant", around: afterOutermost(func(h *backend.Holder) {
 		h.Since = h.Since.Add(20 * time.Millisecond)
 	})},
