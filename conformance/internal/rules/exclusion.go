@@ -270,6 +270,11 @@ func tryIsImmediate(e *engine.Env) {
 		if n := engine.Requests(server, key, engine.OpsToGet...); n > 1 {
 			e.Failf(key, "TryAcquire on a held key has sent %d requests for it; expected one", n)
 		}
+		free := c.MustTry(e.Key("granted to who asks once"))
+		if n := engine.Requests(server, free.Key, engine.OpsToGet...); n > 1 {
+			e.Failf(free.Key, "TryAcquire on a free key, which was granted, has sent %d requests for it; expected one", n)
+		}
+		free.MustRelease()
 		for _, k := range optionKinds(e, clients[1]) {
 			before := engine.Requests(server, key, engine.OpsToGet...)
 			c.MustRefuse(key, "somebody else holds it", k.opts...)

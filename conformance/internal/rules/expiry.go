@@ -298,6 +298,9 @@ func expiryIsPerHold(e *engine.Env) {
 		lapsing := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
 		awaitLapse(e, lapsing)
 		e.Expire(lapsing)
+		if e.Virtual() { // and goes on to be
+			e.Pause(e.TTL * 3 / 2)
+		}
 		b.MustRefuse(key, "one of its holds is renewed")
 		kept.MustLive("it is renewed")
 		end, known := kept.Deadline()

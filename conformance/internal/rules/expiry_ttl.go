@@ -38,7 +38,7 @@ func ttlRange(e *engine.Env) {
 		return
 	}
 	c, other := e.Locker(), e.Locker()
-	ttlRefusedInside(e, c)
+	ttlRefusedInside(e, c, other)
 	for _, ttl := range []time.Duration{e.TTL, e.Claimed.MaxTTL} {
 		if ttl == 0 {
 			continue
@@ -96,7 +96,7 @@ func grainTTLs(e *engine.Env) []time.Duration {
 }
 
 // ttlRefusedInside has an owner that holds the key enter it with TTLs that nobody can have.
-func ttlRefusedInside(e *engine.Env, c *engine.Client) {
+func ttlRefusedInside(e *engine.Env, c, other *engine.Client) {
 	owner := oneOwner(e)
 	if owner == nil {
 		return
@@ -121,6 +121,7 @@ func ttlRefusedInside(e *engine.Env, c *engine.Client) {
 	}
 	h.MustLive("its owner was refused another hold")
 	h.MustRelease()
+	other.Soon(key, "its only hold was released; those that its owner was refused, for their TTLs, don't count").MustRelease()
 }
 
 func ttlGrain(e *engine.Env) {

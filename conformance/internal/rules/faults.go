@@ -87,6 +87,7 @@ var faultRules = []*engine.Rule{
 		Name:         "UnavailableIsTold",
 		Statement:    "Without a server a try fails with ErrUnavailable at once, and changes nothing; Acquire goes on.",
 		NeedsBackend: true,
+		Virtual:      8 * time.Minute,
 		Run:          engine.AtFaultSites(unavailableIsTold),
 	},
 	{
@@ -252,6 +253,24 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 		next.MustRelease()
 	}
 	releasesUnsent(e, via, b)
+	if e.Virtual() {
+		releasesUntilExpiry(e, via, b)
+	}
+}
+
+// releasesUntilExpiry has the server be away for a part of the TTL of a lease that is released
+// meanwhile.
+func releasesUntilExpiry(e *engine.Env, via engine.FaultSite, b *engine.Client) {
+	a, c := e.FaultyAt(via, nil)
+	defer c.Heal()
+	key := e.Key("%s-away", via.Name)
+	h := a.MustTryFor(key, e.Long)
+	until := h.Until()
+	c.All(faultlock.FailBefore(), engine.OpsToEnd...)
+	_ = h.Release(e.Ctx)
+	e.Pause(e.Long / 4)
+	c.Heal()
+	b.Wins(key, e.Long/2, e.TTL/20, "the server can be reached again, "+engine.Short(time.Until(until)).String()+" before the lease would have expired, and its release is repeated until then").MustRelease()
 }
 
 // releasesUnsent releases leases of each kind while no release reaches the server: they have
@@ -342,6 +361,9 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	})
 	w := a.Acquiring(key)
 	e.Settle()
+	if e.Virtual() { // the server may be away for longer than a restart takes
+		e.Pause(time.Minute)
+	}
 	c.Heal()
 	w.MustGet(e, key, e.WaitBound(), "the server can be reached again").MustRelease()
 	b.MustTry(key).MustRelease()

@@ -147,6 +147,20 @@ var laterLockers = map[string]waitMutant{
 			return m.Client.Acquire(ctx, key, opts...)
 		}
 	})},
+	"a wait for a server that is away ends after ten seconds": {rule: "UnavailableIsTold", says: "the server can be reached again", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			patient, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			l, err := m.Client.Acquire(patient, key, opts...)
+			if err != nil && ctx.Err() == nil && !errors.Is(err, lock.ErrUnavailable) {
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			return l, err
+		}
+	})},
+	"a release is sent five times": {rule: "ReleaseUnknown", says: "its release is repeated until then", around: func() around {
+		return func(b backend.Backend) backend.Backend { return sendsFiveTimes{wrapper{b}, &sync.Map{}} }
+	}},
 	"the first request after five minutes finds its connection closed": {rule: "IdleLockerWorks", says: "on a free key returned", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		var last atomic.Int64
 		last.Store(time.Now().UnixMilli())
@@ -209,6 +223,20 @@ var laterLockers = map[string]waitMutant{
 			}
 		}
 	})},
+	"an entry that was not acceptable counts as a hold": {rule: "TTLRange", says: "for their TTLs, don't count", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var holds sync.Map // by key
+		m.lease = func(_ context.Context, l *leaseMutant) { holds.Store(l.Key(), l) }
+		try := m.try
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := try(ctx, key, opts...)
+			if held, ok := holds.Load(key); ok && errors.Is(err, lock.ErrInvalid) {
+				if outer := held.(*leaseMutant); outer.set.Owner != "" && outer.Lease.Context().Err() == nil {
+					_, _ = m.Client.TryAcquire(ctx, key, lock.WithOwner(outer.set.Owner)) // and is not released
+				}
+			}
+			return l, err
+		}
+	})},
 	"the clean-up of a wait that was given up ends the next lease": {rule: "WaiterGivesUp", says: "only a wait of its Locker for the same key was given up before", change: alone(func(m *lockerMutant, b backend.Backend) {
 		var holds sync.Map // by key
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -226,6 +254,42 @@ var laterLockers = map[string]waitMutant{
 		}
 		m.lease = func(_ context.Context, l *leaseMutant) { holds.Store(l.Key(), l.Lease) }
 	})},
+	"a release of what ran out, with an ended context, is by key": {rule: "LossEndsUse", says: "since only an earlier lease of the same Locker, that has run out", change: alone(func(m *lockerMutant, b backend.Backend) {
+		endsByKey(m, b, lock.ErrExpired, func(ctx context.Context) bool { return ctx.Err() != nil }, false)
+	})},
+	"a release of what was removed is by key": {rule: "LostOnRemoval", says: "since only an earlier lease of the same Locker, whose record was removed", change: alone(func(m *lockerMutant, b backend.Backend) {
+		endsByKey(m, b, lock.ErrTakenOver, func(context.Context) bool { return true }, false)
+	})},
+	"a renewal of what was removed is by key": {rule: "LostOnRemoval", says: "Renew of a lease whose record was removed, while its Locker has the key", change: alone(func(m *lockerMutant, b backend.Backend) {
+		endsByKey(m, b, lock.ErrTakenOver, func(context.Context) bool { return false }, true)
+	})},
+	"a renewal after the maximum hold is by key": {rule: "MaxHoldEnds", says: "Renew of a lease that reached its maximum hold, while its Locker has the key", change: alone(func(m *lockerMutant, b backend.Backend) {
+		endsByKey(m, b, lock.ErrMaxHold, func(context.Context) bool { return false }, true)
+	})},
+	"an inner hold that ran out ends the renewals of the others": {rule: "ExpiryIsPerHold", says: "because one of its holds is renewed", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		lossEndsRenewals(m, lock.ErrExpired)
+	})},
+	"an inner hold that reached its maximum ends the renewals of the others": {rule: "MaxHoldEnds", says: "only another hold of its owner has reached its maximum", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		lossEndsRenewals(m, lock.ErrMaxHold)
+	})},
+	"renewals come ten times too often": {rule: "RenewKeeps", says: "expected no more than", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		renewing(m, func(l *leaseMutant) bool {
+			for range 9 {
+				_ = l.Lease.Renew(context.Background())
+			}
+			return false
+		})
+	})},
+	"a granted try is sent once more": {rule: "TryIsImmediate", says: "which was granted, has sent 2 requests", change: alone(func(m *lockerMutant, b backend.Backend) {
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			if err == nil {
+				held, _ := lock.HeldOn[backend.Backend](l)
+				_, _ = b.Try(ctx, backend.Request{Key: key, ID: held.Hold.ID, Owner: held.Hold.Owner, TTL: held.Hold.TTL})
+			}
+			return l, err
+		}
+	})},
 	"whom a try of its Locker overtakes goes to the end": {rule: "WaiterOrderLocal", says: "overtaken by a try", change: alone(func(m *lockerMutant, _ backend.Backend) { overtakenGoesLast(m) })},
 	"the release of what was revoked is well": {rule: "RevokeByToken", says: "Release of a lease whose hold was revoked", change: alone(func(m *lockerMutant, b backend.Backend) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
@@ -238,6 +302,88 @@ var laterLockers = map[string]waitMutant{
 			}
 		}
 	})},
+}
+
+// endsByKey has what is done with a lease that was lost for the cause be done with the next one of
+// its Locker.
+func endsByKey(m *lockerMutant, b backend.Backend, cause error, releases func(ctx context.Context) bool, renews bool) {
+	var last sync.Map // leases, by key
+	m.lease = func(_ context.Context, l *leaseMutant) {
+		last.Store(l.Key(), l.Lease)
+		next := func() (backend.Hold, bool) {
+			now, _ := last.Load(l.Key())
+			if other := now.(lock.Lease); other != l.Lease && other.Context().Err() == nil && errors.Is(context.Cause(l.ctx), cause) {
+				held, err := lock.HeldOn[backend.Backend](other)
+				return held.Hold, err == nil
+			}
+			return backend.Hold{}, false
+		}
+		l.release = func(ctx context.Context) error {
+			if h, ok := next(); ok && releases(ctx) && !l.late.Swap(true) {
+				_ = b.Release(context.Background(), h)
+			}
+			return l.Lease.Release(ctx)
+		}
+		l.renew = func(ctx context.Context) error {
+			if h, ok := next(); ok && renews {
+				_, err := b.Renew(ctx, h)
+				return err
+			}
+			return l.Lease.Renew(ctx)
+		}
+	}
+}
+
+// lossEndsRenewals has one hold of an owner that is lost for the cause end the renewals of those
+// beside it.
+func lossEndsRenewals(m *lockerMutant, cause error) {
+	var begun, lost sync.Map
+	renewing(m, func(l *leaseMutant) bool {
+		since, _ := begun.Load(l)
+		at, ok := lost.Load(l.Key() + "\x00" + l.set.Owner)
+		return ok && at.(time.Time).After(since.(time.Time))
+	})
+	renews := m.lease
+	m.lease = func(ctx context.Context, l *leaseMutant) {
+		begun.Store(l, time.Now())
+		context.AfterFunc(l.ctx, func() {
+			if l.set.Owner != "" && errors.Is(context.Cause(l.ctx), cause) {
+				lost.Store(l.Key()+"\x00"+l.set.Owner, time.Now())
+			}
+		})
+		renews(ctx, l)
+	}
+}
+
+// sendsFiveTimes gives a release up that has failed so often.
+type sendsFiveTimes struct {
+	wrapper
+	failed *sync.Map // how often, by id
+}
+
+func (b sendsFiveTimes) send(h backend.Hold, request func() error) error {
+	stored, _ := b.failed.LoadOrStore(h.ID, new(atomic.Int64))
+	failed := stored.(*atomic.Int64)
+	if failed.Load() >= 5 {
+		return nil
+	}
+	err := request()
+	if err != nil && !errors.Is(err, backend.ErrNotHeld) {
+		failed.Add(1)
+	}
+	return err
+}
+
+func (b sendsFiveTimes) Release(ctx context.Context, h backend.Hold) error {
+	return b.send(h, func() error { return b.Backend.Release(ctx, h) })
+}
+
+func (b sendsFiveTimes) ReleaseTelling(ctx context.Context, h backend.Hold) (others int, err error) {
+	err = b.send(h, func() error {
+		others, err = ability[backend.ReleaseTeller](b.Backend).ReleaseTelling(ctx, h)
+		return err
+	})
+	return others, err
 }
 
 // overtakenGoesLast has those without an owner wait in a line, of which the first one asks.

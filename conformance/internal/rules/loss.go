@@ -270,9 +270,28 @@ func removedAgain(e *engine.Env, a *engine.Client) {
 		}
 		late.Add(e, time.Since(removed))
 		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, as those of earlier ones")
-		_ = h.Release(e.Ctx)
+		leavesNext(e, h, a.Soon(key, "its record was removed by force"), "whose record was removed", i%2 == 0)
 	}
 	late.Judge(e, key, e.TTL*7/12, "records of one key were removed by force again and again, which a renewal each third of the TTL of %s tells, and the contexts of their leases ended", e.TTL)
+}
+
+// leavesNext has the Locker that has lost a lease hold the key by the next one, which nothing that
+// is done with the lost one concerns.
+func leavesNext(e *engine.Env, lost, next *engine.Hold, how string, inTime bool) {
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	if !inTime {
+		cancel()
+	}
+	const when = ", while its Locker has the key by another one,"
+	if e.Claimed.ManualRenewal {
+		e.Is(lost.Key, lost.Renew(), "Renew of a lease "+how+when, lock.ErrNotHeld)
+	}
+	e.Is(lost.Key, lost.Release(ctx), "Release of a lease "+how+when, lock.ErrLost, lock.ErrNotHeld)
+	e.Settle() // a release in the background is through by then
+	if err := next.Release(e.Ctx); err != nil {
+		e.UnexpectedLate(lost.Key, err, "Release returned %s; expected no error, since only an earlier lease of the same Locker, %s, was released", engine.Outcome(err), how)
+	}
 }
 
 // wakesAfterLoss has the Locker a wait anew for a key of which it has lost a hold.
@@ -377,6 +396,7 @@ func lossEndsUse(e *engine.Env) {
 	var ended endedLeases
 	e.Together(
 		func() { waitsForLost(e, a) },
+		func() { runsOutBeforeNext(e, a) },
 		func() { eachKind(e, append(kinds(e), pairs(e)...), func(k kind) { lossEndsKind(e, k, a, &ended) }) })
 	awaitLapse(e, unreleased)
 	ended.outliveClose(e, a, "a lease that had run out")
@@ -384,6 +404,20 @@ func lossEndsUse(e *engine.Env) {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
 	isLoss(e, unreleased.Key, unreleased.Release(e.Ctx), "Release after Close of a lease that was lost before")
+}
+
+// runsOutBeforeNext has leases of one Locker and key run out.
+func runsOutBeforeNext(e *engine.Env, a *engine.Client) {
+	if !e.Virtual() {
+		return
+	}
+	key := e.Key("next")
+	for i := range 2 {
+		h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+		awaitLapse(e, h)
+		next := a.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the same Locker had run out")
+		leavesNext(e, h, next, "that has run out", i%2 == 0)
+	}
 }
 
 // lossEndsKind has a lease of the kind run out, and makes each call of it. An owner has entered

@@ -140,6 +140,8 @@ func countRenewals(e *engine.Env, seen *faultlock.Faults, h *engine.Hold) (often
 		least := int(2 * took / h.EffectiveTTL())
 		if n := engine.Requests(seen, h.Key, engine.OpsToKeep...) - before; n < least {
 			e.Latef(h.Key, "automatic renewals in %s: %d; expected %d or more, since one is due every third of the TTL, which is %s", engine.Short(took), n, least, h.EffectiveTTL())
+		} else if most := 9*int(took/h.EffectiveTTL()) + 9; e.Virtual() && n > most {
+			e.Failf(h.Key, "automatic renewals in %s: %d; expected no more than %d, since one is due every third of the TTL, which is %s", engine.Short(took), n, most, h.EffectiveTTL())
 		}
 	}
 }

@@ -170,8 +170,7 @@ func maxHoldOfEach(e *engine.Env, a *engine.Client, w way) {
 			e.OverdueFatalf(key, "a lease had not ended %s after its grant; its maximum hold was %s, as those of %d leases of the same key before, which had ended so", limit+e.Slack(), limit, i)
 		}
 		e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, as others of the key before,", lock.ErrMaxHold)
-		_ = h.Release(e.Ctx)
-		a.Soon(key, "its holder has reached its maximum hold").MustRelease()
+		leavesNext(e, h.Hold, a.Soon(key, "its holder has reached its maximum hold"), "that reached its maximum hold", i%2 == 0)
 	}
 }
 
@@ -240,7 +239,11 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 	}
 	const part = 4 // of a TTL
 	key, owner := e.Key("%s-inner", w.name), lock.WithOwner(e.Owner("A"))
-	outer := a.MustTry(key, owner)
+	ttl := e.Long
+	if e.Virtual() { // it has to be renewed
+		ttl = e.TTL
+	}
+	outer := a.MustTryFor(key, ttl, owner)
 	e.Pause(e.TTL / part) // it counts from the grant of the new hold
 	inner, err := w.get(a, key, e.Long, owner, lock.WithMaxHold(e.TTL/part))
 	if errors.Is(err, lock.ErrUnsupported) {
@@ -272,6 +275,9 @@ func reachInnerMaxHold(e *engine.Env, a, b *engine.Client, w way) {
 		left()
 	}
 	e.Settle()
+	if e.Virtual() {
+		e.Pause(e.TTL * 3 / 2)
+	}
 	outer.MustLive("only another hold of its owner has reached its maximum")
 	b.MustRefuse(key, "its owner still holds it, without a maximum")
 	outer.MustRelease()
