@@ -107,7 +107,7 @@ func raisedFloorCounts(e *engine.Env) {
 }
 
 // heldWhileRaised takes keys before the floor is raised. What it returns looks at them afterwards:
-// at one that is listed and removed by force, and one that runs out.
+// at one that is listed and removed by force, one that is revoked, and one that runs out.
 func heldWhileRaised(e *engine.Env, a, b *engine.BackendClient) (look func(above uint64)) {
 	if e.Long < 3*e.TTL { // they end too soon for so many requests
 		return func(uint64) {}
@@ -116,6 +116,11 @@ func heldWhileRaised(e *engine.Env, a, b *engine.BackendClient) (look func(above
 	l, lists := backend.As[backend.Lister](a.Backend)
 	key, ends := e.Key("forced"), e.Key("ran out")
 	h := b.MustTry(e.Request(key, "", e.Long))
+	var revoked *engine.Grant
+	r, revokes := backend.As[backend.Revoker](a.Backend)
+	if revokes && e.Claimed.Expiry != backend.ClockConnection {
+		revoked = b.MustTry(e.Request(e.Key("revoked"), "", e.Long))
+	}
 	var lost *engine.Grant
 	if !e.Claimed.EndsWithSession { // whose session keeps it
 		lost = b.MustTry(e.Request(ends, "", e.TTL))
@@ -147,6 +152,17 @@ func heldWhileRaised(e *engine.Env, a, b *engine.BackendClient) (look func(above
 		}
 		if token := useOnce(e, b, key); token <= above {
 			e.Failf(key, "a key that was held during RaiseFloor(%d), and released by force, was granted with the token %d; expected a larger one", above, token)
+		}
+		if revoked != nil {
+			until := revoked.Until()
+			revoked.Releasing(e.Log.Now())
+			if err := r.Revoke(e.Ctx, revoked.Key, revoked.Token); err != nil {
+				if !time.Now().Before(until) {
+					e.TooSlowf(revoked.Key, "the hold had run out before it was revoked")
+				}
+				e.Unexpected(revoked.Key, err, "Revoke with the token of a hold, which was granted before the floor was raised, returned %s; expected no error", engine.Outcome(err))
+			}
+			_ = b.Backend.Release(e.Ctx, revoked.Hold)
 		}
 		if lost == nil {
 			return

@@ -142,16 +142,19 @@ func (m *operateMutant) split() *counters {
 	m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 		return m.operated.List(ctx, prefix, func(rec backend.Record) bool { return visit(counted(rec)) })
 	}
-	m.force = func(ctx context.Context, key string, token uint64) error {
-		rec, err := m.operated.Inspect(ctx, key)
-		if err != nil {
-			return err
+	byToken := func(end func(ctx context.Context, key string, token uint64) error) func(ctx context.Context, key string, token uint64) error {
+		return func(ctx context.Context, key string, token uint64) error {
+			rec, err := m.operated.Inspect(ctx, key)
+			if err != nil {
+				return err
+			}
+			if granted, ok := m.waited.Load("of " + key); !ok || granted.(uint64) != token {
+				return backend.ErrNotHeld
+			}
+			return end(ctx, key, rec.Token)
 		}
-		if granted, ok := m.waited.Load("of " + key); !ok || granted.(uint64) != token {
-			return backend.ErrNotHeld
-		}
-		return m.operated.ForceRelease(ctx, key, rec.Token)
 	}
+	m.force, m.revoke = byToken(m.operated.ForceRelease), byToken(m.operated.Revoke)
 	m.raise = func(_ context.Context, above uint64) error { return c.raise(above, len(c.last)) }
 	m.last = func(context.Context) (uint64, error) { return c.most(len(c.last)), nil }
 	return c

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,6 +203,27 @@ func (b *againOperated) ForceRelease(ctx context.Context, key string, token uint
 	return err
 }
 
+// revokesAboveFloor compares a token with the floor first.
+type revokesAboveFloor struct {
+	wrapper
+	floor *atomic.Uint64
+}
+
+func (b revokesAboveFloor) RaiseFloor(ctx context.Context, above uint64) error {
+	err := ability[backend.FloorRaiser](b.Backend).RaiseFloor(ctx, above)
+	if err == nil {
+		b.floor.Store(max(b.floor.Load(), above))
+	}
+	return err
+}
+
+func (b revokesAboveFloor) Revoke(ctx context.Context, key string, token uint64) error {
+	if token <= b.floor.Load() {
+		return backend.ErrNotHeld
+	}
+	return ability[backend.Revoker](b.Backend).Revoke(ctx, key, token)
+}
+
 // tokensOfTenMinutes forgets the counter of a key that was not granted for so long.
 type tokensOfTenMinutes struct {
 	wrapper
@@ -265,6 +287,10 @@ var laterBackends = map[string]struct {
 	"what follows a revoked hold is not renewed":                       {rule: "RevokeByToken", says: "of a hold that nobody has revoked", around: operatedAgain(func(b *againOperated) { b.renews = true })},
 	"what follows a revoked hold can't be revoked":                     {rule: "RevokeByToken", says: "Revoke with the token of the holder", around: operatedAgain(func(b *againOperated) { b.revokes = true })},
 	"the second forced release of a key leaves the token of the first": {rule: "ForceReleaseByToken", says: "were removed by force again and again", around: operatedAgain(func(b *againOperated) { b.forces = true })},
+	"revoke knows no tokens below the floor": {rule: "RaisedFloorCounts", says: "Revoke with the token of a hold, which was granted before", around: func() around {
+		var floor atomic.Uint64
+		return func(b backend.Backend) backend.Backend { return revokesAboveFloor{wrapper{b}, &floor} }
+	}},
 	"places last for eight TTLs": {rule: "QueueAbandoned", says: "behind places whose client had gone", queue: true, around: func() around {
 		return func(b backend.Backend) backend.Backend { return lastingPlaces{wrapper{b}} }
 	}},
