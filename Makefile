@@ -44,7 +44,7 @@ LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rollin
 
 # Locks on which no rule may fail: in memory, in files, in other processes, behind wrappers and
 # adapters, far away, and the one that docs/writing-a-backend.md shows.
-HEALTHY = ^(TestConformance.*|TestHealthy|TestDistantServer.*|TestServerThatFailsNowAndThen|TestLockerThatAlwaysRenews|TestAdapterOfAFinishedLock|TestProcessesOfALockWithoutDeadlines|TestWritingABackendPage)$$
+HEALTHY = ^(TestConformance.*|TestHealthy|TestDistantServer.*|TestServerThatFailsNowAndThen|TestLockerThatAlwaysRenews|TestAdapterOfAFinishedLock|TestProcessesOfALockWithoutDeadlines|TestWritingABackendPage|TestUnusualLocks|TestWatchesThatEndOften)$$
 HEALTHYAT = ./memory ./file ./backend/fault ./conformance ./conformance/internal/rules ./conformance/flawed .
 
 # What make check runs: nothing in it needs a server.

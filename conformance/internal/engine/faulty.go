@@ -71,6 +71,11 @@ func (e *Env) FaultyWhole() (*Client, *faultlock.Faults) { return e.FaultyAt(Who
 
 // FaultyAt is Faulty with the given place for faults and options.
 func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultlock.Faults) {
+	return e.faultyOver(via, opts, func(b backend.Backend) backend.Backend { return b })
+}
+
+// faultyOver is FaultyAt over what is made of the backend.
+func (e *Env) faultyOver(via FaultSite, opts *faultlock.Options, made func(backend.Backend) backend.Backend) (*Client, *faultlock.Faults) {
 	var f *faultlock.Faults
 	var cl atomic.Pointer[Client]
 	var told faultlock.Options
@@ -97,7 +102,7 @@ func (e *Env) FaultyAt(via FaultSite, opts *faultlock.Options) (*Client, *faultl
 		if err != nil {
 			return nil, err
 		}
-		f = faultlock.New(b, &told)
+		f = faultlock.New(made(b), &told)
 		return e.MakeLocker(via.of(f), e.TTL)
 	})
 	cl.Store(c)

@@ -66,6 +66,15 @@ func TestUnusualLocks(t *testing.T) {
 			cfg.Deviations = polls
 			return cfg
 		},
+		"signals that come late": func() conformance.Config {
+			return overStrange(func(s *strange) { s.signals = later(200 * time.Millisecond) })
+		},
+		"watches that end at once": func() conformance.Config {
+			return overStrange(func(s *strange) { s.signals = ended })
+		},
+		"looks and watches that take a while": func() conformance.Config {
+			return overStrange(func(s *strange) { s.looks = 400 * time.Millisecond })
+		},
 		"neither owners, labels nor maximum holds": func() conformance.Config {
 			return byOpen(func(m *lockerMutant) {
 				m.both(func(get engine.Getter) engine.Getter { return plainly(get) })
@@ -177,6 +186,132 @@ func (p *plainBackend) Release(ctx context.Context, h backend.Hold) error {
 	err := p.Backend.Release(ctx, h)
 	time.Sleep(p.way())
 	return err
+}
+
+func overStrange(change func(s *strange)) conformance.Config {
+	cfg := memory()
+	open := cfg.OpenBackend
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s := &strange{Backend: b}
+		change(s)
+		return s, nil
+	}
+	return cfg
+}
+
+// strange has the abilities of the memory backend, some of them in a way of its own.
+type strange struct {
+	backend.Backend
+	signals func(ctx context.Context, hints <-chan backend.Hint) <-chan backend.Hint
+	looks   time.Duration // of those who look at a key, and until a watch is in force
+}
+
+func (s *strange) Unwrap() backend.Backend { return s.Backend }
+
+func (s *strange) Watch(ctx context.Context, key string) (<-chan backend.Hint, error) {
+	time.Sleep(s.looks / 2)
+	hints, err := ability[backend.Watcher](s.Backend).Watch(ctx, key)
+	if err == nil && s.signals != nil {
+		hints = s.signals(ctx, hints)
+	}
+	return hints, err
+}
+
+func (s *strange) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	defer time.Sleep(s.looks)
+	return ability[backend.Inspector](s.Backend).Inspect(ctx, key)
+}
+
+// later has signals come so much later.
+func later(late time.Duration) func(context.Context, <-chan backend.Hint) <-chan backend.Hint {
+	return func(ctx context.Context, hints <-chan backend.Hint) <-chan backend.Hint {
+		out := make(chan backend.Hint, 1)
+		go func() {
+			for {
+				select {
+				case hint := <-hints:
+					time.Sleep(late)
+					select {
+					case out <- hint:
+					default:
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		return out
+	}
+}
+
+func ended(context.Context, <-chan backend.Hint) <-chan backend.Hint {
+	out := make(chan backend.Hint)
+	close(out)
+	return out
+}
+
+// A waiter may ask when its watch ends, and when the next one is in force.
+func TestWatchesThatEndOften(t *testing.T) {
+	t.Parallel()
+	cfg := overStrange(func(s *strange) {
+		s.signals = func(ctx context.Context, _ <-chan backend.Hint) <-chan backend.Hint {
+			out := make(chan backend.Hint)
+			go func() {
+				defer close(out)
+				select {
+				case <-time.After(25 * time.Millisecond):
+				case <-ctx.Done():
+				}
+			}()
+			return out
+		}
+	})
+	cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
+		l, err := lock.New(b, &lock.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		m := &lockerMutant{Client: l, try: l.TryAcquire, acquire: l.Acquire, close: l.Close}
+		if w, ok := backend.As[backend.Watcher](b); ok {
+			m.acquire = watchesAnew(l, w)
+		}
+		return m, nil
+	}
+	mustPass(t, cfg, "WaitIsCalm")
+}
+
+// watchesAnew begins another watch as soon as one has ended, and does not ask otherwise.
+func watchesAnew(l *lock.Client, w backend.Watcher) engine.Getter {
+	return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		for {
+			h, err := l.TryAcquire(ctx, key, opts...)
+			if !errors.Is(err, lock.ErrHeld) {
+				return h, err
+			}
+			watching, stop := context.WithCancel(ctx)
+			hints, err := w.Watch(watching, key)
+			if err == nil {
+				h, err = l.TryAcquire(ctx, key, opts...)
+			}
+			if !errors.Is(err, lock.ErrHeld) {
+				stop()
+				return h, err
+			}
+			select {
+			case <-hints:
+			case <-ctx.Done():
+				err = errors.Join(ctx.Err(), err)
+			}
+			stop()
+			if ctx.Err() != nil {
+				return nil, err
+			}
+		}
+	}
 }
 
 func jitter(least, most, rarely time.Duration) func() time.Duration {

@@ -24,31 +24,31 @@ func waitIsCalm(e *engine.Env) {
 	e.Together(
 		func() {
 			a, c := e.Faulty()
-			countWait(e, a, c, holder, "polling", plain, false, faultlock.Pass(), "somebody held the key, and nothing told of its release", window)
+			countWait(e, a, c, nil, holder, "polling", plain, false, faultlock.Pass(), "somebody held the key, and nothing told of its release", window)
 		},
 		func() {
-			a, c := e.FaultyWhole()
-			countWait(e, a, c, holder, "waiting", plain, false, faultlock.Pass(), "somebody held the key", window)
+			a, c, watches := e.FaultyWatched()
+			countWait(e, a, c, watches, holder, "waiting", plain, false, faultlock.Pass(), "somebody held the key", window)
 		},
 		func() {
 			eachKind(e, optionKinds(e, holder), func(k kind) {
-				a, c := e.FaultyWhole()
-				countWait(e, a, c, holder, "waiting with "+k.name, k, false, faultlock.Pass(), "somebody held the key", window)
+				a, c, watches := e.FaultyWatched()
+				countWait(e, a, c, watches, holder, "waiting with "+k.name, k, false, faultlock.Pass(), "somebody held the key", window)
 			})
 		},
 		func() {
-			a, c := e.FaultyWhole()
-			countWait(e, a, c, holder, "waiting with a deadline", plain, true, faultlock.Pass(), "somebody held the key", window)
+			a, c, watches := e.FaultyWatched()
+			countWait(e, a, c, watches, holder, "waiting with a deadline", plain, true, faultlock.Pass(), "somebody held the key", window)
 		},
 		func() {
 			a, c := e.Faulty()
-			countWait(e, a, c, holder, "unreachable", plain, false, faultlock.FailBefore(), "the server refused connections", window)
+			countWait(e, a, c, nil, holder, "unreachable", plain, false, faultlock.FailBefore(), "the server refused connections", window)
 		},
 	)
 }
 
 // countWait has a wait for a held key, and counts its requests.
-func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *engine.Client, name string, k kind, timed bool, f faultlock.Fault, why string, window time.Duration) {
+func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, watches *engine.Watches, holder *engine.Client, name string, k kind, timed bool, f faultlock.Fault, why string, window time.Duration) {
 	key := e.Key("%s", name)
 	h := holder.MustTry(key)
 	c.All(f)
@@ -65,10 +65,14 @@ func countWait(e *engine.Env, a *engine.Client, c *faultlock.Faults, holder *eng
 		e.Pause(calmPause)
 		turns++
 	}
-	// A signal may be spurious, and has the waiter ask.
+	// A signal may be spurious, and has the waiter ask. So has the end of a watch, and again
+	// once the next watch is in force. One new watch in a pause is calm, too.
 	n, most := engine.Requests(c, key, sending...), max(turns, calmLeast)+c.Calls(faultlock.OpHint, key)
+	if watches != nil {
+		most += 3 * min(watches.Broken(key), turns)
+	}
 	if n > most {
-		e.Failf(key, "a waiter (%s) sent %d requests in %s, while %s; expected at most %d, one every %s and one for each signal",
+		e.Failf(key, "a waiter (%s) sent %d requests in %s, while %s; expected at most %d: one every %s, one for each signal, and three for each watch that broke",
 			name, n, time.Since(begun).Round(time.Millisecond), why, most, calmPause)
 	}
 	e.Notef("%s: %d requests in %s", name, n, time.Since(begun).Round(time.Millisecond))

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,24 +22,27 @@ const mostTurnsMissed = 5
 const aTurn = 2 * time.Millisecond
 
 func leavesATurn(e *engine.Env) {
-	knows, took := knowsWatchers(e)
+	knows, took, late := knowsWatchers(e)
 	if !e.Claimed.Fair && !knows {
 		e.Skipf("the backend is not fair, and a release does not know of those who wait")
+	}
+	if !e.Claimed.Fair && late != "" {
+		e.Skipf("%s, while a turn lasts %s", late, engine.Short(aTurn))
 	}
 	if e.Open != nil && took > mostTurnsMissed*aTurn {
 		e.Skipf("a watch takes %s, and with Config.Open it is not seen from when on the watch of a Locker is in force", engine.Short(took))
 	}
-	leavesATurnAfter(e, "its release", func(release func()) { release() })
+	leavesATurnAfter(e, took, "its release", func(release func()) { release() })
 	// Its next Acquire begins before the release is through, so that each release finds a
 	// waiter of its own client.
 	var releases sync.WaitGroup
-	leavesATurnAfter(e, "a release in another goroutine", func(release func()) { releases.Go(func() { e.Guard(release) }) })
+	leavesATurnAfter(e, took, "a release in another goroutine", func(release func()) { releases.Go(func() { e.Guard(release) }) })
 	releases.Wait()
 }
 
 // leavesATurnAfter counts the turns that a client takes before another one has its own, from
-// when the watch of that one is in force: before, no release can tell of it.
-func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
+// when the watch of that one is in force, which takes so long: before, no release can tell of it.
+func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func(release func())) {
 	a := e.Locker()
 	b, watches := e.LockerWithWatches()
 	if watches == nil {
@@ -78,7 +82,11 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 		return
 	}
 	var missed []int64
-	for range e.Rounds(e.Work(50*time.Millisecond), 7, 21) {
+	rounds := e.Rounds(e.Work(50*time.Millisecond), 7, 21)
+	if watch > 500*time.Millisecond {
+		rounds = 3
+	}
+	for range rounds {
 		var before atomic.Int64
 		before.Store(turns.Load())
 		waited, cancel := context.WithTimeout(e.Ctx, 100*e.WakeBound())
@@ -120,29 +128,65 @@ func leavesATurnAfter(e *engine.Env, way string, start func(release func())) {
 	}
 }
 
-// knowsWatchers asks the backend whether a release knows of those who watch, and how long it
-// takes until a watch is in force.
-func knowsWatchers(e *engine.Env) (knows bool, took time.Duration) {
+// knowsWatchers asks the backend whether a release knows of those who watch, how long it
+// takes until a watch is in force, and whether its signal comes too late for a turn, in words.
+func knowsWatchers(e *engine.Env) (knows bool, took time.Duration, late string) {
 	if e.OpenBackend == nil {
-		return false, 0
+		return false, 0, ""
 	}
 	a, b := e.Backend(), e.Backend()
 	t, ok := backend.As[backend.ReleaseTeller](a.Backend)
 	w, watches := backend.As[backend.Watcher](b.Backend)
 	if !ok || !watches {
-		return false, 0
+		return false, 0, ""
 	}
 	key := e.Key("probe")
-	h := a.MustTry(e.Request(key, "", e.Long))
-	ctx, cancel := context.WithCancel(e.Ctx)
-	defer cancel()
-	begun := time.Now()
-	if _, err := w.Watch(ctx, key); err != nil {
-		return false, 0
+	for range 4 { // one watch may break
+		h := a.MustTry(e.Request(key, "", e.Long))
+		ctx, cancel := context.WithCancel(e.Ctx)
+		begun := time.Now()
+		hints, err := w.Watch(ctx, key)
+		if err != nil {
+			cancel()
+			return false, 0, ""
+		}
+		took = time.Since(begun)
+		e.Pause(soonTold)
+		select {
+		case <-hints: // it was spurious, or the watch broke, which is seen again
+		default:
+		}
+		var others int
+		err = h.EndedBy(e, func() (err error) { others, err = t.ReleaseTelling(e.Ctx, h.Hold); return err })
+		late = lateSignal(hints)
+		cancel()
+		if err != nil || others < 0 {
+			return false, took, ""
+		}
+		if late == "" {
+			break
+		}
 	}
-	took = time.Since(begun)
-	others, err := t.ReleaseTelling(e.Ctx, h.Hold)
-	return err == nil && others >= 0 && waitersWatch(e), took
+	return waitersWatch(e), took, late
+}
+
+// soonTold is how soon after a release its signal has to come, for a turn that is left to be
+// taken. Who leaves it waits for about as long as the turns of this case last.
+const soonTold = mostTurnsMissed * aTurn
+
+// lateSignal says, in words, that the signal of a release comes late, or cannot come.
+func lateSignal(hints <-chan backend.Hint) string {
+	late := time.NewTimer(soonTold)
+	defer late.Stop()
+	select {
+	case _, more := <-hints:
+		if !more {
+			return "watches break at once"
+		}
+		return ""
+	case <-late.C:
+		return fmt.Sprintf("signals come more than %s after a release", engine.Short(soonTold))
+	}
 }
 
 // waitersWatch asks whether a caller who waits watches the key: a Locker that polls all the

@@ -64,7 +64,7 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 					return
 				}
 				if hint.Watchers += m.hint; m.late {
-					time.Sleep(20 * time.Millisecond)
+					time.Sleep(8 * time.Millisecond)
 				}
 				select {
 				case later <- hint:
