@@ -30,6 +30,7 @@ type CallLog struct {
 	unrenewed time.Duration // that a renewal took that failed, without the faults that were put in
 	pace      *pace         // nil: nobody wants to know
 	used      *usedKeys     // nil: nobody wants to know
+	suspect   func()        // is told of a request without an answer; nil: nobody wants to know
 }
 
 const (
@@ -122,8 +123,11 @@ func (h *CallLog) failed(ev *Entry, err error) {
 
 func (h *CallLog) unanswered(d time.Duration) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.waited = max(h.waited, d)
+	h.mu.Unlock()
+	if h.suspect != nil {
+		h.suspect()
+	}
 }
 
 // took tells how long a request took, which nothing disturbed and which was answered

@@ -56,7 +56,7 @@ func newEnv(caller context.Context, s *Settings, r *Rule, attempt int, ttl time.
 		secrets: map[string]string{},
 		rng:     rand.New(rand.NewPCG(s.Seed, uint64(attempt)+uint64(len(r.Name))<<32)),
 	}
-	e.Log.used, e.Log.keys, e.Log.pace = s.used, e.Stem, &s.pace
+	e.Log.used, e.Log.keys, e.Log.pace, e.Log.suspect = s.used, e.Stem, &s.pace, s.suspect
 	return e
 }
 

@@ -107,6 +107,7 @@ func (e *Env) UnexpectedLateFatal(key string, err error, format string, args ...
 func (e *Env) excuseFor(err error) Excuse {
 	switch {
 	case noAnswer(err):
+		e.suspect()
 		return Excuse{min(e.Timely().From, usualTimeout), anyAnswer}
 	case errors.Is(err, lock.ErrExpired), errors.Is(err, context.Canceled):
 		return e.Timely()

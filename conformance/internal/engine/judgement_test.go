@@ -397,6 +397,10 @@ func (s unheard) Try(context.Context, backend.Request) (backend.Grant, error) {
 
 func TestNoAnswerIsInconclusive(t *testing.T) {
 	t.Parallel()
+	virtually(t, noAnswerIsInconclusive)
+}
+
+func noAnswerIsInconclusive(t *testing.T) {
 	for after, want := range map[time.Duration]Verdict{0: Fail, 2 * leastTimeout: Inconclusive} {
 		cfg := memory()
 		healthy := cfg.OpenBackend

@@ -51,6 +51,7 @@ func NewRunner(s *Settings) *Runner {
 func (r *Runner) Close() {
 	r.s.bystander.close()
 	r.s.stalls.close()
+	r.s.askNoMore()
 	r.s.tidy()
 	r.s.closedApart()
 }
@@ -315,7 +316,7 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 	res := e.judge(end, over, heldUp)
 	res.early = early
 	if res.Verdict == Fail && !res.proven && !probe && !over {
-		if why := r.s.unreliable(ctx); why != "" {
+		if why := r.s.unreliable(ctx, e.Log.Base); why != "" {
 			return Result{Verdict: Inconclusive, Evidence: why + "\n" + res.Evidence, unreliable: true}, heldUp
 		}
 	}

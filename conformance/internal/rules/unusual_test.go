@@ -38,6 +38,17 @@ func TestUnusualLocks(t *testing.T) {
 			cfg.Budget = time.Minute
 			return cfg
 		},
+		"a server that is away for a second": func() conformance.Config {
+			begun := sync.OnceValue(time.Now)
+			return overPlain(time.Second, func(p *plainBackend) {
+				p.away = func() error {
+					if at := time.Since(begun()); at > 5*time.Second && at < 6*time.Second {
+						return fmt.Errorf("%w: connection refused", backend.ErrUnavailable)
+					}
+					return nil
+				}
+			})
+		},
 		"a release that the server carries out later": func() conformance.Config {
 			return overPlain(300*time.Millisecond, func(p *plainBackend) { p.later = 100 * time.Millisecond })
 		},
@@ -128,7 +139,7 @@ func overPlain(ttl time.Duration, change func(p *plainBackend)) conformance.Conf
 		if err != nil {
 			return nil, err
 		}
-		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}}
+		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}, away: func() error { return nil }}
 		change(p)
 		return p, nil
 	}}
@@ -142,6 +153,7 @@ type plainBackend struct {
 	less         time.Duration        // by which a holder counts on less
 	way          func() time.Duration // of a request, and of its answer
 	later        time.Duration        // until the server carries out a release
+	away         func() error         // where it can't be reached
 }
 
 func (p *plainBackend) Clock() backend.Clock { return ability[backend.Clocked](p.Backend).Clock() }
@@ -162,6 +174,9 @@ func (p *plainBackend) kept(ttl time.Duration) time.Duration {
 }
 
 func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	if err := p.away(); err != nil {
+		return backend.Grant{}, err
+	}
 	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(req.TTL - p.less)}
 	time.Sleep(p.way())
 	req.Key, req.TTL = strings.Clone(req.Key), p.kept(req.TTL)
@@ -172,6 +187,9 @@ func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 }
 
 func (p *plainBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	if err := p.away(); err != nil {
+		return backend.Validity{}, err
+	}
 	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(h.TTL - p.less)}
 	time.Sleep(p.way())
 	h.Key, h.TTL = strings.Clone(h.Key), p.kept(h.TTL)
@@ -181,6 +199,9 @@ func (p *plainBackend) Renew(ctx context.Context, h backend.Hold) (backend.Valid
 }
 
 func (p *plainBackend) Release(ctx context.Context, h backend.Hold) error {
+	if err := p.away(); err != nil {
+		return err
+	}
 	time.Sleep(p.way() + p.later)
 	h.Key = strings.Clone(h.Key)
 	err := p.Backend.Release(ctx, h)
