@@ -128,4 +128,5 @@ type Result struct {
 
 	unreliable bool // no TTL is long enough for such a server
 	early      bool // the case was given up because another rule had failed
+	unkept     bool // the case rests on renewal, which the lock is declared not to do
 }

@@ -19,6 +19,7 @@ type failure struct {
 	key    string // whose calls are shown
 	excuse Excuse
 	gone   string // which hold had run out that it rests on
+	unkept bool   // nothing was to keep it
 	proof  bool   // holds whatever else went wrong in the case
 	like   string
 	more   int // that are like it, and are counted only

@@ -223,6 +223,9 @@ func (r *Record) confirmed(from time.Duration) {
 	r.last = max(r.last, from)
 }
 
+// unrenewed reports whether leases are declared not to be renewed.
+func (e *Env) unrenewed() bool { return e.Declared("RenewKeeps", "renewal") }
+
 // ranOut reports whether time has run out under a hold that was to be kept, and says
 // when. A lease that states an end far too early has not run out, it is wrong.
 func (r *Record) ranOut(e *Env) (when time.Duration, ok bool) {
@@ -246,7 +249,7 @@ func (r *Record) ranOut(e *Env) (when time.Duration, ok bool) {
 	switch {
 	case r.known:
 		end = r.seen
-	case r.renews:
+	case r.renews && !e.unrenewed():
 		return 0, false // nothing tells when it was renewed last
 	}
 	if r.maxHold > 0 && end >= r.Invoked+backend.ValidFor(r.maxHold) {
@@ -282,6 +285,10 @@ func (e *Env) doubt(f *failure) {
 			f.gone = fmt.Sprintf("the release by %s on the key had no answer, so that it may not have been released", r.Who)
 			return
 		case !out:
+		case r.renews && e.unrenewed():
+			f.gone = fmt.Sprintf("the hold of %s on the key, which it rests on, had run out at %s, and leases are declared not to be renewed", r.Who, Seconds(when))
+			f.unkept = true
+			return
 		case r.renews:
 			if f.excuse.From == 0 {
 				f.excuse = e.Timely()

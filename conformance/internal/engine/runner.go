@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -153,7 +154,7 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 		if res.Verdict == Fail && missing == nil && !deviates {
 			r.s.red.Store(true)
 		}
-		if res.Verdict != Inconclusive || res.early || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
+		if res.Verdict != Inconclusive || res.early || res.unkept || n >= r.s.attempts() || missing != nil || deviates || ctx.Err() != nil || !r.wanted(rule, res) {
 			break
 		}
 		if n == 1 && !rule.Alone {
@@ -181,6 +182,9 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	}
 	if deviates && res.Verdict != Skipped && !res.overlap {
 		return deviating(reason, res)
+	}
+	if res.unkept && missing == nil {
+		return deviating(cmp.Or(r.s.Deviations["renewal"], r.s.Deviations["RenewKeeps"]), res)
 	}
 	if missing != nil {
 		switch res.Verdict {
@@ -375,7 +379,8 @@ func (e *Env) judge(end any, cut bool, heldUp time.Duration) Result {
 	if len(e.failures) > 0 {
 		evidence := e.evidence()
 		if why := e.doubtful(); why != "" {
-			return Result{Verdict: Inconclusive, Evidence: why + "\n" + evidence}
+			unkept := slices.ContainsFunc(e.failures, func(f failure) bool { return f.unkept })
+			return Result{Verdict: Inconclusive, Evidence: why + "\n" + evidence, unkept: unkept}
 		}
 		if heldUp >= stallNoted {
 			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))

@@ -98,7 +98,7 @@ func keepsByDefault(e *engine.Env, h *engine.Hold, what string, mustRefuse func(
 	if e.Open != nil && ttl < e.TTL/2 && e.TTL > e.Settings.TTL {
 		e.TooSlowf(h.Key, "requests were so slow that a TTL of %s was tried, and the default of the Locker is %s", e.TTL, engine.Short(ttl))
 	}
-	if known {
+	if known && !e.Declared("RenewKeeps", "renewal") {
 		for end := time.Now().Add(ttl * 3 / 4); !h.Until().After(first); e.Pause(min(ttl/20, time.Second/4)) {
 			h.MustLive("it is renewed automatically by default")
 			if time.Now().After(end) {

@@ -103,7 +103,10 @@ func lostByDeadline(e *engine.Env) {
 		h.Lapses()
 		if k.owned {
 			e.Pause(e.TTL / 3)
-			inner, _ := k.take(a, key, e.TTL, lock.WithoutRenewal())
+			inner, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
+			if !ok {
+				return
+			}
 			inner.Lapses()
 			if e.Claimed.Deadline && inner.Until().Before(h.Until().Add(e.TTL/6)) {
 				e.Latef(key, "the deadline of an owner's second hold, with a TTL of %s, is %s, and that of the first, which is a third of a TTL older, is %s; expected each to have its own", e.TTL, engine.Seconds(e.Log.At(inner.Until())), engine.Seconds(e.Log.At(h.Until())))
@@ -176,7 +179,9 @@ func lostOnRemoval(e *engine.Env) {
 		}
 		var inner *engine.Hold
 		if k.owned {
-			inner, _ = k.take(a, key, e.TTL)
+			if inner, ok = k.take(a, key, e.TTL); !ok {
+				return
+			}
 		}
 		e.Pause(e.Randomly(e.TTL))
 		h.MustLive("it is renewed automatically")
@@ -430,7 +435,10 @@ func lossEndsKind(e *engine.Env, k kind, a *engine.Client, ended *endedLeases) {
 	}
 	holds := []*engine.Hold{h}
 	if k.owned {
-		inner, _ := k.take(a, key, e.TTL, lock.WithoutRenewal())
+		inner, ok := k.take(a, key, e.TTL, lock.WithoutRenewal())
+		if !ok {
+			return
+		}
 		holds = append(holds, inner)
 	}
 	for _, h := range holds {

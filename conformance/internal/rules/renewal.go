@@ -194,9 +194,10 @@ func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 			}
 		}
 		if k.owned {
-			inner, _ := k.take(a, key, e.TTL)
-			inner.MustRelease()
-			why += ", and another hold of its owner was released"
+			if inner, ok := k.take(a, key, e.TTL); ok {
+				inner.MustRelease()
+				why += ", and another hold of its owner was released"
+			}
 		}
 		for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 8) {
 			h.MustLive(why)

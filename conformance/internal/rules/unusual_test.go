@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,14 @@ func TestUnusualLocks(t *testing.T) {
 			cfg.Deviations = polls
 			return cfg
 		},
+		"a server that cannot renew": func() conformance.Config {
+			cfg := overPlain(time.Second, func(p *plainBackend) {
+				p.renews = func() error { return backend.ErrUnsupported }
+				p.says = func(g *backend.Guarantees) { g.ManualRenewal = false }
+			})
+			cfg.Deviations = map[string]string{"renewal": "the server cannot renew"}
+			return cfg
+		},
 		"signals that come late": func() conformance.Config {
 			return overStrange(func(s *strange) { s.signals = later(200 * time.Millisecond) })
 		},
@@ -139,7 +148,7 @@ func overPlain(ttl time.Duration, change func(p *plainBackend)) conformance.Conf
 		if err != nil {
 			return nil, err
 		}
-		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}, away: func() error { return nil }}
+		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}, away: answers, renews: answers}
 		change(p)
 		return p, nil
 	}}
@@ -153,8 +162,10 @@ type plainBackend struct {
 	less         time.Duration        // by which a holder counts on less
 	way          func() time.Duration // of a request, and of its answer
 	later        time.Duration        // until the server carries out a release
-	away         func() error         // where it can't be reached
+	away, renews func() error         // where it can't be reached, or renew
 }
+
+func answers() error { return nil }
 
 func (p *plainBackend) Clock() backend.Clock { return ability[backend.Clocked](p.Backend).Clock() }
 
@@ -187,7 +198,7 @@ func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 }
 
 func (p *plainBackend) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
-	if err := p.away(); err != nil {
+	if err := cmp.Or(p.away(), p.renews()); err != nil {
 		return backend.Validity{}, err
 	}
 	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(h.TTL - p.less)}
