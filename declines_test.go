@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,34 @@ func TestWrapperMayDecline(t *testing.T) {
 				for _, r := range rep.Results {
 					assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
 				}
+				time.Sleep(time.Minute) // what ends beside the run
+			})
+		})
+	}
+}
+
+// The rules of backends take a wrapper that declines for a backend that lacks the abilities.
+func TestWrapperThatDeclinesIsNotAccused(t *testing.T) {
+	for name, queue := range map[string]bool{"record": false, "queue": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memlock.NewStore(nil)
+				rep, err := conformance.Check(t.Context(), conformance.Config{
+					OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+						b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: queue})
+						return declining{b}, err
+					},
+					Only: []string{"backend"}, Budget: 5 * time.Second,
+				})
+				require.NoError(t, err)
+				declined := 0
+				for _, r := range rep.Results {
+					assert.NotEqual(t, conformance.Fail, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+					if strings.Contains(r.Evidence, "declines backend.") {
+						declined++
+					}
+				}
+				assert.Positive(t, declined)
 				time.Sleep(time.Minute) // what ends beside the run
 			})
 		})

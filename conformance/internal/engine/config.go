@@ -126,7 +126,8 @@ type Result struct {
 	overlap   bool // two leases of a key were valid at the same time
 	proven    bool // whatever a server does that fails now and then
 
-	unreliable bool // no TTL is long enough for such a server
-	early      bool // the case was given up because another rule had failed
-	unkept     bool // the case rests on renewal, which the lock is declared not to do
+	unreliable  bool // no TTL is long enough for such a server
+	early       bool // the case was given up because another rule had failed
+	unsupported bool // every failure is about an answer ErrUnsupported
+	unkept      bool // the case rests on renewal, which the lock is declared not to do
 }

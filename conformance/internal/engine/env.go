@@ -259,6 +259,9 @@ func (e *Env) RemoveByForce(key string) {
 	ev := e.Log.Begin("operator", "Remove", key)
 	err := e.Remove(e.Ctx, key)
 	e.Log.End(ev, Outcome(err))
+	if errors.Is(err, lock.ErrUnsupported) {
+		e.Skipf("needs Config.Remove, to delete a record by force; it returned %s", Outcome(err))
+	}
 	if err != nil {
 		excuse := e.Timely()
 		if noAnswer(err) {

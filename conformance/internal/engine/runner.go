@@ -35,7 +35,7 @@ const repeatsAtOnce = 2
 // NewRunner makes a runner of the settings.
 func NewRunner(s *Settings) *Runner {
 	s.stalls = newStallMeter()
-	s.lone.turn = make(chan struct{}, 1)
+	s.lone.turn, s.declining.turn = make(chan struct{}, 1), make(chan struct{}, 1)
 	if s.Child != "" {
 		s.bystander = s.newBystander()
 	}
@@ -320,6 +320,9 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 	res := e.judge(end, over, heldUp)
 	res.early = early
 	if res.Verdict == Fail && !res.proven && !probe && !over {
+		if why := r.s.declinedWhy(ctx, res); why != "" {
+			return Result{Verdict: Skipped, Evidence: why}, heldUp
+		}
 		if why := r.s.unreliable(ctx, e.Log.Base); why != "" {
 			return Result{Verdict: Inconclusive, Evidence: why + "\n" + res.Evidence, unreliable: true}, heldUp
 		}
@@ -385,8 +388,9 @@ func (e *Env) judge(end any, cut bool, heldUp time.Duration) Result {
 		if heldUp >= stallNoted {
 			evidence += fmt.Sprintf("\n(this process or a request was held up for up to %s during the case)", heldUp.Round(time.Millisecond))
 		}
+		unsupported := !slices.ContainsFunc(e.failures, func(f failure) bool { return !f.unsupported() })
 		proven := slices.ContainsFunc(e.failures, func(f failure) bool { return f.proof })
-		return Result{Verdict: Fail, Evidence: evidence, overlap: e.overlaps, proven: proven}
+		return Result{Verdict: Fail, Evidence: evidence, overlap: e.overlaps, proven: proven, unsupported: unsupported}
 	}
 	if cut {
 		return interrupted(e.caller, notToEnd)

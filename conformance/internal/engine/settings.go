@@ -53,6 +53,7 @@ type Settings struct {
 	used       *usedKeys
 	red        atomic.Bool // a rule has failed for sure
 	lone       reliability
+	declining  declining
 	apart      sync.WaitGroup // clients that are closed beside the cases
 }
 
@@ -297,7 +298,7 @@ func (s *Settings) forceRelease(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close()
+	defer s.closeApart(b)
 	inspector, _ := backend.As[backend.Inspector](b)
 	rec, err := inspector.Inspect(ctx, key)
 	if err != nil {
