@@ -132,6 +132,9 @@ func nothingKept(e *engine.Env) {
 		}
 	})
 	patience := e.Slack() + 2*e.TTL
+	if arriveLate(e) {
+		patience += e.Long
+	}
 	watches := e.Start(func() { watchesEnd(e, patience) })
 	for _, k := range calls {
 		n := k.kept.Len()

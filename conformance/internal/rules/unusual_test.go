@@ -78,6 +78,9 @@ func TestUnusualLocks(t *testing.T) {
 			cfg.Deviations = polls
 			return cfg
 		},
+		"requests that may arrive late, always": func() conformance.Config {
+			return overPlain(time.Second, func(p *plainBackend) { p.mayArrive = true })
+		},
 		"a server that cannot renew": func() conformance.Config {
 			cfg := overPlain(time.Second, func(p *plainBackend) {
 				p.renews = func() error { return backend.ErrUnsupported }
@@ -163,6 +166,7 @@ type plainBackend struct {
 	way          func() time.Duration // of a request, and of its answer
 	later        time.Duration        // until the server carries out a release
 	away, renews func() error         // where it can't be reached, or renew
+	mayArrive    bool                 // what it says of each grant
 }
 
 func answers() error { return nil }
@@ -193,7 +197,7 @@ func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	req.Key, req.TTL = strings.Clone(req.Key), p.kept(req.TTL)
 	g, err := p.Backend.Try(ctx, req)
 	time.Sleep(p.way())
-	g.Validity = valid
+	g.Validity, g.MayArrive = valid, p.mayArrive
 	return g, err
 }
 
