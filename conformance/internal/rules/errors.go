@@ -25,6 +25,12 @@ var errorRules = []*engine.Rule{
 		Run:       errorsAreTyped,
 	},
 	{
+		Name:      "HeldDetails",
+		Statement: "A refusal names the key, the holder's label and the remaining time.",
+		Claims:    []engine.Claim{engine.ClaimDetails},
+		Run:       heldDetails,
+	},
+	{
 		Name:      "NoSecretsInErrors",
 		Statement: "No error of any call contains an owner, which is a secret.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
