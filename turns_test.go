@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,20 +22,29 @@ type polled struct{ backend.Backend }
 
 func (p polled) Clock() backend.Clock { return backend.RuntimeClock() }
 
+// unwatched declines to watch.
+type unwatched struct{ watchedBackend }
+
+func (unwatched) Watch(context.Context, string) (<-chan backend.Hint, error) {
+	return nil, backend.ErrUnsupported
+}
+func (unwatched) Clock() backend.Clock { return backend.RuntimeClock() }
+
 // TestTurnIsLeftToWaitersOfOthers: one Locker takes the key again and again, and another
 // waits for it. How often it is passed over:
 func TestTurnIsLeftToWaitersOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		polls      bool
+		polls      func(backend.Backend) backend.Backend
 		elsewhere  bool // the release is in another goroutine: the next Acquire doesn't wait for it
 		half, most int  // turns that half of the waits miss, and that one of them may
 	}{
-		"a release that tells": {false, false, 1, 1},
+		"a release that tells": {nil, false, 1, 1},
 		// An Acquire that asks just as the release is carried out is granted the key, and in
 		// virtual time that is not rare.
-		"a release elsewhere": {false, true, 3, 30},
-		"refusals alone":      {true, false, 3, 1000},
+		"a release elsewhere":      {nil, true, 3, 30},
+		"refusals alone":           {func(b backend.Backend) backend.Backend { return polled{b} }, false, 3, 1000},
+		"a watch that is declined": {func(b backend.Backend) backend.Backend { return unwatched{b.(watchedBackend)} }, false, 3, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,8 +53,8 @@ func TestTurnIsLeftToWaitersOfOthers(t *testing.T) {
 				open := func() lock.Locker {
 					b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
 					require.NoError(t, err)
-					if c.polls {
-						b = polled{b}
+					if c.polls != nil {
+						b = c.polls(b)
 					}
 					l, err := lock.New(b, nil)
 					require.NoError(t, err)
@@ -69,7 +79,7 @@ func TestTurnIsLeftToWaitersOfOthers(t *testing.T) {
 							continue
 						}
 						assert.NoError(t, lease.Release(t.Context()))
-						if c.polls {
+						if c.polls != nil {
 							time.Sleep(time.Millisecond) // in virtual time nobody else would ever be lucky
 						}
 					}

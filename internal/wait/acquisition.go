@@ -140,7 +140,7 @@ func (a *acquisition) contend(ctx context.Context) (*Lease, error) {
 			return nil, backend.ErrClosed
 		}
 	}
-	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watcher != nil, asked: refused && p == nil}}
+	w := waiter{a: a, lane: ln, m: machine{traffic: &ln.traffic, watches: c.watches(), asked: refused && p == nil}}
 	if refused || ln.granted {
 		ln.held.Store(refused || w.heldHere())
 		ln.granted = false

@@ -66,6 +66,9 @@ func (l *Lease) closeTurn(t *turn) {
 func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 	c := l.c
 	doubts := 0
+	if others == 0 && !c.watches() {
+		others = -1 // those who poll are not told
+	}
 	if others < 0 {
 		doubts = l.doubts
 	}
@@ -81,7 +84,7 @@ func (l *Lease) leaveTurn(t *turn, others int, start backend.Instant) {
 		d = min(d*time.Duration((others+1)/l.told), pollMost)
 		others = l.told - 1
 	}
-	if c.watcher == nil {
+	if !c.watches() {
 		// Those who poll pause about as long as they have been waiting for this holder.
 		d = max(d, min(now.Sub(l.Since()), schedule.Spread(pollMost)))
 	}

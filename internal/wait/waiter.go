@@ -125,6 +125,10 @@ func (w *waiter) watch(ctx context.Context) (step, error) {
 		if errors.Is(err, backend.ErrClosed) || ctx.Err() != nil {
 			return step{}, err
 		}
+		if errors.Is(err, backend.ErrUnsupported) { // declined
+			c.unwatched.Store(true)
+			w.m.watches = false
+		}
 		c.server.Log.Debug("lock watch failed, polling instead", "key", key, "error", err)
 		return w.m.unwatched(w.view()), nil
 	}

@@ -4,6 +4,7 @@ package wait
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -22,7 +23,12 @@ type Waits struct {
 	queuer   backend.Queuer
 	handOver backend.HandOverer
 	teller   backend.ReleaseTeller
+
+	unwatched atomic.Bool // the backend has declined to watch a key
 }
+
+// watches reports whether waiters are told of releases. Otherwise they poll.
+func (c *Waits) watches() bool { return c.watcher != nil && !c.unwatched.Load() }
 
 // New returns the waits of a Locker, of which there are none yet.
 func New(s *call.Server, leases *hold.Leases) *Waits {
