@@ -298,9 +298,6 @@ func expiryIsPerHold(e *engine.Env) {
 		lapsing := a.MustTryFor(key, e.TTL, owner, lock.WithoutRenewal())
 		awaitLapse(e, lapsing)
 		e.Expire(lapsing)
-		if e.Virtual() { // and goes on to be
-			e.Pause(e.TTL * 3 / 2)
-		}
 		b.MustRefuse(key, "one of its holds is renewed")
 		kept.MustLive("it is renewed")
 		end, known := kept.Deadline()
@@ -325,6 +322,9 @@ func renewedBeside(e *engine.Env) {
 	awaitLapse(e, lapsing)
 	e.Expire(lapsing)
 	e.Pause(e.TTL / 4)
+	if e.Virtual() { // and goes on to be
+		e.Pause(e.TTL * 3 / 2)
+	}
 	b.MustRefuse(key, "the second hold of its owner is renewed")
 	kept.MustLive("it is renewed automatically; only the hold before it, of its owner, was not")
 	kept.MustRelease()

@@ -266,7 +266,7 @@ var laterLockers = map[string]waitMutant{
 	"a renewal after the maximum hold is by key": {rule: "MaxHoldEnds", says: "Renew of a lease that reached its maximum hold, while its Locker has the key", change: alone(func(m *lockerMutant, b backend.Backend) {
 		endsByKey(m, b, lock.ErrMaxHold, func(context.Context) bool { return false }, true)
 	})},
-	"an inner hold that ran out ends the renewals of the others": {rule: "ExpiryIsPerHold", says: "because one of its holds is renewed", change: alone(func(m *lockerMutant, _ backend.Backend) {
+	"an inner hold that ran out ends the renewals of the others": {rule: "ExpiryIsPerHold", says: "the second hold of its owner is renewed", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		lossEndsRenewals(m, lock.ErrExpired)
 	})},
 	"an inner hold that reached its maximum ends the renewals of the others": {rule: "MaxHoldEnds", says: "only another hold of its owner has reached its maximum", change: alone(func(m *lockerMutant, _ backend.Backend) {
