@@ -100,7 +100,7 @@ func (c watched) Watch(ctx context.Context, key string) (<-chan backend.Hint, er
 	c.w.add(key, 1, 1)
 	context.AfterFunc(ctx, func() { c.w.add(key, 0, -1) })
 	if hints == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // as the lock did: it is caught elsewhere
 	}
 	out := make(chan backend.Hint, 1)
 	go c.pass(ctx, key, hints, out)

@@ -131,10 +131,10 @@ func afterOutermost(change func(h *backend.Holder)) func() around {
 type forcesInTime struct{ wrapper }
 
 func (b forcesInTime) ForceRelease(ctx context.Context, key string, token uint64) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return ability[backend.ForceReleaser](b.Backend).ForceRelease(ctx, key, token)
 	}
-	return ability[backend.ForceReleaser](b.Backend).ForceRelease(ctx, key, token)
+	return nil
 }
 
 // lastingPlaces keeps places for longer than asked for.
