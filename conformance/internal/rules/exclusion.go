@@ -290,12 +290,14 @@ func tryOftenAtOnce(e *engine.Env, key string, clients []*engine.Client, after s
 	if a, ok := clients[1].Locker.(interface{ TriesFor() time.Duration }); ok {
 		waited = a.TriesFor()
 	}
-	for i := range 10 {
+	limit := func() time.Duration { return granted + 50*time.Millisecond }
+	n := 0
+	for ; n < 10 || n < 40 && refused > limit(); n++ { // some requests are slow by chance
 		// A server that hangs for a moment holds up the client beside, too.
 		var took [2]time.Duration
 		var free *engine.Hold
 		e.Each(2, func(what int) {
-			c, begun := clients[1+(i+what)%2], time.Now()
+			c, begun := clients[1+(n+what)%2], time.Now()
 			if what == 0 {
 				c.MustRefuse(key, "somebody else holds it")
 			} else {
@@ -315,8 +317,8 @@ func tryOftenAtOnce(e *engine.Env, key string, clients []*engine.Client, after s
 		refused, granted = min(refused, took[0]), min(granted, took[1])
 		free.MustRelease()
 	}
-	if limit := granted + 50*time.Millisecond; refused > limit {
-		e.Latef(key, "the fastest of ten refusals by TryAcquire%s took %s, and the fastest grant of a free key %s; expected at most %s, since a try asks once and does not wait", after, refused.Round(time.Millisecond), granted.Round(time.Millisecond), limit.Round(time.Millisecond))
+	if refused > limit() {
+		e.Latef(key, "the fastest of %d refusals by TryAcquire%s took %s, and the fastest grant of a free key %s; expected at most %s, since a try asks once and does not wait", n, after, refused.Round(time.Millisecond), granted.Round(time.Millisecond), limit().Round(time.Millisecond))
 	}
 }
 

@@ -5,8 +5,8 @@
 // The tests have mutants, each with the rules that must fail on it: of backends in
 // backends_test.go, of Lockers in lockers_test.go, of the policy in policies_test.go, of
 // where two things meet in combinations_test.go, of numbers and characters in
-// details_test.go, of what faults, a network or other processes show in the files of those
-// names.
+// details_test.go, of what is right the first time or for a while in later_test.go, of what
+// faults, a network or other processes show in the files of those names.
 package rules
 
 import "github.com/mortiselock/lock/conformance/internal/engine"

@@ -90,7 +90,7 @@ func TestUnusualLocks(t *testing.T) {
 			return cfg
 		},
 		"signals that come late": func() conformance.Config {
-			return overStrange(func(s *strange) { s.signals = later(200 * time.Millisecond) })
+			return overStrange(func(s *strange) { s.signals = later(100 * time.Millisecond) })
 		},
 		"watches that end at once": func() conformance.Config {
 			return overStrange(func(s *strange) { s.signals = ended })
