@@ -32,8 +32,8 @@ type Hint struct {
 type ReleaseTeller interface {
 	// ReleaseTelling is Release, and returns how many other clients watch the key and
 	// were told, or some of them, that it is free: zero when it is still held, and a
-	// number below zero when the server can't say. What this client itself watches, or has just ceased to watch, does not
-	// count.
+	// number below zero when the server can't say. What this client itself watches, or
+	// has just ceased to watch, does not count.
 	ReleaseTelling(ctx context.Context, hold Hold) (others int, err error)
 }
 

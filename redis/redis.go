@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-
 	"sync"
 
 	goredis "github.com/redis/go-redis/v9"

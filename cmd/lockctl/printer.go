@@ -121,7 +121,7 @@ func (p *printer) hide(shown string, secrets ...string) {
 }
 
 // userInfo is what may be a password in a URL that stands where something else is expected.
-var userInfo = regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^\s/"@:]*:)[^\s/"@]+@`)
+var userInfo = regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^\s/"@:]*:)[^\s/"]+@`)
 
 // blank is what stands in place of a secret.
 const blank = "xxxxx"

@@ -201,6 +201,15 @@ func TestDefaultTTLIsTheNearestTheBackendAccepts(t *testing.T) {
 	require.Equal(t, 14*time.Second, effectiveTTL(0, l), "as the Locker's own default")
 }
 
+// A URL in the wrong place is shown without its password.
+func TestMisplacedURLShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newPrinter(&out)
+	p.say(`nobody holds "redis://app:pa@ss@cache:6379/1", nor rediss://:word@other`)
+	require.Equal(t, "lockctl: nobody holds \"redis://app:xxxxx@cache:6379/1\", nor rediss://:xxxxx@other\n", out.String())
+}
+
 func TestPrinterHidesPasswords(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
