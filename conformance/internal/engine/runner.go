@@ -54,7 +54,7 @@ func (r *Runner) Close() {
 	r.s.stalls.close()
 	r.s.askNoMore()
 	r.s.tidy()
-	r.s.closedApart()
+	r.s.apart.wait(closeLimit)
 }
 
 // Queue takes a place in the order of cases.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,7 +53,7 @@ type Settings struct {
 	red        atomic.Bool // a rule has failed for sure
 	lone       reliability
 	declining  declining
-	apart      sync.WaitGroup // clients that are closed beside the cases
+	apart      tasks // clients that are closed beside the cases
 }
 
 // Prepare checks the Config and opens one client to see that it can be opened.
@@ -131,18 +130,6 @@ const measureLimit = 3 * time.Second
 
 // closeApart closes a client beside the cases, which a Close that hangs must not hold up.
 func (s *Settings) closeApart(c io.Closer) { s.apart.Go(func() { _ = c.Close() }) }
-
-// closedApart waits for these clients to be closed, but not for longer than a Close may take.
-func (s *Settings) closedApart() {
-	closed := make(chan struct{})
-	go func() { s.apart.Wait(); close(closed) }()
-	limit := time.NewTimer(closeLimit)
-	defer limit.Stop()
-	select {
-	case <-closed:
-	case <-limit.C:
-	}
-}
 
 // measure learns what a few requests take, so that the first cases have the TTL and the
 // limits that fit the server. What goes wrong in it is for the rules to find.

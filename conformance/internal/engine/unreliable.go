@@ -136,7 +136,7 @@ func (s *Settings) answersOne(ctx context.Context, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, loneLimit)
 	defer cancel()
 	answered := make(chan bool, 1)
-	go func() {
+	s.apart.Go(func() {
 		defer func() {
 			if recover() != nil {
 				answered <- true
@@ -144,7 +144,7 @@ func (s *Settings) answersOne(ctx context.Context, key string) bool {
 		}()
 		err := s.askOne(ctx, key)
 		answered <- !noAnswer(untyped(err)) || tookTooLong(err)
-	}()
+	})
 	select {
 	case is := <-answered:
 		return is
