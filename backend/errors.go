@@ -66,7 +66,7 @@ var (
 
 	// ErrTooManyHolds: the owner already has MaxHolds holds on the key. Nothing
 	// was changed.
-	ErrTooManyHolds = errors.New("lock: the owner has the maximum number of holds on this key; release one first")
+	ErrTooManyHolds = fmt.Errorf("lock: the owner has %d holds on this key, the most there can be; release one first", MaxHolds)
 
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("lock: closed")

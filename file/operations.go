@@ -74,7 +74,7 @@ func (b *files) try(g *guard, p place, req backend.Request, id, owner string) (b
 		}
 		at, live = 0, []hold{{ID: id}}
 	case at < 0 && len(live) >= backend.MaxHolds:
-		return backend.Grant{}, fmt.Errorf("%w (%d)", backend.ErrTooManyHolds, backend.MaxHolds)
+		return backend.Grant{}, backend.ErrTooManyHolds
 	case at < 0:
 		at, live = len(live), append(live, hold{ID: id})
 	}

@@ -62,7 +62,7 @@ func answerTo(req backend.Request, n names, r reply) (backend.Grant, error) {
 	case -5:
 		err = foreignQueue(n)
 	case -4:
-		err = fmt.Errorf("redislock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
+		err = fmt.Errorf("redislock: key %q: %w", req.Key, backend.ErrTooManyHolds)
 	}
 	if err == nil {
 		err = unexpected(req.Key, r)

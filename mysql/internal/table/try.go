@@ -122,7 +122,7 @@ func (b *Backend) join(ctx context.Context, req backend.Request, r row) (g backe
 	case r.owner == "-" || r.owner != ownerField(req.Owner):
 		return g, true, &backend.HeldError{Key: req.Key, Holder: r.holder(), Remaining: r.remaining()}
 	case len(holds) >= backend.MaxHolds:
-		return g, true, fmt.Errorf("mysqllock: key %q: %w: its owner has %d", req.Key, backend.ErrTooManyHolds, backend.MaxHolds)
+		return g, true, fmt.Errorf("mysqllock: key %q: %w", req.Key, backend.ErrTooManyHolds)
 	}
 	if err := b.guards.pass(ctx, backend.HoldOf(req)); err != nil {
 		return g, true, wire.KeyError(ctx, req.Key, err)
