@@ -6,8 +6,10 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,8 +113,9 @@ func TestParametersAreOnThePages(t *testing.T) {
 	t.Parallel()
 	read := regexp.MustCompile(`(?:\bq|\bu\.Query)\.(?:String|Int|Bool|Duration|OneOf)\("(\w+)"`)
 	row := regexp.MustCompile("(?m)^\\| Parameter \\|.*\n((?:\\|.*\n)+)")
-	name := regexp.MustCompile("`([a-z_]+)`")
+	name := regexp.MustCompile("`([a-z0-9_]+)`")
 	comment := regexp.MustCompile(`((?://.*\n)+)func Opener\(`)
+	readers := map[string][]string{} // of each parameter
 	for reader, pages := range map[string][]string{
 		"memory":              {"memory"},
 		"file":                {"file"},
@@ -146,6 +149,7 @@ func TestParametersAreOnThePages(t *testing.T) {
 		require.NotEmpty(t, opener, reader)
 		for parameter := range inCode {
 			if parameter != "ttl" {
+				readers[parameter] = append(readers[parameter], path.Base(strings.TrimSuffix(reader, "/internal/wire")))
 				assert.Regexp(t, `\b`+parameter+`\b`, string(opener), "the comment of Opener, of %s", reader)
 			}
 		}
@@ -165,6 +169,21 @@ func TestParametersAreOnThePages(t *testing.T) {
 		}
 		assert.Equal(t, inCode, onPage, "the URL parameters that %s reads (expected), and those in the table of docs/backends/%s.md (actual): write the missing ones there", reader, pages[0])
 	}
+
+	shared := map[string]string{}
+	for parameter, backends := range readers {
+		if len(backends) > 1 {
+			slices.Sort(backends)
+			shared[parameter] = strings.Join(backends, ", ")
+		}
+	}
+	text, err := os.ReadFile(filepath.Join("docs", "README.md"))
+	require.NoError(t, err)
+	table := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(string(text), -1) {
+		table[m[1]] = m[2]
+	}
+	assert.Equal(t, shared, table, "the parameters that several backends read (expected), and those in docs/README.md (actual)")
 }
 
 // anchorsOf are what links can name in a page: its headings, as GitHub writes them.

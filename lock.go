@@ -110,7 +110,8 @@ type Lease interface {
 	// so that exclusion was not kept for the whole time, and ErrOutcomeUnknown
 	// when the server did not confirm: the release is then repeated in the
 	// background until the lease would have expired. A second Release of a
-	// settled lease returns ErrNotHeld and sends nothing, whatever its context.
+	// settled lease returns ErrNotHeld and sends nothing, whatever its context. Of
+	// several at once, one returns what became of the hold, and the others ErrNotHeld.
 	Release(ctx context.Context) error
 }
 

@@ -264,7 +264,7 @@ func TestCloseIsBoundedWhenTheServerHangs(t *testing.T) {
 	})
 }
 
-func TestConcurrentReleasesAgree(t *testing.T) {
+func TestOneOfConcurrentReleasesCounts(t *testing.T) {
 	onSlow(t, func(t *testing.T, s *slow, a, b lock.Locker) {
 		s.delay(faultlock.OpRelease, time.Second, 0)
 		l, err := a.TryAcquire(t.Context(), "k")

@@ -39,7 +39,8 @@ type ReleaseTeller interface {
 
 // Queuer is implemented by backends where waiting takes a place on the server. Where
 // [Guarantees] say Fair, places are served first come first served across all
-// clients.
+// clients. A Locker takes a place for the first of its callers, not for each: what limits
+// callers has no place here.
 type Queuer interface {
 	// Enqueue takes a place for the request, and returns when the server has
 	// answered, without waiting for the key. A server that is silent gives no place.

@@ -201,6 +201,9 @@ func (q *Query) Bool(name string, def bool) bool {
 // the default.
 func (q *Query) OneOf(name string, choices ...string) string {
 	v := q.String(name, choices[0])
+	if v == "" { // Done tells
+		return choices[0]
+	}
 	for _, c := range choices {
 		if v == c {
 			return v
@@ -212,7 +215,7 @@ func (q *Query) OneOf(name string, choices ...string) string {
 
 func parse[T any](q *Query, name string, def T, want string, f func(string) (T, error)) T {
 	s := q.String(name, "")
-	if _, ok := q.values[name]; !ok || len(q.values[name]) != 1 {
+	if s == "" { // absent, given twice, or empty, of which Done tells
 		return def
 	}
 	v, err := f(s)
@@ -223,7 +226,7 @@ func parse[T any](q *Query, name string, def T, want string, f func(string) (T, 
 	return v
 }
 
-// Done returns an error matching [ErrInvalid] when a parameter was malformed, was
+// Done returns an error matching [ErrInvalid] when a parameter was malformed, was empty, was
 // given twice, or was never asked for. Call it after reading every parameter.
 func (q *Query) Done() error {
 	errs := q.errs
@@ -252,6 +255,9 @@ func (q *Query) Done() error {
 			errs = append(errs, fmt.Sprintf("unknown parameter %q (%s)", name, accepts))
 		case len(q.values[name]) > 1:
 			errs = append(errs, fmt.Sprintf("parameter %q is given %d times", name, len(q.values[name])))
+		case q.values[name][0] == "":
+			// As where a variable of the environment is not set: the default may be another thing.
+			errs = append(errs, fmt.Sprintf("parameter %q is empty; give it a value, or leave it out", name))
 		}
 	}
 	if len(errs) == 0 {

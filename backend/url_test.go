@@ -90,7 +90,9 @@ func TestQueryRefusesWhatNobodyAskedFor(t *testing.T) {
 		"mem:?size=many":       `"size" is not an integer`,
 		"mem:?tls=maybe":       `"tls" is not true or false`,
 		"mem:?mode=c":          `"mode" must be one of a, b`,
-		"mem:?poll=&size=1":    `"poll" is not a duration`,
+		"mem:?poll=&size=1":    `parameter "poll" is empty`,
+		"mem:?name=":           `parameter "name" is empty`,
+		"mem:?mode=":           `parameter "mode" is empty`,
 		"mem:?poll=1s&poll=2s": `"poll" is given 2 times`,
 	} {
 		_, err := read(raw)

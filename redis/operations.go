@@ -123,12 +123,8 @@ func (b *redisBackend) Release(ctx context.Context, hold backend.Hold) error {
 // may be connected to other members, so their number is not known.
 func (b *redisBackend) ReleaseTelling(ctx context.Context, hold backend.Hold) (others int, err error) {
 	n := b.buckets.namesOf(hold.Key)
-	args := []any{hold.ID.Hex()}
-	if b.cluster {
-		args = append(args, "cluster")
-	}
 	own := b.hub.Subscribes(n.record())
-	r, err := b.run(ctx, releaseScript, n, args...)
+	r, err := b.run(ctx, releaseScript, n, b.removing(hold.ID.Hex())...)
 	if err != nil {
 		return 0, err
 	}
@@ -152,7 +148,7 @@ func (b *redisBackend) ForceRelease(ctx context.Context, key string, token uint6
 	return removal(n, r)
 }
 
-// removing are the arguments of the scripts that remove a record.
+// removing are the arguments of the scripts that end a hold, or all of them.
 func (b *redisBackend) removing(what string) []any {
 	if b.cluster {
 		return []any{what, "cluster"}

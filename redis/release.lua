@@ -1,5 +1,5 @@
 -- Ends one hold and nothing but it. With the last hold the record goes, and
--- those who wait for the key are told. Before it stands wire/tell.lua.
+-- those who wait for the key are told. Before it stands redis/internal/wire/tell.lua.
 --
 -- KEYS[1]  record of the key, and the channel on which the
 --          number of its watchers is told

@@ -98,6 +98,7 @@ type ownHold struct {
 // those who were refused together don't ask together.
 const (
 	pollWatched   = 2 * time.Second       // under a watch: only for signals that got lost
+	watchBegins   = 2 * time.Second       // for a watch to begin, else the waiter polls
 	pollFirst     = 15 * time.Millisecond // without a watch, less if the server is fast, growing to
 	pollMost      = 250 * time.Millisecond
 	troubleFirst  = 25 * time.Millisecond // after an error of the server, whatever it said before, doubling to

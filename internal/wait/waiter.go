@@ -115,7 +115,7 @@ func (w *waiter) heldHere() bool {
 func (w *waiter) watch(ctx context.Context) (step, error) {
 	c, key := w.a.c, w.lane.key.key
 	life, stop := context.WithCancel(c.server.Calls.Life)
-	limited, cancel := context.WithTimeout(ctx, pollWatched)
+	limited, cancel := context.WithTimeout(ctx, watchBegins)
 	defer cancel()
 	hints, err := call.WhileOpen(limited, c.server.Calls, nil, func(context.Context) (<-chan backend.Hint, error) {
 		return c.watcher.Watch(life, key)

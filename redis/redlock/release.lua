@@ -1,5 +1,5 @@
 -- Ends the hold on one node, and nothing but it, and tells those who listen. Before it
--- stands wire/tell.lua.
+-- stands redis/internal/wire/tell.lua.
 --
 -- KEYS[1]  record of the key, and the channel on which is told that a hold has ended:
 --          half of the acquisition id, which releases nothing, and how many listen

@@ -586,3 +586,12 @@ func concurrentTries(e *engine.Env) {
 		}
 	}
 }
+
+// optional is an ability of the backend, which the rule needs.
+func optional[T any](s *engine.BackendClient, name string) T {
+	t, ok := backend.As[T](s.Backend)
+	if !ok {
+		s.Env.Skipf("the backend does not implement backend.%s", name)
+	}
+	return t
+}

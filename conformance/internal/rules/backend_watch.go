@@ -10,14 +10,6 @@ import (
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
-func optional[T any](s *engine.BackendClient, name string) T {
-	t, ok := backend.As[T](s.Backend)
-	if !ok {
-		s.Env.Skipf("the backend does not implement backend.%s", name)
-	}
-	return t
-}
-
 func watchBeforeReturn(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	w := optional[backend.Watcher](b, "Watcher")

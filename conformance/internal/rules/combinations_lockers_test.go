@@ -38,6 +38,24 @@ var lockersElsewhere = map[string]lockerCase{
 			return err
 		}
 	})},
+	"simultaneous releases are all well": {"ReleaseTwice", "of 6 simultaneous releases of a lease returned no error", func(m *lockerMutant) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var once sync.Once
+			var ended atomic.Bool
+			var first error
+			l.release = func(ctx context.Context) error {
+				if ended.Load() {
+					return l.Lease.Release(ctx)
+				}
+				once.Do(func() {
+					time.Sleep(time.Millisecond) // the others begin
+					first = l.Lease.Release(ctx)
+				})
+				ended.Store(true)
+				return first
+			}
+		}
+	}},
 	"after Close a renewal of a released lease says closed": {"RenewAfterRelease", "Renew, after the Close of its Locker", afterClose(func(l *leaseMutant, closed *atomic.Bool) {
 		l.renew = func(ctx context.Context) error {
 			if closed.Load() && errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) {

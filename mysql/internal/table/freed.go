@@ -10,7 +10,7 @@ import (
 
 // freedKeys remembers keys that this client has freed within the last second, so
 // that taking one of them again need not look first. What it forgets or confuses
-// costs a round trip and nothing else.
+// costs a round trip and nothing else. No waiter is told of it.
 type freedKeys struct {
 	slots [4096]struct{ hash, at atomic.Uint64 }
 }

@@ -95,8 +95,9 @@ func Open(ctx context.Context, s wire.Settings) (*Backend, error) {
 }
 
 // Backend implements backend.Backend, BatchRenewer, HandOverer, Inspector,
-// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller. Nobody is told of a
-// release: it is no Watcher, Queuer or ReleaseTeller, and its waiters poll.
+// ForceReleaser, Revoker, Lister, Forgetter, FloorRaiser and TokenTeller. No other
+// client is told of a release: it is no Watcher, Queuer or ReleaseTeller, and its waiters poll,
+// but for those that a HandOver serves.
 type Backend struct {
 	db         *sql.DB
 	closesIt   bool

@@ -1,4 +1,4 @@
--- Stands before the scripts that end a hold.
+-- Stands before release.lua, of Redis and of Redlock.
 --
 -- Tells those who watch the key that it is free, on the channel with the name of its
 -- record. Of a crowd of 64 or more some are told, others each time: it takes the server
