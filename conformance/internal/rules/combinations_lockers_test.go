@@ -40,18 +40,20 @@ var lockersElsewhere = map[string]lockerCase{
 	})},
 	"simultaneous releases are all well": {"ReleaseTwice", "of 6 simultaneous releases of a lease returned no error", func(m *lockerMutant) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
-			var once sync.Once
-			var ended atomic.Bool
+			var begun, ended atomic.Bool
 			var first error
+			told := make(chan struct{})
 			l.release = func(ctx context.Context) error {
-				if ended.Load() {
+				switch {
+				case ended.Load():
 					return l.Lease.Release(ctx)
-				}
-				once.Do(func() {
+				case begun.CompareAndSwap(false, true):
 					time.Sleep(time.Millisecond) // the others begin
 					first = l.Lease.Release(ctx)
-				})
-				ended.Store(true)
+					ended.Store(true)
+					close(told)
+				}
+				<-told
 				return first
 			}
 		}
