@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +123,11 @@ func (c *Client) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "Locker on %s", c.
 
 // Guarantees returns what the locks promise, and under which assumptions. It does no
 // I/O and always returns the same.
-func (c *Client) Guarantees() backend.Guarantees { return c.guarantees }
+func (c *Client) Guarantees() backend.Guarantees {
+	g := c.guarantees
+	g.Assumptions, g.TokenSurvives, g.HoldsSurvive = slices.Clone(g.Assumptions), slices.Clone(g.TokenSurvives), slices.Clone(g.HoldsSurvive)
+	return g
+}
 
 // Backend returns the backend, for tools that look at locks or end them: [backend.As]
 // finds what it can do beyond locking, such as [backend.Inspector]. It belongs to the

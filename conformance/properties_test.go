@@ -86,7 +86,7 @@ var properties = []property{
 	{"Nothing after the release", "No renewal and no other request is sent for a lease that has ended.",
 		"ReleaseStopsRenewal ReleaseEndsRequests", ".: TestNothingIsSentAfterARelease TestRenewEndsWithTheHold"},
 	{"The hold outlives the call", "The end of the context that was given to Acquire changes nothing.",
-		"HoldOutlivesAcquireCtx", ""},
+		"HoldOutlivesAcquireCtx EndlessContexts", ""},
 	{"Cancelled before the sending", "With a context that has ended nothing is sent.",
 		"CancelBeforeSend CancelledSendsNothing NotSentIsTrue EndedContexts", ".: TestRefusedBeforeAnythingIsSent"},
 	{"Cancelled meanwhile", "Cancelled at any moment, an acquisition returns soon, leaves nothing, and harms nobody who shares its client.",

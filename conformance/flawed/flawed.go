@@ -46,7 +46,7 @@ func All() []Lock {
 		z126, z128, z129, z130, z131, z132, z133, z134, z136, z137,
 		z138, z139, z140, z141, z142, z143, z144, z145, z146, z147, z148, z149, z150,
 		z152, z153, z154, z155, z156, z157, z158, z159,
-		z180, z181, z182, z183, z184, z185, z186, z187,
+		z180, z181, z182, z183, z184, z185, z186, z187, z188,
 		z24, z25, z27,
 		z70, z71, z72, z73, z74, z75, z76, z77,
 	}
@@ -231,7 +231,7 @@ var (
 		"ExclusiveAcrossTakeover", "ReleaseOwnOnly", "ReleaseOldLeaseSameClient", "ReleaseReportsLoss", "ReleaseStopsRenewal",
 		"ReleaseAtExpiry", "CrashFrees", "CloseUnreachable", "ServerOutlivesD", "HoldersTTLCounts", "EveryTTLLasts", "AcquireKeepsTTL", "TTLGrain", "ExpiryIsPerHold", "RenewNotOthers", "RenewNeverResurrects", "RenewBounded",
 		"WithoutRenewalEnds", "Defaults", "MaxHoldEnds", "LostBeforeTakeover", "LostOnRemoval", "LossEndsUse", "LostWhenCutOff",
-		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant", "TryIdempotent", "ReleaseByID", "RenewByID",
+		"TokenSurvivesRelease", "TokenInTakeoverOrder", "LateGrant", "EndlessContexts", "TryIdempotent", "ReleaseByID", "RenewByID",
 	}
 	// cleanUps: an acquisition is cancelled, cut off or closed, and its Locker
 	// sends a release for what may have been granted, perhaps twice.

@@ -39,7 +39,7 @@ type handed struct {
 // offer puts the acquisition at the head of the lane up for a hand-over, where the
 // backend can do it. An explicit owner is left out: its hold may not be the last.
 func (w *waiter) offer() *offer {
-	if w.a.c.handOver == nil || w.a.req.Owner != "" {
+	if !w.a.c.mayHandOver() || w.a.req.Owner != "" {
 		return nil
 	}
 	o := &offer{a: w.a, req: w.a.req, taken: make(chan struct{})}
@@ -66,7 +66,7 @@ func (w *waiter) withdraw(o *offer) bool {
 // takeOffer returns who waits for the key of the lease in this Locker, if anybody
 // does and the backend can hand it over.
 func (l *Lease) takeOffer() *offer {
-	if l.c.handOver == nil || l.Hold().Owner != "" {
+	if !l.c.mayHandOver() || l.Hold().Owner != "" {
 		return nil
 	}
 	ls := &l.c.lanes
@@ -153,6 +153,13 @@ func (l *Lease) releaseTo(ctx context.Context, o *offer, giveUp <-chan struct{},
 	g.Sent = min(g.Sent, start)
 	if err == nil {
 		l.TellRelease(ctx) // before the waiter's grant is told
+	}
+	switch {
+	case err == nil:
+		c.handsOver.Store(true)
+	case errors.Is(err, backend.ErrUnsupported) && !c.handsOver.Load():
+		// To be declined each time would be to ask first each time, before those who are told.
+		c.unhanded.Store(true)
 	}
 	// Without an answer the waiter asks the server, as the same acquisition.
 	o.answer(c, handed{g, err, o.run})

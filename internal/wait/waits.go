@@ -25,7 +25,12 @@ type Waits struct {
 	teller   backend.ReleaseTeller
 
 	unwatched atomic.Bool // the backend has declined to watch a key
+	handsOver atomic.Bool // the backend has handed a key over
+	unhanded  atomic.Bool // the backend has declined to, before it ever did
 }
+
+// mayHandOver reports whether a release may take a waiter along.
+func (c *Waits) mayHandOver() bool { return c.handOver != nil && !c.unhanded.Load() }
 
 // watches reports whether waiters are told of releases. Otherwise they poll.
 func (c *Waits) watches() bool { return c.watcher != nil && !c.unwatched.Load() }

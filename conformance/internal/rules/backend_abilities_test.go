@@ -189,6 +189,16 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return m.able.Revoke(ctx, key, m.anyToken(ctx, key, token))
 			}
 		}},
+		"those who release by force have tokens of 32 bits": {"ForceReleaseByToken", func(m *ableMutant) {
+			m.force = func(ctx context.Context, key string, token uint64) error {
+				return m.able.ForceRelease(ctx, key, token%(1<<32)) // those of a memory are small
+			}
+		}},
+		"those who revoke have tokens of 32 bits": {"RevokeByToken", func(m *ableMutant) {
+			m.revoke = func(ctx context.Context, key string, token uint64) error {
+				return m.able.Revoke(ctx, key, token%(1<<32))
+			}
+		}},
 		"force takes the keys below along": {"ForceReleaseByToken", func(m *ableMutant) {
 			m.force = func(ctx context.Context, key string, token uint64) error {
 				err := m.able.ForceRelease(ctx, key, token)

@@ -9,10 +9,10 @@ import (
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
-// otherTokens are tokens that nobody has who holds the key with the token: neighbours, and
-// such as are "any" where a number has a sign.
+// otherTokens are tokens that nobody has who holds the key with the token: neighbours, such
+// as are "any" where a number has a sign, and such as are the same in 32 bits.
 func otherTokens(token uint64) []uint64 {
-	return []uint64{0, token - 1, token + 1, tooLarge, math.MaxUint64}
+	return []uint64{0, token - 1, token + 1, token + 1<<32, tooLarge, math.MaxUint64}
 }
 
 func forceReleaseByToken(e *engine.Env) {

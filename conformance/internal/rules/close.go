@@ -82,6 +82,11 @@ func closeEndsHolds(e *engine.Env) {
 			holds = append(holds, h)
 		}
 	})
+	endless, err := a.Get("TryAcquire", a.Locker.TryAcquire, context.Background(), e.Key("endless"), e.Opts(e.Long))
+	if err != nil {
+		e.UnexpectedFatal(e.Key("endless"), err, "TryAcquire with a context that never ends returned %s for a free key; expected a lease", engine.Outcome(err))
+	}
+	holds = append(holds, endless)
 	if owner := oneOwner(e); owner != nil {
 		for range 3 { // none of which may be left
 			holds = append(holds, a.MustTry(e.Key("entered"), owner...))

@@ -18,7 +18,22 @@ func heldDetails(e *engine.Env) {
 		func() { lookAtLabels(e, a, b) },
 		func() { lookAtKinds(e, a, b) },
 		func() { lookAtOwner(e, a, b) },
+		func() { lookAtKeptRefusal(e, a, b) },
 	)
+}
+
+// lookAtKeptRefusal keeps a refusal while other calls are refused: it is of its key still.
+func lookAtKeptRefusal(e *engine.Env, a, b *engine.Client) {
+	key, other := e.Key("kept"), e.Key("other")
+	h, beside := a.MustTry(key), a.MustTry(other)
+	err := b.Refusal(key, "another client holds it")
+	before := err.Error()
+	_ = b.Refusal(other, "another client holds it")
+	if now := err.Error(); now != before {
+		e.Failf(key, "the refusal said %q, and %q once another key was refused; expected it as it was", before, now)
+	}
+	beside.MustRelease()
+	h.MustRelease()
 }
 
 // lookAtOwner has an owner hold a key twice. What is left is that of the longer hold.

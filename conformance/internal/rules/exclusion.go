@@ -203,6 +203,18 @@ func (r *takeoverRace) run(p engine.Party) {
 	}
 }
 
+// judgeAgain requires the refusal of a key that the same Locker holds.
+func judgeAgain(e *engine.Env, key, op string, again *engine.Hold, err error) {
+	const why = "the same Locker holds it and no owner was named"
+	if again == nil {
+		e.JudgeRefusal(key, op, why, nil, err)
+		return
+	}
+	e.JudgeRefusal(key, op, why, again.Record, nil)
+	_ = again.Release(e.Ctx)
+	panic(engine.Abort{})
+}
+
 func exclusiveWithinLocker(e *engine.Env) {
 	c := e.Locker()
 	key := e.Key("a")
@@ -213,6 +225,14 @@ func exclusiveWithinLocker(e *engine.Env) {
 	if again, err := c.Acquire(ctx, key); err == nil {
 		_ = again.Release(e.Ctx)
 		e.Fatalf(key, "Acquire was granted a key that the same Locker holds, without an owner being named")
+	}
+	const inner = "with the context of the lease, which carries nothing"
+	again, err := c.Get("TryAcquire", c.Locker.TryAcquire, h.Lease.Context(), key, e.Opts(e.Long))
+	judgeAgain(e, key, "TryAcquire "+inner, again, err)
+	short, end := context.WithTimeout(h.Lease.Context(), 100*time.Millisecond)
+	defer end()
+	if again, err := c.Acquire(short, key); err == nil {
+		judgeAgain(e, key, "Acquire "+inner, again, nil)
 	}
 	h.MustLive("it was not released")
 	h.MustRelease()

@@ -25,6 +25,7 @@ func optionsOfOneCall(e *engine.Env) {
 			func() { ownerOfOneCall(e, w, e.Locker()) },
 		)
 	}
+	cases = append(cases, func() { listOfOneCall(e, e.Locker()) })
 	if e.Virtual() {
 		cases = append(cases, func() { optionsOfAnother(e, e.Locker(), e.Locker()) })
 	}
@@ -227,4 +228,23 @@ func ownerOfOneCall(e *engine.Env, w way, c *engine.Client) {
 	h := w.mustGet(c, key, e.Long)
 	c.MustRefuse(key, "it is held, and lock.WithOwner was given to an earlier acquisition only")
 	h.MustRelease()
+}
+
+// listOfOneCall gives a list of options that has room for more, which is the caller's.
+func listOfOneCall(e *engine.Env, c *engine.Client) {
+	for op, get := range map[string]engine.Getter{"TryAcquire": c.Locker.TryAcquire, "Acquire": c.Locker.Acquire} {
+		key := e.Key("list-by-%s", op)
+		opts := append(make([]lock.Option, 0, 8), e.Opts(e.Long)...)
+		h, err := c.Get(op, get, e.Ctx, key, opts)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "%s of a free key returned %s; expected a lease", op, engine.Outcome(err))
+		}
+		for _, o := range opts[len(opts):cap(opts)] {
+			if o != nil {
+				e.Failf(key, "%s wrote an option of its own into the caller's list, behind its end, where the next call may find it", op)
+				break
+			}
+		}
+		h.MustRelease()
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,6 +50,85 @@ func asks(change func(key string, s *lock.Settings)) func() func(*lockerMutant, 
 }
 
 var laterLockers = map[string]waitMutant{
+	"a release with an endless context frees nothing": {rule: "EndlessContexts", says: "it was released with context.Background()", change: endless(func(l *leaseMutant) {
+		l.release = func(ctx context.Context) error {
+			if ctx.Done() == nil {
+				return nil
+			}
+			return l.Lease.Release(ctx)
+		}
+	}, nil)},
+	"a renewal with an endless context is none": {rule: "EndlessContexts", says: "and the deadline stayed as it was", change: endless(func(l *leaseMutant) {
+		l.renew = func(ctx context.Context) error {
+			if ctx.Done() == nil {
+				return nil
+			}
+			return l.Lease.Renew(ctx)
+		}
+	}, nil)},
+	"a lease of an endless call is not renewed": {rule: "EndlessContexts", says: "is renewed automatically", change: endless(nil, func(ctx context.Context, opts []lock.Option) ([]lock.Option, error) {
+		if ctx.Done() == nil {
+			return append(slices.Clone(opts), lock.WithoutRenewal()), nil
+		}
+		return opts, nil
+	})},
+	"a deadline in centuries is past": {rule: "EndlessContexts", says: "a context that ends in the year 3000 returned error", change: endless(nil, func(ctx context.Context, opts []lock.Option) ([]lock.Option, error) {
+		if end, ok := ctx.Deadline(); ok && end.UnixNano() < 0 {
+			return nil, context.DeadlineExceeded
+		}
+		return opts, nil
+	})},
+	"an endless wait hears no expiry": {rule: "EndlessContexts", says: "had not been granted the key", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			for ctx.Done() == nil {
+				l, err := m.Client.TryAcquire(ctx, key, opts...)
+				if !errors.Is(err, lock.ErrHeld) {
+					return l, err
+				}
+				time.Sleep(time.Hour)
+			}
+			return m.Client.Acquire(ctx, key, opts...)
+		}
+	})},
+	"who has the context of a lease has the lease": {rule: "ExclusiveWithinLocker", says: "with the context of the lease", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		type held struct{ key string }
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.ctx = context.WithValue(l.Lease.Context(), held{l.Lease.Key()}, l)
+		}
+		try := m.try
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if l, ok := ctx.Value(held{key}).(*leaseMutant); ok {
+				return l, nil
+			}
+			return try(ctx, key, opts...)
+		}
+	})},
+	"an option is added behind the caller's list": {rule: "OptionsOfOneCall", says: "into the caller's list", change: endless(nil, func(_ context.Context, opts []lock.Option) ([]lock.Option, error) {
+		return append(opts, func(*lock.Settings) {}), nil
+	})},
+	"all refusals of a Locker are one": {rule: "HeldDetails", says: "once another key was refused", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		var last lock.HeldError
+		try := m.try
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := try(ctx, key, opts...)
+			var held *lock.HeldError
+			if err == nil || !errors.As(err, &held) {
+				return l, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			last = *held
+			return nil, &last
+		}
+	})},
+	"two scripts of one sound are one": {rule: "IndependentKeys", says: "\u30ab", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, strings.ReplaceAll(key, "\u304b", "\u30ab"), opts...)
+			}
+		})
+	})},
 	"the second removal of a key is told late": {rule: "LostOnRemoval", says: "of the same key and Locker had been lost", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		var lost sync.Map
 		m.lease = func(_ context.Context, l *leaseMutant) {
@@ -469,4 +549,25 @@ func TestMutantsOfLater(t *testing.T) {
 	for rule := range rules {
 		mustPass(t, wrapped(func(*lockerMutant, backend.Backend) {}), rule)
 	}
+}
+
+// endless changes leases, and the options of calls by their contexts.
+func endless(lease func(l *leaseMutant), options func(ctx context.Context, opts []lock.Option) ([]lock.Option, error)) func() func(*lockerMutant, backend.Backend) {
+	return alone(func(m *lockerMutant, _ backend.Backend) {
+		if lease != nil {
+			m.lease = func(_ context.Context, l *leaseMutant) { lease(l) }
+		}
+		if options == nil {
+			return
+		}
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				opts, err := options(ctx, opts)
+				if err != nil {
+					return nil, err
+				}
+				return get(ctx, key, opts...)
+			}
+		})
+	})
 }

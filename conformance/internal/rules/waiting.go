@@ -53,6 +53,12 @@ var waitingRules = []*engine.Rule{
 		Run:       endedContexts,
 	},
 	{
+		Name:      "EndlessContexts",
+		Statement: "A call whose context never ends, or in centuries only, is served as any other.",
+		RestsOn:   "renewal",
+		Run:       endlessContexts,
+	},
+	{
 		Name:      "CancelHarmsNobody",
 		Statement: "The end of one caller's context fails no call of others.",
 		Run:       cancelHarmsNobody,
