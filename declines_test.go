@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	memlock "github.com/mortiselock/lock/memory"
@@ -92,4 +94,64 @@ func TestWrapperThatDeclinesIsNotAccused(t *testing.T) {
 		}
 		assert.True(t, some)
 	}, "backend")
+}
+
+// handsNothing declines to hand over, and does not say who watches.
+type handsNothing struct{ backend.Backend }
+
+func (h handsNothing) Unwrap() backend.Backend { return h.Backend }
+
+func (handsNothing) HandOver(context.Context, backend.Hold, backend.Request) (backend.Grant, error) {
+	return backend.Grant{}, backend.ErrUnsupported
+}
+
+func (h handsNothing) ReleaseTelling(ctx context.Context, hold backend.Hold) (int, error) {
+	return -1, h.Backend.Release(ctx, hold)
+}
+
+// A Locker whose backend declines to hand over was always the first to ask after its own release.
+func TestWhoDeclinesToHandOverStarvesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+		defer stop()
+		store := memlock.NewStore(nil)
+		var turns [4]int64
+		var callers sync.WaitGroup
+		for i := range turns {
+			b, err := memlock.NewBackend(t.Context(), &memlock.Options{Store: store})
+			require.NoError(t, err)
+			l, err := lock.New(handsNothing{b}, nil)
+			require.NoError(t, err)
+			defer l.Close()
+			for range 4 {
+				callers.Go(func() {
+					for ctx.Err() == nil {
+						lease, err := l.Acquire(ctx, "k")
+						if err != nil {
+							return
+						}
+						turns[i]++ // under the lock
+						time.Sleep(time.Millisecond)
+						assert.NoError(t, lease.Release(ctx))
+					}
+				})
+			}
+		}
+		callers.Wait()
+		for i, n := range turns {
+			assert.Greater(t, n, int64(375), "client %d of 4 had %d turns of %v", i, n, turns)
+		}
+	})
+}
+
+// What a caller writes into the guarantees that it was given is not shown to others.
+func TestGuaranteesAreTheCallers(t *testing.T) {
+	t.Parallel()
+	b, err := memlock.NewBackend(t.Context(), nil)
+	require.NoError(t, err)
+	l, err := lock.New(b, nil)
+	require.NoError(t, err)
+	defer l.Close()
+	l.Guarantees().Assumptions[0] = "none"
+	assert.NotEqual(t, "none", l.Guarantees().Assumptions[0])
 }

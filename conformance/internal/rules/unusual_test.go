@@ -59,6 +59,13 @@ func TestUnusualLocks(t *testing.T) {
 				p.says = func(g *backend.Guarantees) { g.TakeoverLag = 500 * time.Millisecond }
 			})
 		},
+		"one that declines to hand over, and does not know who watches": func() conformance.Config {
+			store := memlock.NewStore(nil)
+			return conformance.Config{Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
+				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+				return handsNothing{b}, err
+			}}
+		},
 		"a holder that counts on two thirds of its TTL": func() conformance.Config {
 			return overPlain(time.Second, func(p *plainBackend) {
 				p.less = 300 * time.Millisecond
@@ -399,4 +406,17 @@ func plainly(get engine.Getter) engine.Getter {
 		}
 		return get(ctx, key, opts...)
 	}
+}
+
+// handsNothing declines to hand over, and does not say who watches.
+type handsNothing struct{ backend.Backend }
+
+func (h handsNothing) Unwrap() backend.Backend { return h.Backend }
+
+func (handsNothing) HandOver(context.Context, backend.Hold, backend.Request) (backend.Grant, error) {
+	return backend.Grant{}, backend.ErrUnsupported
+}
+
+func (h handsNothing) ReleaseTelling(ctx context.Context, hold backend.Hold) (int, error) {
+	return -1, h.Release(ctx, hold)
 }
