@@ -21,7 +21,7 @@ func (r Report) Verdict() string {
 	case r.Incomplete != "":
 		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
 	case c.Fail > 0 && c.Inconclusive > 0:
-		return fmt.Sprintf("%s Inconclusive, on a slow machine or server: %s.", r.broken(), strings.Join(r.with(Inconclusive), ", "))
+		return fmt.Sprintf("%s Inconclusive, for the reason that is given with each: %s.", r.broken(), strings.Join(r.with(Inconclusive), ", "))
 	case c.Fail > 0:
 		return r.broken()
 	case c.Inconclusive > 0:

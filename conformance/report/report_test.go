@@ -112,7 +112,7 @@ func TestInconclusive(t *testing.T) {
 	t.Parallel()
 	r := sample()
 	r.Results[0].Verdict, r.Results[0].Evidence = conformance.Inconclusive, "a request was held up for 3s"
-	assert.Equal(t, "1 rule was broken: ReleaseOwnOnly. Inconclusive, on a slow machine or server: Exclusive.", r.Verdict())
+	assert.Equal(t, "1 rule was broken: ReleaseOwnOnly. Inconclusive, for the reason that is given with each: Exclusive.", r.Verdict())
 	r.Results[1].Verdict = conformance.Pass
 	assert.Contains(t, r.Verdict(), "No rule was broken, but this machine or the server was too slow for a verdict on: Exclusive.")
 	assert.False(t, r.OK())

@@ -93,6 +93,11 @@ func closeEndsHolds(e *engine.Env) {
 		}
 	}
 	other := b.MustTry(e.Key("other"))
+	refused := e.Locker()
+	refused.MustRefuse(e.Key("other"), "another client holds it")
+	if err := refused.Close(); err != nil {
+		e.Latef("", "Close of a Locker that was refused a key returned %s; expected no error", engine.Outcome(err))
+	}
 	done := make(chan struct{})
 	wait := e.Start(func() {
 		if err := a.Close(); err != nil {
@@ -132,7 +137,7 @@ func closeEndsHolds(e *engine.Env) {
 			e.Unexpected(h.Key, err, "Renew after Close returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
 	}
-	other.MustLive("only another Locker was closed")
+	other.MustLive("only other Lockers were closed, one of which was refused its key")
 	other.MustRelease()
 	e.Together(func() { closeEndsMany(e) }, func() { closeFreesMany(e) })
 }

@@ -122,6 +122,26 @@ var laterLockers = map[string]waitMutant{
 			return nil, &last
 		}
 	})},
+	"a Locker that is closed ends the leases of what it asked for last": {rule: "CloseEndsHolds", says: "one of which was refused its key", change: func() func(*lockerMutant, backend.Backend) {
+		var leases sync.Map // by key, of all Lockers
+		return func(m *lockerMutant, _ backend.Backend) {
+			var last atomic.Value
+			m.lease = func(_ context.Context, l *leaseMutant) { leases.Store(l.Lease.Key(), l.Lease) }
+			try := m.try
+			m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				last.Store(key)
+				return try(ctx, key, opts...)
+			}
+			m.close = func() error {
+				if key := last.Load(); key != nil {
+					if l, ok := leases.Load(key); ok {
+						_ = l.(lock.Lease).Release(context.Background())
+					}
+				}
+				return m.Client.Close()
+			}
+		}
+	}},
 	"two scripts of one sound are one": {rule: "IndependentKeys", says: "\u30ab", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.both(func(get engine.Getter) engine.Getter {
 			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
