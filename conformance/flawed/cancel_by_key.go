@@ -3,6 +3,7 @@ package flawed
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/mortiselock/lock"
@@ -39,12 +40,12 @@ type cancelByKey struct {
 
 // Acquire implements lock.Locker.
 func (c *cancelByKey) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	return c.renewing(ctx, key, opts)(c.policy.Acquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+	return c.renewing(ctx, key, opts)(c.policy.Acquire(ctx, key, slices.Concat(opts, []lock.Option{lock.WithoutRenewal()})...))
 }
 
 // TryAcquire implements lock.Locker.
 func (c *cancelByKey) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	return c.renewing(ctx, key, opts)(c.policy.TryAcquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+	return c.renewing(ctx, key, opts)(c.policy.TryAcquire(ctx, key, slices.Concat(opts, []lock.Option{lock.WithoutRenewal()})...))
 }
 
 func (c *cancelByKey) renewing(ctx context.Context, key string, opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,12 +75,12 @@ func keepRenewing(lease lock.Lease, ttl time.Duration) lock.Lease {
 
 // Acquire implements lock.Locker.
 func (w watchdog) Acquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	return w.guarded(opts)(w.policy.Acquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+	return w.guarded(opts)(w.policy.Acquire(ctx, key, slices.Concat(opts, []lock.Option{lock.WithoutRenewal()})...))
 }
 
 // TryAcquire implements lock.Locker.
 func (w watchdog) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-	return w.guarded(opts)(w.policy.TryAcquire(ctx, key, append(opts, lock.WithoutRenewal())...))
+	return w.guarded(opts)(w.policy.TryAcquire(ctx, key, slices.Concat(opts, []lock.Option{lock.WithoutRenewal()})...))
 }
 
 func (w watchdog) guarded(opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {

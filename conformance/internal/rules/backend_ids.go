@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -184,7 +185,25 @@ func releaseByID(e *engine.Env) {
 					afterExpiry(e, k, a, b, "Release", func(h *engine.Grant) error { return h.Release(e.Ctx) })
 				})
 			}
-		})
+		},
+		func() { releaseManyLater(e, a, b) })
+}
+
+// releaseManyLater releases a hold that ran out hundreds of grants ago, whose number a small
+// counter gives again.
+func releaseManyLater(e *engine.Env, a, b *engine.BackendClient) {
+	if !e.Virtual() || e.Claimed.EndsWithSession {
+		return
+	}
+	key := e.Key("grants later")
+	first := a.MustTry(e.Request(key, "", e.TTL))
+	e.Expire(first)
+	for n := range 300 {
+		h := b.MustTry(e.Request(key, "", e.Long))
+		what := fmt.Sprintf("Release of a hold that ran out, %d grants later,", n+1)
+		e.Is(key, a.Release(e.Ctx, first.Hold), what, backend.ErrNotHeld)
+		e.MustGiveBack(h, key, ", of which a hold that had run out was released before")
+	}
 }
 
 func releaseOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {

@@ -359,6 +359,13 @@ func TestMutantBackends(t *testing.T) {
 		"renews to a short TTL":                {"EveryTTLLasts", renewsFor(func(ttl time.Duration) time.Duration { return min(ttl, time.Second) })},
 		"renewed records outlive their leases": {"RenewBounded", renewsFor(func(ttl time.Duration) time.Duration { return ttl + time.Second })},
 		"a renewal may be a little late":       {"RenewNeverResurrects", grantsFor(func(ttl time.Duration) time.Duration { return ttl + 60*time.Millisecond })},
+		"keeps long TTLs in whole seconds": {"ServerOutlivesD", grantsFor(func(ttl time.Duration) time.Duration {
+			if ttl < time.Minute {
+				return ttl
+			}
+			return time.Until(time.Now().Add(ttl).Truncate(time.Second))
+		})},
+		"an id is a number of eight bits": {"ReleaseByID", numbersOfEightBits()},
 		"anybody's id releases at times": {"ReleaseByID", func(m *mutant) {
 			m.release = func(ctx context.Context, h backend.Hold) error {
 				err := m.Backend.Release(ctx, h)
@@ -860,4 +867,34 @@ func TestLongWaitsBesideAFailure(t *testing.T) {
 		require.Equal(t, 1, rep.Counts().Fail, rep)
 		require.Equal(t, 2, rep.Counts().Pass, rep)
 	})
+}
+
+// numbersOfEightBits has a release compare how many grants its hold was granted before, in eight
+// bits.
+func numbersOfEightBits() func(*mutant) {
+	var mu sync.Mutex
+	numbers, newest := map[backend.ID]uint8{}, map[string]backend.Hold{}
+	counts := map[string]uint8{}
+	return func(m *mutant) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.Backend.Try(ctx, req)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				counts[req.Key]++
+				numbers[req.ID], newest[req.Key] = counts[req.Key], backend.HoldOf(req)
+			}
+			return g, err
+		}
+		m.release = func(ctx context.Context, h backend.Hold) error {
+			mu.Lock()
+			last, ok := newest[h.Key]
+			same := ok && last.ID != h.ID && numbers[last.ID] == numbers[h.ID]
+			mu.Unlock()
+			if same {
+				h = last
+			}
+			return m.Backend.Release(ctx, h)
+		}
+	}
 }

@@ -19,6 +19,7 @@ var expiryRules = []*engine.Rule{
 		Name:      "ServerOutlivesD",
 		Statement: "Nobody else is granted the key before the deadline of the holder's lease.",
 		LimitTTLs: 80,
+		Virtual:   4 * time.Minute,
 		Run:       serverOutlivesD,
 	},
 	{
@@ -174,7 +175,7 @@ func renewedThenDead(e *engine.Env, b *engine.Client) {
 func serverOutlivesD(e *engine.Env) {
 	const keys = 4
 	rounds := e.Rounds(e.TTL*3/2, 2, 50)
-	wait := e.Start(func() { serverOutlivesKinds(e) })
+	wait := e.Start(func() { serverOutlivesKinds(e) }, func() { serverOutlivesLong(e) })
 	e.EachLayer(func(layer engine.Layer) {
 		a, b := layer.Open(), layer.Open()
 		e.Each(keys, func(n int) {
@@ -214,6 +215,29 @@ func serverOutlivesKinds(e *engine.Env) {
 		beside.MustRelease()
 		untilDeadline(e, old, b, key, false, ", but for once beside another hold of its owner")
 	}
+}
+
+// serverOutlivesLong takes over what has a long TTL, which a server may keep in whole seconds.
+func serverOutlivesLong(e *engine.Env) {
+	ttl := e.Fit(75 * time.Second)
+	if !e.Virtual() || ttl <= e.TTL {
+		return
+	}
+	fractions := []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 950 * time.Millisecond}
+	e.EachLayer(func(layer engine.Layer) {
+		a, b := layer.Open(), layer.Open()
+		e.Each(len(fractions), func(i int) {
+			key := e.Key("%s-long-%d", layer.Name, i)
+			e.Pause(time.Until(time.Now().Truncate(time.Second).Add(time.Second + fractions[i])))
+			deadline := e.MustTake(a, key, ttl).Until()
+			e.Pause(time.Until(deadline) - 1500*time.Millisecond)
+			next := e.TakeOver(b, key, e.Long, e.TakeoverLimit(ttl), 5*time.Millisecond, "the lease of the holder was not renewed")
+			if now := time.Now(); now.Before(deadline) {
+				e.Failf(key, "another client was granted the key %s before the deadline of its holder, whose TTL was %s; expected nobody to get it before", engine.Short(deadline.Sub(now)), ttl)
+			}
+			_ = next.Release(e.Ctx)
+		})
+	})
 }
 
 // untilDeadline has a hold run out that is renewed once, or not at all.

@@ -27,13 +27,16 @@ func tryBesideWaiters(e *engine.Env) {
 	}
 	for _, c := range clients {
 		fs = append(fs, func() {
-			for {
+			// Who tries again and again is before those who ask now and then. So all stop taking
+			// the key, and those who wait have it in the end.
+			for taken := 0; taken < 20; {
 				select {
 				case <-stop:
 					return
 				default:
 				}
 				if got, err := c.Try(key); err == nil {
+					taken++
 					e.Pause(e.Randomly(2 * time.Millisecond))
 					got.MustRelease()
 				} else {
