@@ -318,6 +318,17 @@ func TestMutantsOfAbilities(t *testing.T) {
 			}
 			m.last = func(context.Context) (uint64, error) { return largest.Load(), nil }
 		}},
+		"a batch of whole pages lacks the last": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				const page = 50
+				answers, sent := make([]backend.Renewal, len(holds)), len(holds)
+				if len(holds)%page == 0 {
+					sent -= min(page, len(holds))
+				}
+				copy(answers, m.able.RenewBatch(ctx, holds[:sent]))
+				return answers
+			}
+		}},
 		"a batch has each hold once": {"BatchRenewMixed", func(m *ableMutant) {
 			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 				answers := m.able.RenewBatch(ctx, holds)
@@ -414,6 +425,19 @@ func TestMutantsOfAbilities(t *testing.T) {
 					return err
 				}
 				return m.able.List(ctx, prefix, look)
+			}
+		}},
+		"a list ends with what was released meanwhile": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				var keys []string
+				err := m.able.List(ctx, prefix, func(rec backend.Record) bool { keys = append(keys, rec.Key); return true })
+				for _, key := range keys {
+					rec, gone := m.able.Inspect(ctx, key)
+					if gone != nil || !visit(rec) {
+						return err
+					}
+				}
+				return err
 			}
 		}},
 		"a list shows fewer waiters than unknown": {"ListShowsHeldKeys", func(m *ableMutant) {

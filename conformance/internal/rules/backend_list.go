@@ -128,7 +128,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	listsOfMany(e, a, b, prefix, len(held), missing)
 	keep()
-	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) })
+	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) }, func() { listsBesideARelease(e, a, b) })
 	keep()
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
@@ -142,6 +142,40 @@ func listShowsHeldKeys(e *engine.Env) {
 			return rec, nil
 		})
 	})
+}
+
+// listsBesideARelease has the first visitor of a list release a key that is not shown yet: the
+// others stay held, and come.
+func listsBesideARelease(e *engine.Env, a, b *engine.BackendClient) {
+	prefix := e.Key("one of several is released") + "/"
+	held := map[string]*engine.Grant{}
+	for i := range 6 {
+		key := fmt.Sprintf("%s%d", prefix, i)
+		held[key] = a.MustTry(e.Request(key, "", e.Long))
+	}
+	shown, released := map[string]bool{}, ""
+	err := optional[backend.Lister](b, "Lister").List(e.Ctx, prefix, func(rec backend.Record) bool {
+		shown[rec.Key] = true
+		for key, h := range held {
+			if released == "" && key != rec.Key {
+				released = key
+				e.MustGiveBack(h, key, ", at which a list looked")
+			}
+		}
+		return true
+	})
+	if err != nil {
+		e.UnexpectedFatal(prefix, err, "List returned %s, while a key was released; expected no error", engine.Outcome(err))
+	}
+	for key, h := range held {
+		if key == released {
+			continue
+		}
+		if !shown[key] {
+			e.Fail(engine.TimelyFor(e.Long), key, "List does not show a key that stayed held, while another was released after its first visit")
+		}
+		_ = h.Release(e.Ctx)
+	}
 }
 
 // countListed is how many keys a client lists.

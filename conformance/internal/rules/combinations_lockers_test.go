@@ -81,6 +81,7 @@ var lockersElsewhere = map[string]lockerCase{
 	"the release of an inner hold ends the renewals of the outer one":     {"RenewKeeps", "another hold of its owner was released", innerReleaseEndsRenewal},
 	"a renewal of an inner hold renews the outermost":                     {"RenewByHand", "of hold 2 of an owner", renewsAmong(func(me *leaseMutant, all []*leaseMutant) []*leaseMutant { return all[:1] })},
 	"a renewal of the outermost hold renews the last":                     {"RenewByHand", "of hold 1 of an owner", renewsAmong(func(me *leaseMutant, all []*leaseMutant) []*leaseMutant { return all[len(all)-1:] })},
+	"of renewals at the same time of an owner's holds one is sent":        {"RenewByHand", "at the time of those of its other holds", oneRenewalOfOwner()},
 	"a renewal by hand renews all holds of the owner":                     {"RenewByHand", "expected that to stay", renewsAmong(func(me *leaseMutant, all []*leaseMutant) []*leaseMutant { return all })},
 	"an inner hold has the maximum of the outermost": {"MaxHoldEnds", "only another hold of its owner has reached its own", func(m *lockerMutant) {
 		recordsOf(m, func(s *lock.Settings, outermost lock.Settings) {
@@ -968,5 +969,30 @@ func ahead(m *lockerMutant, wait func(n int, first lock.Settings, ctx context.Co
 			}
 		}()
 		return wait(n, first, ctx, key, opts)
+	}
+}
+
+// oneRenewalOfOwner has renewals by hand of an owner's holds share one request, for the first.
+func oneRenewalOfOwner() func(m *lockerMutant) {
+	return func(m *lockerMutant) {
+		var under sync.Map // renewals that are on their way, by key and owner
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.Owner == "" {
+				return
+			}
+			id := l.Lease.Key() + "\x00" + l.set.Owner
+			l.renew = func(ctx context.Context) error {
+				mine := make(chan struct{})
+				if first, loaded := under.LoadOrStore(id, mine); loaded {
+					<-first.(chan struct{})
+					return nil
+				}
+				time.Sleep(time.Millisecond) // the others begin
+				err := l.Lease.Renew(ctx)
+				under.Delete(id)
+				close(mine)
+				return err
+			}
+		}
 	}
 }

@@ -142,6 +142,11 @@ var laterLockers = map[string]waitMutant{
 			}
 		}
 	}},
+	"the context of a lease has the deadline of its grant": {rule: "RenewKeeps", says: "the deadline of a lease's context has passed", change: endless(func(l *leaseMutant) {
+		if first, ok := l.Lease.Deadline(); ok {
+			l.ctx = withDeadline{l.Lease.Context(), first}
+		}
+	}, nil)},
 	"two scripts of one sound are one": {rule: "IndependentKeys", says: "\u30ab", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.both(func(get engine.Getter) engine.Getter {
 			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -591,3 +596,12 @@ func endless(lease func(l *leaseMutant), options func(ctx context.Context, opts 
 		})
 	})
 }
+
+// withDeadline is a context that tells a deadline at which it does not end.
+type withDeadline struct {
+	context.Context
+	deadline time.Time
+}
+
+// Deadline is part of context.Context.
+func (w withDeadline) Deadline() (time.Time, bool) { return w.deadline, true }

@@ -212,6 +212,10 @@ func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 
 // certainForTTL looks at a deadline that automatic renewals move: each is worth one TTL.
 func certainForTTL(e *engine.Env, h *engine.Hold) {
+	ctx := h.Lease.Context()
+	if d, ok := ctx.Deadline(); ok && ctx.Err() == nil && time.Since(d) > e.TTL/2 && ctx.Err() == nil {
+		e.Fatalf(h.Key, "the deadline of a lease's context has passed %s ago, and the context is alive; expected it to move with the renewals, or to be unknown", engine.Short(time.Since(d)))
+	}
 	if d, known := h.Lease.Deadline(); known && time.Until(d) > h.EffectiveTTL()+time.Millisecond {
 		e.Fatalf(h.Key, "a lease that is renewed automatically is certain for another %s; expected its TTL of %s at most", engine.Short(time.Until(d)), h.EffectiveTTL())
 	}

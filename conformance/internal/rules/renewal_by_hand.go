@@ -117,9 +117,28 @@ func renewOneOfOwner(e *engine.Env) {
 			}
 		}
 	}
+	renewAllOfOwner(e, holds)
 	for _, h := range holds {
 		_ = h.Release(e.Ctx)
 	}
+}
+
+// renewAllOfOwner renews the holds of an owner at the same time: each deadline moves.
+func renewAllOfOwner(e *engine.Env, holds []*engine.Hold) {
+	e.Pause(e.TTL / 8)
+	before := make([]time.Time, len(holds))
+	for i, h := range holds {
+		before[i] = h.Until()
+	}
+	e.Each(len(holds), func(i int) {
+		h := holds[i]
+		if err := h.Renew(); err != nil {
+			e.UnexpectedLateFatal(h.Key, err, "Renew of hold %d of an owner, at the time of those of its other holds, returned %s; expected no error", i+1, engine.Outcome(err))
+		}
+		if moved := h.Until().Sub(before[i]); moved < e.TTL/16 && !h.Lost() {
+			e.Failf(h.Key, "Renew of hold %d of an owner, at the time of those of its other holds, moved its deadline by %s; expected it to count from now", i+1, engine.Short(moved))
+		}
+	})
 }
 
 // renewByHandLong moves the deadline of a lease that is far from it.
