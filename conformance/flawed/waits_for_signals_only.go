@@ -14,7 +14,7 @@ var z36 = Lock{
 	Instead: "Ask now and then too, and when the holder's lease can have ended.",
 	File:    "waits_for_signals_only.go", Over: Memory,
 	Rule: "WaiterPolls",
-	Also: []string{"UnavailableIsTold", "ProgressUnderFaults", "LateGrant", "CrashFrees", "WakesAtAnyMoment"},
+	Also: []string{"EndlessContexts", "UnavailableIsTold", "ProgressUnderFaults", "LateGrant", "CrashFrees", "WakesAtAnyMoment"},
 	On: onPolicy(func(l *lock.Client, b backend.Backend) lock.Locker {
 		watcher, ok := b.(backend.Watcher)
 		if !ok {

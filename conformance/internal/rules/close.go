@@ -92,7 +92,7 @@ func closeEndsHolds(e *engine.Env) {
 			holds = append(holds, a.MustTry(e.Key("entered"), owner...))
 		}
 	}
-	other := b.MustTry(e.Key("other"))
+	other := b.MustTryFor(e.Key("other"), e.TTL)
 	refused := e.Locker()
 	refused.MustRefuse(e.Key("other"), "another client holds it")
 	if err := refused.Close(); err != nil {
@@ -136,6 +136,9 @@ func closeEndsHolds(e *engine.Env) {
 		if err := h.Renew(); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(h.Key, err, "Renew after Close returned %s; expected ErrNotHeld", engine.Outcome(err))
 		}
+	}
+	if e.Virtual() {
+		e.Pause(2 * e.TTL) // its renewals go on
 	}
 	other.MustLive("only other Lockers were closed, one of which was refused its key")
 	other.MustRelease()

@@ -50,7 +50,7 @@ func asks(change func(key string, s *lock.Settings)) func() func(*lockerMutant, 
 }
 
 var laterLockers = map[string]waitMutant{
-	"a release with an endless context frees nothing": {rule: "EndlessContexts", says: "it was released with context.Background()", change: endless(func(l *leaseMutant) {
+	"a release with an endless context frees nothing": {rule: "EndlessContexts", says: "the key was released with context.Background()", change: endless(func(l *leaseMutant) {
 		l.release = func(ctx context.Context) error {
 			if ctx.Done() == nil {
 				return nil
