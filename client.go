@@ -89,8 +89,9 @@ func New(b backend.Backend, opts *Options) (*Client, error) {
 // Open returns a Client for a URL such as mem:, file:/var/lib/app/locks or
 // redis://host:6379. The package of the backend must be imported. The options may be nil.
 // An unknown scheme, an unknown parameter and a setting that the backend cannot honour are
-// refused with an error matching ErrInvalid or ErrUnsupported. A server that does not answer is
-// not asked again: that is ErrUnavailable. ctx bounds the opening only.
+// refused with an error matching ErrInvalid or ErrUnsupported. Open does not
+// wait for a server that refuses connections: the error matches ErrUnavailable. ctx bounds the
+// opening only.
 //
 // Every URL may have the parameter ttl, as in redis://host?ttl=30s. It means the same as
 // Options.TTL, which wins where it is set.
