@@ -68,6 +68,9 @@ func (l *Lateness) Judge(e *Env, key string, most time.Duration, format string, 
 			by = AnyRequest
 		}
 		late := e.Late(l.least, most, by)
+		if l.n < many { // a few may all have had bad luck, several times over
+			late.From = max(min(most, e.Prompt())/6, (l.least-most)/3)
+		}
 		if e.heldUp(by) < late.From {
 			late = Excuse{} // what is slow from now on has delayed none of them
 		}
