@@ -68,11 +68,15 @@ func (k *Copies) left() (n int) {
 // Forgotten waits until at most n are reachable, and returns how many are when the
 // patience ends.
 func (e *Env) Forgotten(k *Copies, n int, patience time.Duration) int {
-	for end := time.Now().Add(patience); ; e.Pause(50 * time.Millisecond) {
+	pause := 50 * time.Millisecond
+	for end := time.Now().Add(patience); ; pause += pause / 2 {
 		runtime.GC()
-		if left := k.left(); left <= n || time.Now().After(end) {
+		left := k.left()
+		rest := time.Until(end)
+		if left <= n || rest < 0 {
 			return left
 		}
+		e.Pause(min(pause, rest+1))
 	}
 }
 

@@ -71,7 +71,7 @@ func functions(block string) string {
 func (e *Env) Settles(label string, n int, patience time.Duration) (int, string) {
 	t := time.NewTimer(patience)
 	defer t.Stop()
-	for {
+	for pause := 20 * time.Millisecond; ; pause += pause / 2 { // a look costs more than most cases do
 		left, stacks := residue(label)
 		if left <= n {
 			return left, stacks
@@ -79,7 +79,7 @@ func (e *Env) Settles(label string, n int, patience time.Duration) (int, string)
 		select {
 		case <-t.C:
 			return residue(label)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		case <-e.Ctx.Done():
 			panic(Abort{})
 		}
