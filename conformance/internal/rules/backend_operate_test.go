@@ -577,6 +577,12 @@ func TestMutantsOfOperating(t *testing.T) {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { n++; return n <= 100 && visit(r) })
 			}
 		}},
+		"list shows a page of the largest size": {"ListShowsHeldKeys", func(m *operateMutant) {
+			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+				n := 0
+				return m.operated.List(ctx, prefix, func(r backend.Record) bool { n++; return n <= 1000 && visit(r) })
+			}
+		}},
 		"list leaves out long keys": {"ListShowsHeldKeys", func(m *operateMutant) {
 			m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 				return m.operated.List(ctx, prefix, func(r backend.Record) bool { return len(r.Key) > 256 || visit(r) })
