@@ -39,7 +39,7 @@ func onEveryBackend(t *testing.T, test func(t *testing.T, url, key string)) {
 // removeRecord does what an operator does with a record by force.
 func removeRecord(t *testing.T, url, key string, token uint64) {
 	t.Helper()
-	b, err := backend.DefaultMux.Open(context.Background(), url, backend.OpenConfig{TTL: time.Second})
+	b, err := backend.DefaultMux.Open(context.Background(), url, backend.OpenConfig{TTL: time.Minute})
 	require.NoError(t, err)
 	defer b.Close()
 	f, ok := b.(backend.ForceReleaser)
