@@ -623,6 +623,26 @@ func TestLatenessIsWithoutTheTimeThatTheProcessStoodStill(t *testing.T) {
 	assert.Equal(t, Fail, late(10*ms))
 }
 
+// A few samples may all be late by what held one of them up; many are not.
+func TestFewLateSamplesNeedAQuickServer(t *testing.T) {
+	t.Parallel()
+	late := func(samples int, heldUp time.Duration) Verdict {
+		cfg := memory()
+		cfg.TTL = time.Second
+		return one(t, cfg, &Rule{Run: func(e *Env) {
+			var l Lateness
+			for range samples {
+				l.Add(e, 731*ms)
+			}
+			e.standStill(heldUp)
+			l.Judge(e, "", 583*ms, "it came")
+		}}).Verdict
+	}
+	assert.Equal(t, Inconclusive, late(2, 167*ms))
+	assert.Equal(t, Fail, late(2, 20*ms))
+	assert.Equal(t, Fail, late(many, 167*ms))
+}
+
 func TestOverdueIsInconclusiveWhereTheProcessHardlyRan(t *testing.T) {
 	t.Parallel()
 	overdue := func(gap time.Duration) Verdict {

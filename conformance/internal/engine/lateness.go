@@ -16,7 +16,8 @@ func (e *Env) Prompt() time.Duration {
 // may delay any of them and a late lock delays all, so that the least one counts,
 // against a bound that would be too narrow for each, and without the time for which this
 // process stood still. It counts unless requests take half of
-// that as a rule, and enough for what is too much; or where there were few, unless one did.
+// that as a rule, and enough for what is too much; or where there were few, unless one took a
+// sixth of it.
 type Lateness struct {
 	By    HoldUp // allRequests, if it is not said
 	mu    sync.Mutex
