@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -79,7 +78,7 @@ func New(b backend.Backend, opts *Options) (*Client, error) {
 	if c.guarantees.Reentrancy == backend.ReentrancyClient {
 		// Holds without an owner are not counted, so that the backend may renew them
 		// together. It hands nothing over beside what is counted here.
-		c.server.Backend, c.server.Counted = reentry.New(b, clock), true
+		c.server.Backend, c.server.Counted = reentry.New(c.server.Calls.Open, b, clock), true
 	}
 	c.leases = hold.NewLeases(c.server)
 	c.waits = wait.New(c.server, c.leases)
@@ -123,12 +122,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 func (c *Client) Format(s fmt.State, _ rune) { fmt.Fprintf(s, "Locker on %s", c.guarantees.Name) }
 
 // Guarantees returns what the locks promise, and under which assumptions. It does no
-// I/O and always returns the same.
-func (c *Client) Guarantees() backend.Guarantees {
-	g := c.guarantees
-	g.Assumptions, g.TokenSurvives, g.HoldsSurvive = slices.Clone(g.Assumptions), slices.Clone(g.TokenSurvives), slices.Clone(g.HoldsSurvive)
-	return g
-}
+// I/O and always returns the same. Its lists are the caller's own.
+func (c *Client) Guarantees() backend.Guarantees { return c.guarantees.Clone() }
 
 // Backend returns the backend, for tools that look at locks or end them: [backend.As]
 // finds what it can do beyond locking, such as [backend.Inspector]. It belongs to the

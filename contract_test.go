@@ -69,16 +69,18 @@ func (r *relying) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 	if err != nil {
 		return nil, err
 	}
-	return &reliedPlace{Ticket: t, id: req.ID, of: r}, nil
+	return &reliedPlace{Ticket: t, id: req.ID, of: r, taken: time.Now()}, nil
 }
 
 type reliedPlace struct {
 	backend.Ticket
-	id backend.ID
-	of *relying
+	id    backend.ID
+	of    *relying
+	taken time.Time
 }
 
 func (p *reliedPlace) Wait(ctx context.Context) (backend.Grant, error) {
+	assert.Zero(p.of.t, time.Since(p.taken), "nobody waited at a place") // in virtual time
 	g, err := p.Ticket.Wait(ctx)
 	p.of.mu.Lock()
 	p.of.places[p.id] = err != nil
@@ -96,7 +98,7 @@ func (p *reliedPlace) Withdraw(ctx context.Context) error {
 
 // What package backend says that a backend may rely on. Requests have passed the checks.
 // NotifyLoss comes once, before them, and its function does not block. Each place has an ID of
-// its own, and is withdrawn after an error. A hold whose grant is unknown has no token.
+// its own, is waited at from the start, and is withdrawn after an error. A hold whose grant is unknown has no token.
 func TestBackendsMayRelyOnTheLockPackage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

@@ -36,7 +36,7 @@ var (
 	// ErrTooManyHolds: the owner already has backend.MaxHolds holds on the key.
 	ErrTooManyHolds = backend.ErrTooManyHolds
 	// ErrClosed: the Locker was closed. It is also the cause of the leases that
-	// Close ended.
+	// Close ended. Their Release returns it, or an error that matches ErrNotHeld.
 	ErrClosed = backend.ErrClosed
 
 	// ErrReleased is the cause of a lease's context after its Release. It is no

@@ -111,7 +111,8 @@ type Lease interface {
 	// when the server did not confirm: the release is then repeated in the
 	// background until the lease would have expired. A second Release of a
 	// settled lease returns ErrNotHeld and sends nothing, whatever its context. Of
-	// several at once, one returns what became of the hold, and the others ErrNotHeld.
+	// several at once, one returns what became of the hold, and the others ErrNotHeld, or
+	// ErrOutcomeUnknown where their context ends first.
 	Release(ctx context.Context) error
 }
 

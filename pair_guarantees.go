@@ -12,7 +12,7 @@ import (
 // fail at once. Where a Locker does not say what it promises, nothing is claimed beyond
 // mutual exclusion, release by the owner, expiry and renewal. It does no I/O and always
 // returns the same.
-func (p *Pair) Guarantees() backend.Guarantees { return p.claims }
+func (p *Pair) Guarantees() backend.Guarantees { return p.claims.Clone() }
 
 func (p *Pair) weaker() backend.Guarantees {
 	known := [2]backend.Guarantees{}

@@ -76,6 +76,41 @@ func TestOwnersHoldsAreRenewedTogetherOnASlowServer(t *testing.T) {
 	})
 }
 
+// Those that wait for a request under way have less time left than their own takes, which is
+// almost a third of the TTL.
+func TestOwnersLeaseIsKeptOnASlowServer(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowRenewals{counted: newCounted(t, memlock.NewStore(nil)), meanwhile: sleepFor(900 * time.Millisecond)}
+			l, leases := ownerOf(t, s, n, lock.WithTTL(3*time.Second))
+			time.Sleep(time.Minute)
+			for _, lease := range leases {
+				require.NoError(t, lease.Context().Err(), "%d holds", n)
+			}
+			s.slow.Store(false)
+			require.NoError(t, l.Close())
+		})
+	}
+}
+
+// One renewal that has no answer is not a loss, of an owner's only hold too.
+func TestOwnersRenewalThatHangsIsNoLoss(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var sent atomic.Int32
+		s := &slowRenewals{counted: newCounted(t, memlock.NewStore(nil)), meanwhile: func(ctx context.Context) error {
+			if sent.Add(1)%3 == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}}
+		l, leases := ownerOf(t, s, 1, lock.WithTTL(3*time.Second))
+		time.Sleep(time.Minute)
+		require.NoError(t, leases[0].Context().Err())
+		require.NoError(t, l.Close())
+	})
+}
+
 // A renewal that was on its way before another was asked for says nothing about what
 // happened in between.
 func TestRenewalIsNotAnsweredByAnEarlierRequest(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 type Watcher interface {
 	// Watch starts watching the key. The watch is in force when Watch returns: a
 	// release that happens later is signalled. Where a crowd watches the key, it may be
-	// signalled to some of them, to others each time. Signals may coalesce, be spurious or
-	// be lost, and the waiter polls underneath. A closed channel means that the
-	// watch broke and that the key should be tried again. The watch ends, and frees
-	// what it used, when ctx ends.
+	// signalled to some of them, to others each time. Signals may coalesce or be
+	// spurious. Those that are lost, as with a connection, only delay a waiter, which
+	// polls underneath. A closed channel means that the watch broke and that the key
+	// should be tried again. The watch ends, and frees what it used, when ctx ends.
 	Watch(ctx context.Context, key string) (<-chan Hint, error)
 }
 
@@ -23,6 +23,7 @@ type Hint struct {
 	// that is not known. With it the lock package lets the other clients have
 	// their turn before one that has just held the key; without it whoever asks
 	// first is served.
+	// Each signal with it counts as one release. Who may signal one release twice says zero.
 	Watchers int
 }
 
@@ -53,7 +54,8 @@ type Ticket interface {
 	// Wait blocks until the place is the first and the key is granted, or ctx
 	// ends, or the place is lost. It verifies place and session in the same step
 	// that grants, and Validity.Sent is the instant of that step. After an error
-	// the caller withdraws.
+	// the caller withdraws. It is called at once: a place at which nobody waits may be
+	// passed over after a second, or the TTL where that is shorter.
 	Wait(ctx context.Context) (Grant, error)
 	// Behind reports whether the server has said, to Enqueue or to Wait, that
 	// somebody else was before this place. Only then is a caller who gives up told
@@ -192,8 +194,9 @@ type Cleaner interface {
 type FloorRaiser interface {
 	// RaiseFloor makes every token that is granted from now on larger than above, for
 	// every client of the key space, those that were opened before and those that wait in
-	// a queue already included. Holds keep their tokens. Where tokens are larger already it changes nothing. From 2^53 on,
-	// above is refused with an error matching ErrInvalid.
+	// a queue already included. Holds keep their tokens. Where tokens are larger already it
+	// changes nothing. From 2^53 on, above is refused with an error matching ErrInvalid, and by
+	// counters from 2^53-1 on: no token would be left.
 	//
 	// Where Guarantees say that tokens are revisions ([TokenRevision]), it is one write.
 	// Elsewhere it may be one for every key that was used, and is meant for operators. An

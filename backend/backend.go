@@ -41,7 +41,7 @@ type Backend interface {
 	Release(ctx context.Context, hold Hold) error
 
 	// Guarantees says what this backend promises, as data. It does no I/O and
-	// always returns the same value.
+	// always returns the same value. Its lists are the caller's own.
 	Guarantees() Guarantees
 
 	// Close frees what the backend opened itself, and nothing that its caller

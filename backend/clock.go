@@ -37,7 +37,8 @@ func (i Instant) Sub(j Instant) time.Duration {
 // Before reports whether i is earlier than j.
 func (i Instant) Before(j Instant) bool { return i < j }
 
-// Clock measures the life of leases. It never goes back.
+// Clock measures the life of leases. It never goes back, and its steps are no longer than a
+// millisecond.
 type Clock interface {
 	Now() Instant
 }

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -86,6 +87,12 @@ type Guarantees struct {
 	// GuardedWrite: the backend offers a write into the same store that takes
 	// effect only while the caller is the recorded owner.
 	GuardedWrite bool `json:"guarded_write"`
+}
+
+// Clone returns a copy with lists of its own, for a backend that keeps its guarantees.
+func (g Guarantees) Clone() Guarantees {
+	g.Assumptions, g.TokenSurvives, g.HoldsSurvive = slices.Clone(g.Assumptions), slices.Clone(g.TokenSurvives), slices.Clone(g.HoldsSurvive)
+	return g
 }
 
 // CheckTTL refuses a TTL that the backend cannot keep, with an error matching
@@ -192,7 +199,7 @@ type Reentrancy string
 // Where the holds are counted.
 const (
 	ReentrancyNone   Reentrancy = "none"   // an explicit owner is refused
-	ReentrancyClient Reentrancy = "client" // in the Locker: another Locker with the same owner is excluded
+	ReentrancyClient Reentrancy = "client" // in the Locker, by Renew: another Locker with the same owner is excluded
 	ReentrancyServer Reentrancy = "server" // in the record: another process with the same owner re-enters
 )
 
