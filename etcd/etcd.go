@@ -142,7 +142,7 @@ func newBackend(client *clientv3.Client, prefix string) (*etcdBackend, error) {
 
 // Guarantees says what is promised. The smallest TTL is the one that the cluster
 // granted when the backend was opened.
-func (b *etcdBackend) Guarantees() backend.Guarantees { return b.guarantees }
+func (b *etcdBackend) Guarantees() backend.Guarantees { return b.guarantees.Clone() }
 
 // NotifyLoss registers who is told that the lease of a hold has ended on the
 // server.

@@ -32,7 +32,7 @@ func TestLateRequestHasNoEffect(t *testing.T) {
 		m, err := b.enlist(t.Context(), n, req)
 		require.NoError(t, err)
 		b.sending(m)
-		late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), queue)
+		late := b.takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), queue)
 
 		require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(req)), backend.ErrNotHeld)
 		_, err = c.Do(t.Context(), late)
@@ -58,7 +58,7 @@ func TestLateRequestOnALeaseOfItsOwn(t *testing.T) {
 	m, err := b.enlist(t.Context(), n, req)
 	require.NoError(t, err)
 	b.sending(m)
-	late := takeTxn(n, req, "{}", m.slot.name, m.session, 0, floorNow(t, b), false)
+	late := b.takeTxn(n, req, m.slot.name, m.session, 0, floorNow(t, b), false)
 	require.NoError(t, b.Release(t.Context(), backend.HoldOf(req)))
 	_, err = c.Do(t.Context(), late)
 	require.True(t, leaseNotFound(err), "%v", err)
@@ -78,7 +78,7 @@ func TestRefusedRepeatWithdrawsTheFirstAttempt(t *testing.T) {
 	m, err := b.enlist(t.Context(), n, req)
 	require.NoError(t, err)
 	b.sending(m)
-	late := takeTxn(n, req, "{}", m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), false)
+	late := b.takeTxn(n, req, m.slot.name, m.session, b.epochOf(m.session), floorNow(t, b), false)
 
 	_, err = b.Try(t.Context(), req)
 	require.ErrorIs(t, err, backend.ErrHeld)

@@ -20,11 +20,11 @@ import (
 // leaseOf is the etcd lease of the key that holds.
 func leaseOf(t *testing.T, c *clientv3.Client, key string) (clientv3.LeaseID, string) {
 	t.Helper()
-	n := namesOf(defaultPrefix, key)
-	resp, err := c.Get(t.Context(), n.dir, append(first(), clientv3.WithRange(n.end))...)
+	resp, err := c.Do(t.Context(), oldestOf(namesOf(defaultPrefix, key)))
 	require.NoError(t, err)
-	require.Len(t, resp.Kvs, 1)
-	return clientv3.LeaseID(resp.Kvs[0].Lease), string(resp.Kvs[0].Key)
+	require.Len(t, resp.Get().Kvs, 1)
+	kv := resp.Get().Kvs[0]
+	return clientv3.LeaseID(kv.Lease), string(kv.Key)
 }
 
 // lost requires that the holder is told of the loss, and why.

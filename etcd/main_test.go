@@ -12,6 +12,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -40,16 +41,14 @@ func clientOf(t testing.TB, servers ...*servertest.Server) *clientv3.Client {
 
 func backendOn(t testing.TB, c *clientv3.Client, opts *Options) *etcdBackend {
 	t.Helper()
-	b, err := NewBackend(t.Context(), c, opts)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (backend.Backend, error) { return NewBackend(t.Context(), c, opts) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b.(*etcdBackend)
 }
 
 func lockerOn(t testing.TB, c *clientv3.Client, ttl time.Duration) *lock.Client {
 	t.Helper()
-	l, err := New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}})
-	require.NoError(t, err)
+	l := backendtest.Opened(t, func() (*lock.Client, error) { return New(t.Context(), c, &Options{Lock: lock.Options{TTL: ttl}}) })
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }

@@ -103,9 +103,13 @@ func TestForeignKeysAreLeftAlone(t *testing.T) {
 	n := namesOf(defaultPrefix, key)
 	_, err := c.Put(t.Context(), n.dir+"README", "not ours")
 	require.NoError(t, err)
-	hold, _ := backendtest.Granted(t, b, request(key))
+	req := request(key)
+	hold, grant := backendtest.Granted(t, b, req)
 	_, err = other.Try(t.Context(), request(key))
 	require.ErrorIs(t, err, backend.ErrHeld)
+	again, err := b.Try(t.Context(), req) // whose own key is not the oldest
+	require.NoError(t, err)
+	require.Equal(t, grant.Token, again.Token)
 	_, err = c.Put(t.Context(), n.dir+"LATER", "not ours")
 	require.NoError(t, err)
 	place, err := other.Enqueue(t.Context(), request(key))
@@ -289,6 +293,8 @@ func TestFullServer(t *testing.T) {
 		return err != nil
 	})
 	_, err := b.Try(t.Context(), request("other"))
+	require.ErrorIs(t, err, backend.ErrUnavailable)
+	_, err = b.Enqueue(t.Context(), request("other"))
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	_, err = b.Renew(t.Context(), hold)
 	require.NoError(t, err)

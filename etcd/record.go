@@ -41,25 +41,28 @@ type recordText struct {
 	ttl           time.Duration
 	floor         uint64
 	before, after string
+	waiting       string
 }
 
-// granted is encodeRecord for a grant now, with what is kept from the last one.
-func (b *etcdBackend) granted(h backend.Holder, ttl time.Duration, from uint64, now time.Time) string {
+// texts are what encodeRecord writes for a grant now and for a place in the queue, with
+// what is kept from the last time.
+func (b *etcdBackend) texts(h backend.Holder, ttl time.Duration, from uint64, now time.Time) (granted, waiting string) {
 	h.Since = time.Time{}
 	t := b.lastText.Load()
 	if t == nil || t.ttl != ttl || t.floor != from || t.holder != h {
 		const since = `"since":"`
+		waiting = encodeRecord(h, ttl, from, time.Time{})
 		before, after, ok := strings.Cut(encodeRecord(h, ttl, from, time.Unix(0, 0)), since+`1970-01-01T00:00:00Z`)
 		if !ok {
-			return encodeRecord(h, ttl, from, now)
+			return encodeRecord(h, ttl, from, now), waiting
 		}
-		t = &recordText{h, ttl, from, before + since, after}
+		t = &recordText{h, ttl, from, before + since, after, waiting}
 		b.lastText.Store(t)
 	}
 	text := make([]byte, 0, len(t.before)+len(time.RFC3339Nano)+len(t.after))
 	text = append(text, t.before...)
 	text = now.UTC().AppendFormat(text, time.RFC3339Nano)
-	return string(append(text, t.after...))
+	return string(append(text, t.after...)), t.waiting
 }
 
 func (r record) text() string {

@@ -24,8 +24,11 @@ func TestGrantedRecordIsTheEncodedOne(t *testing.T) {
 	} {
 		for _, at := range []time.Time{now, now.Add(time.Second), now.Truncate(time.Second)} {
 			for _, ttl := range []time.Duration{15 * time.Second, time.Minute} {
-				assert.Equal(t, encodeRecord(h, ttl, 7, at), b.granted(h, ttl, 7, at))
-				assert.Equal(t, encodeRecord(h, ttl, 7, at), b.granted(h, ttl, 7, at), "from what is kept")
+				for _, how := range []string{"anew", "from what is kept"} {
+					granted, waiting := b.texts(h, ttl, 7, at)
+					assert.Equal(t, encodeRecord(h, ttl, 7, at), granted, how)
+					assert.Equal(t, encodeRecord(h, ttl, 7, time.Time{}), waiting, how)
+				}
 			}
 		}
 	}

@@ -48,7 +48,8 @@ func (b *etcdBackend) Try(ctx context.Context, req backend.Request) (backend.Gra
 func (b *etcdBackend) look(ctx context.Context, n names) error {
 	var resp *clientv3.GetResponse
 	err := b.attempts(ctx, func(ctx context.Context) (err error) {
-		resp, err = b.client.Get(ctx, n.dir, append(first(), clientv3.WithRange(n.end))...)
+		r, err := b.client.Do(ctx, oldestOf(n))
+		resp = r.Get()
 		return err
 	})
 	if err != nil {
@@ -58,11 +59,6 @@ func (b *etcdBackend) look(ctx context.Context, n names) error {
 		return heldBy(n.key, resp.Kvs[0])
 	}
 	return nil
-}
-
-// first are the options for the oldest key of a range.
-func first() []clientv3.OpOption {
-	return []clientv3.OpOption{clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
 }
 
 // asked is the answer to an attempt to create an acquisition's key.
@@ -129,22 +125,18 @@ func (b *etcdBackend) askFenced(ctx context.Context, n names, req backend.Reques
 			b.answered(m)
 			return asked{}, err
 		}
-		resp, err := b.commit(ctx, m, takeTxn(n, req, b.granted(req.Holder, req.TTL, f.add, time.Now()), m.slot.name, s, epoch, f, queue))
+		resp, err := b.commit(ctx, m, b.takeTxn(n, req, m.slot.name, s, epoch, f, queue))
 		if err != nil {
 			return asked{}, err
 		}
-		a, is, valid := readTake(m.slot.name, s, epoch, f, resp, queue)
-		b.foreign(m, a.own)
+		a, valid := readTake(m.slot.name, s, f, resp, queue)
 		if !valid {
-			if err := b.floorMoved(is.floor); err != nil {
+			if err := b.lookUp(ctx, s, f); err != nil {
 				return asked{}, err
-			}
-			if s.shared {
-				// A request of the same session was withdrawn meanwhile; ours was not meant.
-				b.moveFence(s, is.epoch)
 			}
 			continue
 		}
+		b.foreign(m, a.own)
 		a.sent = sent
 		b.created(m, a.rev, a.floor)
 		return a, nil
@@ -180,81 +172,87 @@ func (b *etcdBackend) commit(ctx context.Context, m *acquisition, t clientv3.Op)
 	return resp, err
 }
 
+// lookUp reads where the floor and the fence have moved to. Who has moved the fence has
+// withdrawn another request of the same session.
+func (b *etcdBackend) lookUp(ctx context.Context, s *session, f floor) error {
+	premise := []clientv3.Op{clientv3.OpGet(f.name)}
+	if s.shared {
+		premise = append(premise, clientv3.OpGet(s.fence))
+	}
+	var resp *clientv3.TxnResponse
+	err := b.attempts(ctx, func(ctx context.Context) (err error) {
+		resp, err = b.client.Txn(ctx).Then(premise...).Commit()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if s.shared {
+		b.moveFence(s, revisionOf(resp.Responses[1]))
+	}
+	return b.floorMoved(oldest(resp.Responses[0].GetResponseRange()))
+}
+
 // takeTxn creates the acquisition's key: if no acquisition has a key with a lease,
 // or in any case when a place in the queue is wanted. Keys without a lease are not
 // ours and don't count. What is sent under an older epoch of a shared session, or
 // another floor, has no effect. A refusal tells who holds, or takes the place.
-func takeTxn(n names, req backend.Request, value, own string, s *session, epoch int64, f floor, queue bool) clientv3.Op {
-	grant := []clientv3.Op{clientv3.OpPut(own, value, clientv3.WithLease(s.id))}
-	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
+func (b *etcdBackend) takeTxn(n names, req backend.Request, own string, s *session, epoch int64, f floor, queue bool) clientv3.Op {
+	granted, waiting := b.texts(req.Holder, req.TTL, f.add, time.Now())
+	refused := []clientv3.Op{clientv3.OpGet(own), oldestOf(n)}
+	if queue {
+		refused = []clientv3.Op{clientv3.OpPut(own, waiting, clientv3.WithPrevKV(), clientv3.WithLease(s.id)), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
+	}
 	valid := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(f.name), "=", f.rev)}
-	premise := []clientv3.Op{clientv3.OpGet(f.name)}
 	if s.shared {
 		valid = append(valid, clientv3.Compare(clientv3.ModRevision(s.fence), "=", epoch))
-		premise = append(premise, clientv3.OpGet(s.fence))
 	}
-	refused := append([]clientv3.Op{clientv3.OpGet(own), clientv3.OpGet(n.dir, append(first(), clientv3.WithRange(n.end))...)}, premise...)
-	if queue {
-		waiting := encodeRecord(req.Holder, req.TTL, f.add, time.Time{})
-		place := []clientv3.Op{clientv3.OpPut(own, waiting, clientv3.WithPrevKV(), clientv3.WithLease(s.id)), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
-		refused = []clientv3.Op{clientv3.OpTxn(valid, place, premise)}
-	}
-	return clientv3.OpTxn(append(valid, free), grant, refused)
+	free := clientv3.Compare(clientv3.LeaseValue(n.dir).WithRange(n.end), "=", clientv3.NoLease)
+	// A server that is full refuses what puts a key, and sees only what is in the outer transaction.
+	return clientv3.OpTxn(append(valid, free), []clientv3.Op{clientv3.OpPut(own, granted, clientv3.WithLease(s.id))},
+		[]clientv3.Op{clientv3.OpTxn(valid, refused, nil)})
 }
 
-// premise is what a take depends on, as it is.
-type premise struct {
-	floor *mvccpb.KeyValue
-	epoch int64
+// oldestOf gets the holder's key, unless there is an older one of somebody else.
+func oldestOf(n names) clientv3.Op {
+	return clientv3.OpGet(n.dir, clientv3.WithRange(n.end), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1))
 }
 
-// premiseOf reads the answers to the requests for it.
-func premiseOf(answers []*pb.ResponseOp) (p premise) {
-	p.floor = oldest(answers[0].GetResponseRange())
-	if len(answers) > 1 {
-		p.epoch = revisionOf(answers[1])
-	}
-	return p
-}
-
-// readTake reads the answer to takeTxn. It is not valid when the fence or the floor has
-// moved, and then tells to where.
-func readTake(name string, s *session, epoch int64, f floor, resp *clientv3.TxnResponse, queue bool) (a asked, is premise, valid bool) {
+// readTake reads the answer to takeTxn. It is not valid when the fence or the floor has moved.
+func readTake(name string, s *session, f floor, resp *clientv3.TxnResponse, queue bool) (a asked, valid bool) {
 	a.seen, a.floor = resp.Header.Revision, f.add
 	if resp.Succeeded {
 		a.rev, a.alone = resp.Header.Revision, true
-		return a, is, true
+		return a, true
 	}
-	if queue {
-		return readPlace(name, a, resp.Responses[0].GetResponseTxn())
-	}
-	if is = premiseOf(resp.Responses[2:]); revOf(is.floor) != f.rev || s.shared && is.epoch != epoch {
-		return a, is, false
+	refused := resp.Responses[0].GetResponseTxn()
+	switch {
+	case !refused.Succeeded:
+		return a, false
+	case queue:
+		return readPlace(name, a, refused), true
 	}
 	// The key of an earlier attempt holds: the range was empty when it was created.
-	own := oldest(resp.Responses[0].GetResponseRange())
+	own := oldest(refused.Responses[0].GetResponseRange())
 	if own != nil && own.Lease == int64(s.id) {
 		a.rev, a.floor, a.alone = own.CreateRevision, decodeRecord(own).Floor, true
-		return a, is, true
+		return a, true
 	}
 	a.own = own
-	a.other = oldest(resp.Responses[1].GetResponseRange())
-	return a, is, true
+	a.other = oldest(refused.Responses[1].GetResponseRange())
+	return a, true
 }
 
-func readPlace(name string, a asked, resp *pb.TxnResponse) (_ asked, is premise, valid bool) {
-	if !resp.Succeeded {
-		return a, premiseOf(resp.Responses), false
-	}
+func readPlace(name string, a asked, place *pb.TxnResponse) asked {
 	a.rev = a.seen
-	newest := resp.Responses[1].GetResponseRange().Kvs
-	if before := resp.Responses[0].GetResponsePut().PrevKv; before != nil {
+	newest := place.Responses[1].GetResponseRange().Kvs
+	if before := place.Responses[0].GetResponsePut().PrevKv; before != nil {
 		a.rev = before.CreateRevision // the place of an earlier attempt; Wait finds out where it is
 	} else if len(newest) == 2 && string(newest[0].Key) == name {
 		a.other = newest[1] // a new place is the last one
 	}
-	return a, is, true
+	return a
 }
 
 func oldest(r *pb.RangeResponse) *mvccpb.KeyValue {
