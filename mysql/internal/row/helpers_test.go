@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 	"github.com/mortiselock/lock/mysql/internal/wire"
@@ -32,8 +33,7 @@ func cuttableConnector(t testing.TB, s *servertest.Server, change func(*mysql.Co
 
 func backendOn(t testing.TB, s *servertest.Server, opts Options) *Backend {
 	t.Helper()
-	b, err := New(t.Context(), mysqltest.Connector(t, s, nil), opts)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (*Backend, error) { return New(t.Context(), mysqltest.Connector(t, s, nil), opts) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }

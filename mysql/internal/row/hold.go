@@ -31,12 +31,15 @@ type hold struct {
 	// not its own: a request that is not granted yet, or the work of InTx.
 	busy atomic.Bool
 
-	// behind: the server has said that somebody else had the row locked.
+	// behind: the server has said that somebody else had the row locked, or has just granted it to
+	// another acquisition of this backend.
 	behind atomic.Bool
 
 	// at is the session, once it has been granted the row, and waits the one that waits
 	// for it.
 	at, waits atomic.Pointer[session]
+
+	since backend.Instant // of the grant; the backend's mutex guards it
 
 	// The turn guards the rest.
 	phase phase
@@ -106,6 +109,41 @@ func (b *Backend) forget(h *hold) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.holds, h.id)
+	b.hasNot(h)
+}
+
+// justGranted is for how long a grant shows that the server answers and the key is held.
+const justGranted = 100 * time.Millisecond
+
+// starts notes that the acquisition has the key since the given instant.
+func (b *Backend) starts(h *hold, since backend.Instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h.since = since
+	b.held[h.key] = h
+}
+
+// ends notes that the acquisition no longer has the key, or is about to give it back.
+func (b *Backend) ends(h *hold) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hasNot(h)
+}
+
+// hasNot is ends; the mutex is held.
+func (b *Backend) hasNot(h *hold) {
+	if b.held[h.key] == h {
+		delete(b.held, h.key)
+	}
+}
+
+// hasJustBeenGranted reports whether an acquisition of this backend has the key, since so short
+// a time that nobody has to ask the server.
+func (b *Backend) hasJustBeenGranted(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.held[key]
+	return h != nil && b.clock.Now().Sub(h.since) < justGranted
 }
 
 // drop closes the session and forgets the acquisition. The turn is taken.
@@ -125,6 +163,7 @@ func (b *Backend) lose(h *hold, cause error) {
 	b.sessions.discard(h.s)
 	h.phase, h.cause = phaseClosing, cause
 	h.stop()
+	b.ends(h)
 	if b.lost != nil {
 		b.lost(h.id, cause)
 	}

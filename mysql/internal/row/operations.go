@@ -199,6 +199,7 @@ func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (back
 	h.phase, h.token = phaseHeld, token
 	h.at.Store(h.s)
 	h.busy.Store(false)
+	b.starts(h, sent)
 	return backend.Grant{Token: token, Holds: 1, Validity: h.extended(sent)}, nil
 }
 
@@ -402,6 +403,10 @@ func (b *Backend) Release(ctx context.Context, hold backend.Hold) error {
 	case phaseClosing:
 		err = fmt.Errorf("mysqllock: key %q: %w", hold.Key, backend.ErrSessionLost)
 	case phaseAsking: // a place in the queue at which nobody waits
+		if h.s == nil {
+			b.forget(h)
+			return wire.NotHeld(hold.Key)
+		}
 		if h.s.exec(ctx, "ROLLBACK") == nil {
 			b.sessions.put(h.s)
 			b.forget(h)
@@ -423,6 +428,7 @@ func (b *Backend) Release(ctx context.Context, hold backend.Hold) error {
 
 // end ends the transaction of the hold. The turn is taken.
 func (b *Backend) end(ctx context.Context, h *hold) error {
+	b.ends(h)
 	if h.tx != nil {
 		return b.endTx(ctx, h)
 	}

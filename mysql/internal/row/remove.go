@@ -51,7 +51,7 @@ func (b *Backend) old(ctx context.Context, olderThan time.Duration, do, ungrante
 		return 0, wire.TooYoung(olderThan)
 	}
 	// The token is compared too: it is ahead of a clock that has been set back.
-	age := strconv.FormatInt((olderThan + time.Microsecond - 1).Microseconds(), 10)
+	age := strconv.FormatInt(wire.Micros(olderThan), 10)
 	old := "since < UTC_TIMESTAMP(6) - INTERVAL " + age + " MICROSECOND AND token < " + utcMicros + " - " + age
 	n, err = b.eachKey(ctx, "SELECT k FROM "+b.holders+" WHERE "+old, " AND "+old, do)
 	if err == nil {

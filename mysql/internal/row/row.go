@@ -84,6 +84,7 @@ func New(ctx context.Context, connector driver.Connector, o Options) (*Backend, 
 		clock:      backend.SystemClock(),
 		control:    sql.OpenDB(controlConnector{connector}),
 		holds:      map[backend.ID]*hold{},
+		held:       map[string]*hold{},
 	}
 	b.life, b.endLife = context.WithCancel(context.Background())
 	b.controlSize = o.ControlPoolSize
@@ -166,6 +167,7 @@ type Backend struct {
 
 	mu    sync.Mutex
 	holds map[backend.ID]*hold
+	held  map[string]*hold // by key, from the grant to the beginning of the end
 }
 
 var (

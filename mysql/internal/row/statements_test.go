@@ -5,10 +5,12 @@ import (
 	"database/sql/driver"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
@@ -57,6 +59,61 @@ func TestRowStatements(t *testing.T) {
 		require.Len(t, c.during(renew), 3, "the first one looks at the address")
 		require.Len(t, c.during(renew), 2)
 		require.NoError(t, lease.Release(t.Context()))
+	})
+}
+
+// Who queues while this backend has just been granted the row knows that it is held: no statement
+// asks for that. Later, and when the holder has given the row back, one does.
+func TestRowPlaceBesideAGrantOfItsOwn(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		c := &countingConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
+		b, err := New(t.Context(), c, Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		first := backend.Request{Key: backendtest.UniqueKey(t), ID: backend.NewID(), TTL: mysqltest.TTL}
+		next := func() backend.Request {
+			r := first
+			r.ID = backend.NewID()
+			return r
+		}
+		place := func(r backend.Request) (ticket backend.Ticket, statements int) {
+			statements = len(c.during(func() { ticket, err = b.Enqueue(t.Context(), r) }))
+			require.NoError(t, err)
+			return ticket, statements
+		}
+		age := func() time.Duration {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.clock.Now().Sub(b.held[first.Key].since)
+		}
+		_, err = b.Try(t.Context(), first)
+		require.NoError(t, err)
+		r := next()
+		ticket, statements := place(r)
+		if age() < justGranted {
+			require.Zero(t, statements)
+		}
+		require.True(t, ticket.Behind())
+		require.NoError(t, ticket.Withdraw(t.Context()), "nothing was asked yet")
+
+		require.Eventually(t, func() bool { return age() >= justGranted }, time.Minute, time.Millisecond)
+		asked, statements := place(next())
+		require.NotZero(t, statements)
+		require.True(t, asked.Behind())
+		require.NoError(t, asked.Withdraw(t.Context()))
+
+		require.NoError(t, b.Release(t.Context(), backend.HoldOf(first)))
+		second := next()
+		ticket, _ = place(second)
+		require.False(t, ticket.Behind(), "the row is free")
+		_, err = ticket.Wait(t.Context())
+		require.NoError(t, err)
+		third := next()
+		waiting, _ := place(third)
+		require.NoError(t, b.Release(t.Context(), backend.HoldOf(second)))
+		_, err = waiting.Wait(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, b.Release(t.Context(), backend.HoldOf(third)))
 	})
 }
 

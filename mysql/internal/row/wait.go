@@ -12,7 +12,7 @@ import (
 
 // Enqueue takes a connection for the wait, and tries once to lock the row: a row that nobody
 // has is granted. Where somebody has it, the place in the server's queue for the row is taken by
-// Wait.
+// Wait. Where this backend has just been granted the row it asks nothing.
 //
 // The server's queue is in the order of arrival for as long as a statement waits,
 // which is two seconds; then the statement is sent again, at the end of the queue.
@@ -27,6 +27,10 @@ func (b *Backend) Enqueue(ctx context.Context, req backend.Request) (backend.Tic
 		return t, nil
 	}
 	defer h.leave()
+	if b.hasJustBeenGranted(req.Key) {
+		h.behind.Store(true)
+		return t, nil
+	}
 	asking, done := h.asking(ctx)
 	defer done()
 	err := b.lock(asking, h, req, func(ctx context.Context, s *session) error {

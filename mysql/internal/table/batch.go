@@ -81,7 +81,7 @@ func (b *Backend) renewChunk(ctx context.Context, ttl time.Duration, holds []bac
 		switch {
 		case err != nil:
 			out[i].Err = renewalError(ctx, hold.Key, err)
-		case a.id != 0 && r.holds == hashOf(hold.ID.Hex()) && r.expires >= a.id+micros(ttl):
+		case a.id != 0 && r.holds == hashOf(hold.ID.Hex()) && r.expires >= a.id+wire.Micros(ttl):
 			out[i].Validity = backend.Validity{Sent: a.sent, For: backend.ValidFor(ttl)}
 		default:
 			out[i].Validity, out[i].Err = b.renewOnce(ctx, hold)

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/mysql/internal/mysqltest"
 )
 
 func tableOn(t testing.TB, db *sql.DB, opts Options) *Backend {
 	t.Helper()
-	b, err := New(t.Context(), db, opts)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (*Backend, error) { return New(t.Context(), db, opts) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }

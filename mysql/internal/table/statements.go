@@ -50,9 +50,7 @@ func (s statement) bytes(v string) statement {
 func (s statement) int(v int64) statement { return strconv.AppendInt(s, v, 10) }
 
 // micros writes a duration as a number of microseconds, rounded up.
-func (s statement) micros(d time.Duration) statement { return s.int(micros(d)) }
-
-func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+func (s statement) micros(d time.Duration) statement { return s.int(wire.Micros(d)) }
 
 func (s statement) where(key string) statement {
 	return s.text(" WHERE lock_key=").bytes(key)

@@ -141,7 +141,7 @@ func newBackend(db *sql.DB, name string) (*Backend, error) {
 
 // Guarantees says what is promised. Holds survive a restart of the server only if
 // it wrote every commit to the disk when the backend was opened.
-func (b *Backend) Guarantees() backend.Guarantees { return b.guarantees }
+func (b *Backend) Guarantees() backend.Guarantees { return b.guarantees.Clone() }
 
 // Close closes the pool if it was opened by URL.
 func (b *Backend) Close() error {
