@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
@@ -20,8 +21,7 @@ func TestMain(m *testing.M) {
 
 func backendOn(t testing.TB, c goredis.UniversalClient) *redisBackend {
 	t.Helper()
-	b, err := NewBackend(t.Context(), c, nil)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (backend.Backend, error) { return NewBackend(t.Context(), c, nil) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b.(*redisBackend)
 }

@@ -152,7 +152,7 @@ func newBackend(client goredis.UniversalClient, prefix string, lines ...*line) (
 
 // Guarantees says what is promised. Holds survive a restart of the server only
 // if it kept an append-only file when the backend was opened.
-func (b *redisBackend) Guarantees() backend.Guarantees { return b.guarantees }
+func (b *redisBackend) Guarantees() backend.Guarantees { return b.guarantees.Clone() }
 
 // Interruptible implements backend.Interruptible. A client of the caller's can't be: what
 // go-redis reads is ended by a deadline only, and its pool does not tell the connection.

@@ -11,6 +11,7 @@ import (
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
+	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
 
@@ -40,8 +41,7 @@ func backendOn(t testing.TB, opts *Options, servers ...*servertest.Server) *zkBa
 	if opts.Lock.TTL == 0 {
 		opts.Lock.TTL = ttl
 	}
-	b, err := NewBackend(t.Context(), addrs, opts)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (backend.Backend, error) { return NewBackend(t.Context(), addrs, opts) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b.(*zkBackend)
 }

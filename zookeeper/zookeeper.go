@@ -281,7 +281,7 @@ func (b *zkBackend) NotifyLoss(lost func(id backend.ID, cause error)) {
 }
 
 // Guarantees says what is promised. The TTL is the one that was granted at opening.
-func (b *zkBackend) Guarantees() backend.Guarantees { return b.guarantees }
+func (b *zkBackend) Guarantees() backend.Guarantees { return b.guarantees.Clone() }
 
 // Close closes the session. Without a connection that takes a moment, and the server
 // then ends the session when its timeout has passed.

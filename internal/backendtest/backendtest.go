@@ -3,6 +3,7 @@ package backendtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -57,6 +58,21 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	for pause := time.Millisecond; !ok(); pause = min(2*pause, 50*time.Millisecond) {
 		require.True(t, time.Now().Before(end), "never: %s", what)
 		time.Sleep(pause)
+	}
+}
+
+// Opened opens something on a server that is there. An opening is bounded, and a busy
+// machine may be slower than its bound: then it is opened again, for at most a minute.
+func Opened[T any](t testing.TB, open func() (T, error)) T {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		v, err := open()
+		if errors.Is(err, backend.ErrUnavailable) && time.Now().Before(end) {
+			t.Logf("opened again: %v", err)
+			continue
+		}
+		require.NoError(t, err)
+		return v
 	}
 }
 

@@ -13,6 +13,10 @@ import (
 // Limit bounds Close, and one release or clean-up request.
 const Limit = 5 * time.Second
 
+// RenewalLimit bounds one renewal by a third of the TTL, so that at least two can fail
+// before the deadline, and like every request.
+func RenewalLimit(ttl time.Duration) time.Duration { return min(ttl/3, Limit) }
+
 // Calls are the calls of one Locker and the goroutines that make them.
 type Calls struct {
 	Tracker                 // of calls, requests, clean-ups and reports under way

@@ -33,8 +33,11 @@ func (c *Leases) renewSoon(l *Lease) func() {
 
 // batched reports whether the lease may be renewed together with others.
 func (c *Leases) batched(l *Lease) bool {
-	return c.batch != nil && !(c.server.Counted && l.hold.Owner != "")
+	return c.batch != nil && !c.counted(l)
 }
+
+// counted reports whether the hold is one of an owner whose holds are counted on this side.
+func (c *Leases) counted(l *Lease) bool { return c.server.Counted && l.hold.Owner != "" }
 
 // takeAlong fills up the batches in which the renewals go that are due, with those that
 // are due soon: within a hundredth of their TTL, which costs one renewal more in thirty.
@@ -116,18 +119,16 @@ func hangsAfter(leases ...*Lease) time.Duration {
 	return d
 }
 
-// renewalContext bounds one renewal by a third of the TTL, so that at least two
-// can fail before the deadline, and like every request.
-func (c *Leases) renewalContext(ttl time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.server.Calls.Life, min(ttl/3, call.Limit))
-}
-
 func (c *Leases) renew(l *Lease) {
 	if l.Context().Err() != nil || !c.server.Calls.Add() {
 		return
 	}
 	defer c.server.Calls.Done()
-	ctx, cancel := c.renewalContext(l.hold.TTL)
+	limit := call.RenewalLimit(l.hold.TTL)
+	if c.counted(l) {
+		limit *= 2 // the owner's renewal under way has its time first
+	}
+	ctx, cancel := context.WithTimeout(c.server.Calls.Life, limit)
 	defer cancel()
 	start := c.server.Clock.Now()
 	v, err := call.WhileOpen(ctx, c.server.Calls, nil, func(ctx context.Context) (backend.Validity, error) {
@@ -151,7 +152,7 @@ func (c *Leases) renewBatch(leases []*Lease) {
 		return
 	}
 	defer c.server.Calls.Done()
-	ctx, cancel := c.renewalContext(ttl)
+	ctx, cancel := context.WithTimeout(c.server.Calls.Life, call.RenewalLimit(ttl))
 	defer cancel()
 	start := c.server.Clock.Now()
 	answers, err := call.WhileOpen(ctx, c.server.Calls, nil, func(ctx context.Context) ([]backend.Renewal, error) {

@@ -23,6 +23,7 @@ type Counter struct {
 	backend.Backend
 	queuer backend.Queuer
 	clock  backend.Clock
+	open   context.Context // ends when the Locker closes
 	lost   func(id backend.ID, cause error)
 
 	mu     sync.Mutex
@@ -59,9 +60,10 @@ type sub struct {
 // would wait for itself.
 var ErrOwnerHolds = fmt.Errorf("%w: by the same owner", backend.ErrHeld)
 
-// New returns a Counter in front of the backend, whose clock is given.
-func New(b backend.Backend, clock backend.Clock) *Counter {
-	r := &Counter{Backend: b, clock: clock, owners: map[ownerKey]*ownerHolds{}}
+// New returns a Counter in front of the backend, whose clock is given. open ends when the
+// Locker closes.
+func New(open context.Context, b backend.Backend, clock backend.Clock) *Counter {
+	r := &Counter{Backend: b, clock: clock, open: open, owners: map[ownerKey]*ownerHolds{}}
 	r.queuer, _ = backend.As[backend.Queuer](b)
 	return r
 }

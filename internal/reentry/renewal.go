@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/mortiselock/lock/backend"
+	"github.com/mortiselock/lock/internal/call"
 )
 
 // renewing is a renewal of one hold that waits for the owner's turn, or for another
@@ -25,6 +26,11 @@ func (w *renewing) answered(v backend.Validity, err error) {
 // one request: it is sent after each of them has asked, so its answer is as true for
 // them. If each sent its own, those of many holds on a slow server would take so long
 // one after the other that the last came too late.
+//
+// A request for several goes on when its caller has left: it is as good for the others, who
+// may have waited as long and have too little time for another. It goes on in its Renew,
+// since the calls of a Locker are bounded: their callers return, and Close waits for what is
+// left.
 func (r *Counter) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
 	if hold.Owner == "" {
 		return r.Backend.Renew(ctx, hold)
@@ -39,15 +45,18 @@ func (r *Counter) Renew(ctx context.Context, hold backend.Hold) (backend.Validit
 	select {
 	case o.turn <- struct{}{}:
 		defer func() { <-o.turn }()
-		r.renewFor(ctx, o, w)
+		if ctx.Err() == nil {
+			r.renewFor(ctx, o, w)
+			return w.v, w.err
+		}
 	case <-w.answer:
+		return w.v, w.err
 	case <-ctx.Done():
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		w.left = true
-		return backend.Validity{}, ctx.Err()
 	}
-	return w.v, w.err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.left = true
+	return backend.Validity{}, ctx.Err()
 }
 
 // renewFor renews for w and for all that wait beside it. The caller has the turn.
@@ -62,11 +71,13 @@ func (r *Counter) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
 		w.answered(backend.Validity{}, backend.ErrNotHeld)
 		return
 	}
-	v, err := r.renewBeside(ctx, o, &server, w.hold)
+	ctx, cancel := r.bounded(ctx, o, len(others) > 0)
+	defer cancel()
+	v, err := r.renewServer(ctx, o, server)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil && ctx.Err() != nil {
-		// The time of this caller is over, and not that of the others.
+		// The time of this request is over, and not that of the others.
 		o.renewals = append(others, o.renewals...)
 		others = nil
 	}
@@ -77,6 +88,30 @@ func (r *Counter) renewFor(ctx context.Context, o *ownerHolds, w *renewing) {
 		}
 		g, err := o.extended(server, v, w.hold)
 		w.answered(g.Validity, err)
+	}
+}
+
+// bounded returns the context of a request. It has the time of a renewal, which begins when
+// it is sent: its caller has time to wait for another one before, and one that hangs must
+// leave some to the next. Where others wait for it, nobody who leaves ends it, unless the
+// Locker closes.
+func (r *Counter) bounded(caller context.Context, o *ownerHolds, shared bool) (context.Context, context.CancelFunc) {
+	r.mu.Lock()
+	limit := call.Limit
+	for _, s := range o.subs {
+		limit = min(limit, call.RenewalLimit(s.ttl))
+	}
+	r.mu.Unlock()
+	if !shared {
+		return context.WithTimeout(caller, limit)
+	}
+	ctx, end := context.WithTimeout(context.WithoutCancel(caller), limit)
+	open, over := context.WithCancel(r.open)
+	left := context.AfterFunc(caller, func() { context.AfterFunc(open, end) })
+	return ctx, func() {
+		left()
+		over()
+		end()
 	}
 }
 
@@ -101,7 +136,9 @@ func (r *Counter) gather(o *ownerHolds, w *renewing) (server backend.Hold, other
 		o.renewals = others
 		return backend.Hold{}, nil, false
 	}
-	return o.server, others, true
+	server = o.server
+	server.TTL, _ = o.beside(w.hold)
+	return server, others, true
 }
 
 // lives reports whether the hold is one of the owner's. The mutex is held.

@@ -53,7 +53,7 @@ func TestRenewalBehindTheReleaseOfItsHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				r := New(&oneHold{}, backend.RuntimeClock())
+				r := New(ctx, &oneHold{}, backend.RuntimeClock())
 				r.NotifyLoss(func(backend.ID, error) {})
 				var holds []backend.Hold
 				for range 3 {

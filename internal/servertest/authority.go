@@ -12,18 +12,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 )
 
-// Authority signs certificates for a test. Its methods are called by one goroutine
-// at a time.
+// Authority signs certificates for a test. Its methods may be called at the same time.
 type Authority struct {
 	t    TB
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	file string
-	last int64
+	last atomic.Int64
 }
 
 // NewAuthority makes an authority and its directory, which goes at the test's cleanup.
@@ -64,9 +64,9 @@ func (a *Authority) Client(name string) (cert, key string) {
 // sign makes a certificate and its key. The first one is the authority's own.
 func (a *Authority) sign(name string, with func(c *x509.Certificate)) (cert, key string) {
 	a.t.Helper()
-	a.last++
+	serial := a.last.Add(1)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(a.last), Subject: pkix.Name{CommonName: name},
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature,
 	}

@@ -34,8 +34,7 @@ func clientsOf(t testing.TB, servers []*servertest.Server) []goredis.UniversalCl
 
 func backendOn(t testing.TB, servers []*servertest.Server, opts *Options) backend.Backend {
 	t.Helper()
-	b, err := NewBackend(t.Context(), clientsOf(t, servers), opts)
-	require.NoError(t, err)
+	b := backendtest.Opened(t, func() (backend.Backend, error) { return NewBackend(t.Context(), clientsOf(t, servers), opts) })
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }

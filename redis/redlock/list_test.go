@@ -29,8 +29,8 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 	}
 	for _, s := range servers {
 		node := redistest.Client(t, s)
-		backendtest.Eventually(t, "every node has accepted the tokens of both", func() bool {
-			return len(node.Keys(t.Context(), "*t:"+prefix+"[ac]").Val()) == 2
+		backendtest.Eventually(t, "every node has the records and the tokens of both", func() bool {
+			return len(node.Keys(t.Context(), "*"+prefix+"[ac]").Val()) == 4
 		})
 	}
 	one := redistest.Client(t, servers[0])

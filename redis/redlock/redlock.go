@@ -266,7 +266,7 @@ func newMajority(clients []*goredis.Client, owned bool, opts Options) (*majority
 
 // Guarantees says what is promised. Holds survive a restart of every node only if
 // all kept append-only files when the backend was opened.
-func (b *majority) Guarantees() backend.Guarantees { return b.guarantees }
+func (b *majority) Guarantees() backend.Guarantees { return b.guarantees.Clone() }
 
 // Close waits until the nodes have got what was on the way to them, for no longer
 // than a node has to answer, and closes the clients if they were opened by URL.
