@@ -52,7 +52,9 @@ type Adapter struct {
 	// acquisition. Only the last lease of the key in this Adapter reaches it, and only
 	// once, unless its Handle has a Release.
 	Unlock func(ctx context.Context, key string) error
-	// Close ends the client, after the contexts of its leases. Default: nothing.
+	// Close ends the client, after the contexts of its leases. It has to release what is held
+	// and to end the waits: a lock whose clients have nothing to close can't keep the subject
+	// close, and declares that (Config.Deviations). Default: nothing.
 	Close func() error
 	// Stop is what Abandon calls: from then on the lock must send nothing by itself, as if
 	// its process had died. Default: nothing, which is enough for a lock that does not
@@ -77,25 +79,29 @@ type Handle struct {
 }
 
 // WithoutContext makes a Lock, or a Try, of a call that takes no context. When the
-// context ends first, the call goes on in the background: the next call for the key takes
-// its place, and what is granted while nobody waits is given back with release.
+// context ends first, the call goes on in the background: the next call for the key with the
+// same TTL takes its place, and what is granted while nobody waits is given back with release.
 func WithoutContext(call func(key string, ttl time.Duration) (Handle, error), release func(key string, h Handle)) AcquireFunc {
+	type wanted struct {
+		key string
+		ttl time.Duration
+	}
 	var mu sync.Mutex
-	left := map[string][]*blindCall{} // calls under way that nobody waits for
-	begin := func(key string, ttl time.Duration) *blindCall {
+	left := map[wanted][]*blindCall{} // calls under way that nobody waits for
+	begin := func(w wanted) *blindCall {
 		c := &blindCall{done: make(chan struct{})}
 		go func() {
-			h, err := call(key, ttl)
+			h, err := call(w.key, w.ttl)
 			mu.Lock()
 			c.h, c.err = h, err
 			close(c.done)
-			i := slices.Index(left[key], c)
+			i := slices.Index(left[w], c)
 			if i >= 0 {
-				left[key] = slices.Delete(left[key], i, i+1)
+				left[w] = slices.Delete(left[w], i, i+1)
 			}
 			mu.Unlock()
 			if i >= 0 && err == nil {
-				release(key, h)
+				release(w.key, h)
 			}
 		}()
 		return c
@@ -105,13 +111,14 @@ func WithoutContext(call func(key string, ttl time.Duration) (Handle, error), re
 			return Handle{}, err
 		}
 		var c *blindCall
+		w := wanted{key, ttl}
 		mu.Lock()
-		if n := len(left[key]); n > 0 {
-			c, left[key] = left[key][n-1], left[key][:n-1]
+		if n := len(left[w]); n > 0 {
+			c, left[w] = left[w][n-1], left[w][:n-1]
 		}
 		mu.Unlock()
 		if c == nil {
-			c = begin(key, ttl)
+			c = begin(w)
 		}
 		select {
 		case <-c.done:
@@ -124,7 +131,7 @@ func WithoutContext(call func(key string, ttl time.Duration) (Handle, error), re
 		case <-c.done:
 			return c.h, c.err
 		default:
-			left[key] = append(left[key], c)
+			left[w] = append(left[w], c)
 			return Handle{}, ended(ctx)
 		}
 	}

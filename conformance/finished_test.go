@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -85,6 +86,33 @@ func TestAdapterOfAFinishedLock(t *testing.T) {
 	})
 	assert.Subset(t, verdicts(rep, conformance.Pass), []string{"Exclusive", "ReleaseTwice", "CrashFrees", "RenewKeeps", "WaiterGivesUp", "UnsupportedIsRefused", "CancelDuring"})
 	assert.Empty(t, verdicts(rep, conformance.Inconclusive))
+}
+
+// oneTTL is a lock with one TTL that does not say so.
+type oneTTL struct{ lock.Locker }
+
+func (o oneTTL) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+	if set, _ := lock.ResolveOptions(opts...); set.TTL != 0 && set.TTL != time.Second {
+		return nil, lock.ErrUnsupported
+	}
+	return o.Locker.TryAcquire(ctx, key, opts...)
+}
+
+func TestWhoHasOneTTLIsToldHowToSaySo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.NewStore(nil)
+		rep, err := conformance.Check(t.Context(), conformance.Config{
+			Open: func(ctx context.Context) (lock.Locker, error) {
+				l, err := memlock.New(ctx, &memlock.Options{Store: store})
+				return oneTTL{l}, err
+			},
+			TTL: time.Second, Budget: time.Second, Only: []string{"CrashFrees"},
+		})
+		require.NoError(t, err)
+		require.Len(t, rep.Results, 1)
+		assert.Contains(t, rep.Results[0].Evidence, "in Config.Guarantees: MinTTL and MaxTTL")
+	})
 }
 
 // A lock that has no try, does not renew, and whose client ends nothing when it is closed,

@@ -35,7 +35,7 @@ var hooks = []hook{
 	{field: "Kill", does: "abandons a Locker as if its process had died",
 		without: "leases without renewal are taken; a Locker without those can't be tested, unless there is OpenBackend"},
 	{field: "Child", does: "names the Config for processes that the suite starts",
-		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless"},
+		rules: "ExclusiveAcrossProcesses CrashFreesProcess CrashAtAnyMoment PauseIsNoticed ReleaseAfterPause ShortPauseIsNoLoss LostBeforeTakeoverAcrossProcesses FencedRegister WaiterKilledHarmless HolderAcrossProcesses OwnerAcrossProcesses"},
 	{field: "Proxy", does: "opens a Locker that reaches the server at another address",
 		rules: "CutWhileAcquiring SilenceWhileAcquiring SilentCallsEnd SilentLeaseIsRead RefusedIsNotUnknown CutIsNoRefusal CutWhileReleasing ReentrantThroughCut CutIsKeptOrTold ShortSilenceIsNoLoss LostWhenUnreachable WaiterSurvivesCut ExclusiveThroughFaults"},
 	{field: "Judge", does: "decides whether the calls of a case make sense together", rules: "Linearizable LinearizableUnderFaults"},

@@ -24,8 +24,9 @@ var updatePromises = flag.Bool("update-promises", false, "write docs/promises.md
 const promisesHead = `# Promises
 
 Each sentence of promise in the doc comments of the interfaces: its number there, the sentence in short, and the
-[rules](conformance.md#the-rules) that try it. A rule links to a lock that it fails: a
-[flawed lock](flawed-locks.md), or a mutant of the suite's own tests. Tests require that it does fail.
+[rules](conformance.md#the-rules) that try it. A rule links to one lock that it fails: a
+[flawed lock](flawed-locks.md), or a mutant of the suite's own tests, which may break another sentence of the same rule.
+Tests require that it does fail.
 
 The page is generated, from the comments and [a table](../conformance/promises_test.go) with the whole sentences:
 

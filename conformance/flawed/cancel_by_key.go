@@ -71,7 +71,7 @@ func (c *cancelByKey) renewing(ctx context.Context, key string, opts []lock.Opti
 		})
 		go func() {
 			for rest(renewing, cmp.Or(set.TTL, TTL)/5) {
-				_ = lease.Renew(lease.Context())
+				_ = renewal(lease, cmp.Or(set.TTL, TTL))
 			}
 		}()
 		return lease, nil

@@ -67,10 +67,17 @@ type watchdog struct {
 func keepRenewing(lease lock.Lease, ttl time.Duration) lock.Lease {
 	go func() {
 		for rest(lease.Context(), ttl/5) {
-			_ = lease.Renew(lease.Context())
+			_ = renewal(lease, ttl)
 		}
 	}()
 	return lease
+}
+
+// renewal gives up one that hangs while there is time for another.
+func renewal(lease lock.Lease, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(lease.Context(), ttl/3)
+	defer cancel()
+	return lease.Renew(ctx)
 }
 
 // Acquire implements lock.Locker.

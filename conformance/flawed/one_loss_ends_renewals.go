@@ -39,7 +39,7 @@ type group struct {
 func (g *group) guard(lease lock.Lease, ttl time.Duration) lock.Lease {
 	go func() {
 		for rest(lease.Context(), ttl/5) && g.ctx.Err() == nil {
-			if err := lease.Renew(lease.Context()); errors.Is(err, lock.ErrTakenOver) {
+			if err := renewal(lease, ttl); errors.Is(err, lock.ErrTakenOver) {
 				g.cancel()
 			}
 		}

@@ -35,7 +35,7 @@ func renewsUntilRenewed(lease lock.Lease, ttl time.Duration) lock.Lease {
 	timer, stop := context.WithCancel(lease.Context())
 	go func() {
 		for rest(timer, ttl/5) {
-			_ = lease.Renew(lease.Context())
+			_ = renewal(lease, ttl)
 		}
 	}()
 	return stopsTimer{lease, stop}

@@ -31,7 +31,7 @@ var z17 = Lock{
 func renewUntilError(lease lock.Lease, ttl time.Duration) lock.Lease {
 	go func() {
 		for rest(lease.Context(), ttl/5) {
-			if err := lease.Renew(lease.Context()); err != nil {
+			if err := renewal(lease, ttl); err != nil {
 				return
 			}
 		}

@@ -59,7 +59,7 @@ func limitIdle(opts []lock.Option) func(lock.Lease, error) (lock.Lease, error) {
 		go func() {
 			defer idle.Stop()
 			for rest(lease.Context(), cmp.Or(set.TTL, TTL)/5) {
-				if lease.Renew(lease.Context()) == nil {
+				if renewal(lease, cmp.Or(set.TTL, TTL)) == nil {
 					idle.Reset(set.MaxHold)
 				}
 			}

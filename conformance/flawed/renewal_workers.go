@@ -42,7 +42,7 @@ func (w workers) guard(lease lock.Lease, ttl time.Duration) lock.Lease {
 			return
 		}
 		for rest(lease.Context(), ttl/5) {
-			_ = lease.Renew(lease.Context())
+			_ = renewal(lease, ttl)
 		}
 	}()
 	return lease

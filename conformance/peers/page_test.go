@@ -94,10 +94,10 @@ func pageOf(found map[string]*outcome, rounds int) string {
 The [suite](conformance.md), run on locks of others through short [adapters](../conformance/peers). Settings, but for
 the TTL, are those of the library's README or examples. It is no ranking: each has aims of its own.
 
-In the table, *keeps* means that no round saw a violation, *breaks* that every round did, *varies* that some did, and
-*undecided* that the machine was too slow in every round. *Not claimed* is what the library does not promise, for [these
+*Keeps* means that no round saw a violation, *breaks* that every round did, *varies* that some did, and *undecided* that
+the machine was too slow. *Not claimed* is what the library does not promise, for [these
 reasons](../conformance/peers/list.go). With a dash there is nothing to try it with, such as a lease that is not
-renewed. Rules that none of these locks can be tried with, such as those of re-entry, are left out.
+renewed. Rules that none of these locks can be tried with are left out.
 
 `)
 	fmt.Fprintf(&b, "%sThe suite was run %d times on each.%s", roundsBegin, rounds, roundsEnd)

@@ -110,7 +110,12 @@ func (t textbook) ask(ctx context.Context, s *goredis.Script, key string, args .
 	}
 	var all sync.WaitGroup
 	for _, node := range t.nodes {
-		all.Go(func() { one(node) })
+		all.Go(func() {
+			if t.keepsMinority {
+				time.Sleep(rand.N(4 * time.Millisecond)) // so that many of them split the nodes
+			}
+			one(node)
+		})
 	}
 	all.Wait()
 	return v

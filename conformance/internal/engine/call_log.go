@@ -25,6 +25,7 @@ type CallLog struct {
 	dropped   int
 	moved     time.Duration // when a call returned last
 	done      time.Duration // the same, without refusals
+	turn      time.Duration // when a wait was served last
 	longest   time.Duration // that a request took, without the faults that were put in
 	waited    time.Duration // that an undisturbed call took that had no answer
 	unrenewed time.Duration // that a renewal took that failed, without the faults that were put in
@@ -95,6 +96,9 @@ func (h *CallLog) returned(ev *Entry) {
 	h.moved = max(h.moved, ev.to)
 	if !ev.refused {
 		h.done = max(h.done, ev.to)
+	}
+	if ev.op == "Acquire" && ev.err == nil {
+		h.turn = max(h.turn, ev.to)
 	}
 }
 
@@ -283,6 +287,20 @@ func (h *CallLog) idle() time.Duration {
 		longest = max(longest, now-ev.From)
 	}
 	return longest
+}
+
+// takesTurns reports that nothing but waits is under way for longer than that, and that the
+// last of them which was served is no longer ago.
+func (h *CallLog) takesTurns(longest time.Duration) bool {
+	now := h.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ev := range h.pending {
+		if ev.op != "Acquire" && now-ev.From > longest {
+			return false
+		}
+	}
+	return h.turn > 0 && now-h.turn <= longest
 }
 
 // hanging lists the calls that have not returned, oldest first.

@@ -38,6 +38,8 @@ type Command struct {
 	Key       string        `json:"key,omitempty"`
 	TTL       time.Duration `json:"ttl,omitempty"` // zero: none is given
 	Unrenewed bool          `json:"unrenewed,omitempty"`
+	Owner     string        `json:"owner,omitempty"`
+	Label     string        `json:"label,omitempty"`
 	Limit     time.Duration `json:"limit,omitempty"` // of a wait or a loop
 	Lease     int           `json:"lease,omitempty"`
 	Spin      bool          `json:"spin,omitempty"`

@@ -191,6 +191,12 @@ func (p *player) get(ctx context.Context, c Command) (lock.Lease, error) {
 	if c.Unrenewed {
 		opts = append(opts, lock.WithoutRenewal())
 	}
+	if c.Owner != "" {
+		opts = append(opts, lock.WithOwner(c.Owner))
+	}
+	if c.Label != "" {
+		opts = append(opts, lock.WithLabel(c.Label))
+	}
 	get := l.Acquire
 	if c.Op == opTry {
 		get = l.TryAcquire

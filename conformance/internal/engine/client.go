@@ -299,6 +299,15 @@ func (h *Hold) Until() time.Time {
 	return h.Client.Env.Log.Base.Add(h.Invoked + backend.ValidFor(h.EffectiveTTL()))
 }
 
+// UntilAtMost is when it ends at the latest: its deadline, or where that is unknown, a TTL
+// after its grant.
+func (h *Hold) UntilAtMost() time.Time {
+	if d, ok := h.Lease.Deadline(); ok {
+		return d
+	}
+	return h.Client.Env.Log.Base.Add(h.Granted + h.EffectiveTTL())
+}
+
 // EffectiveTTL is the TTL that the lease was asked for, or that of the run.
 func (h *Hold) EffectiveTTL() time.Duration {
 	if h.Settings.TTL > 0 {

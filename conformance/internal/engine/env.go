@@ -38,6 +38,7 @@ type Env struct {
 	secrets  map[string]string // explicit owner -> the name it has in the evidence
 	rng      *rand.Rand
 	sealed   bool // what follows is no evidence
+	reason   any  // what has ended a goroutine of the case, first
 	overlaps bool // two leases of a key were valid at the same time
 }
 

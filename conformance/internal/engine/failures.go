@@ -81,12 +81,20 @@ func (e *Env) overdue(key string) failure {
 // Unexpected is Failf for an error that should have been another one, or none. A server
 // that did not answer in time, and a lease that ran out, are late.
 func (e *Env) Unexpected(key string, err error, format string, args ...any) {
-	e.Fail(e.excuseFor(err), key, format, args...)
+	e.Fail(e.excuseFor(err), key, format+"%s", append(args, e.unsaid(err))...)
+}
+
+// unsaid is why an option was given that the lock refuses, where it does not say what it has.
+func (e *Env) unsaid(err error) string {
+	if e.Says || e.Guarantees != nil || !errors.Is(err, lock.ErrUnsupported) {
+		return ""
+	}
+	return " (the lock has no guarantees, so that its options are taken to work; one with a TTL of its own says so in Config.Guarantees: MinTTL and MaxTTL)"
 }
 
 // UnexpectedFatal is Unexpected, and ends the case.
 func (e *Env) UnexpectedFatal(key string, err error, format string, args ...any) {
-	e.Fail(e.excuseFor(err), key, format, args...)
+	e.Unexpected(key, err, format, args...)
 	panic(Abort{})
 }
 

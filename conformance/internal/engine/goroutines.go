@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"time"
 )
@@ -109,6 +110,11 @@ func (e *Env) Guard(f func()) any {
 			default:
 				e.Fail(Excuse{}, "", "panic: %v\n%s", p, stack())
 				end = Abort{}
+			}
+			if _, aborted := end.(Abort); end != nil && !aborted {
+				e.mu.Lock()
+				e.reason = cmp.Or(e.reason, end)
+				e.mu.Unlock()
 			}
 			if end != nil {
 				e.seal()

@@ -273,6 +273,9 @@ func (p *Process) Wait(q *Asked) (Answer, bool) {
 	return Answer{}, false
 }
 
+// PID is the number of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Stop stops the process with SIGSTOP and returns when it stands still. The key,
 // if any, is the one whose calls the evidence shows it among.
 func (p *Process) Stop(key string) {

@@ -30,6 +30,11 @@ func (p *Process) Try(key string, ttl time.Duration, unrenewed bool) (*FarHold, 
 	return p.get("TryAcquire", Command{Op: opTry, Key: key, TTL: ttl, Unrenewed: unrenewed, Limit: OpenLimit})
 }
 
+// TryAs calls TryAcquire in the process, with an owner or a label where they are not empty.
+func (p *Process) TryAs(key, owner, label string) (*FarHold, error) {
+	return p.get("TryAcquire", Command{Op: opTry, Key: key, TTL: p.Env.Long, Owner: owner, Label: label, Limit: OpenLimit})
+}
+
 // Acquire calls Acquire in the process.
 func (p *Process) Acquire(key string, ttl, limit time.Duration) (*FarHold, error) {
 	return p.get("Acquire", Command{Op: opAcquire, Key: key, TTL: ttl, Limit: limit})
@@ -72,7 +77,7 @@ func (p *Process) granted(c Command, ttl time.Duration, a Answer) *FarHold {
 	h.last.Store(-1)
 	h.hears(a)
 	h.Record = &Record{
-		Who: p.Who, Key: c.Key, Token: a.Token, ttl: ttl, renews: !c.Unrenewed,
+		Who: p.Who, Key: c.Key, Owner: c.Owner, Token: a.Token, ttl: ttl, renews: !c.Unrenewed,
 		Invoked: p.Processes.At(a.From), Granted: p.Processes.At(a.To), released: -1, Deadline: h.told,
 		closed: p.connectionEnds, stood: func() time.Duration { return p.stopped(h.Granted, cmp.Or(ttl, p.Env.TTL)/4) },
 	}

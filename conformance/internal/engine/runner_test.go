@@ -187,6 +187,51 @@ func hangingCaseIsGivenUp(t *testing.T) {
 	assert.Equal(t, Pass, results[2].Verdict, "the run goes on")
 }
 
+// A case that is not over, though its calls return, says nothing about the lock.
+func TestCaseOfManySlowCallsIsInconclusive(t *testing.T) {
+	t.Parallel()
+	virtually(t, func(t *testing.T) {
+		res := one(t, memory(), &Rule{Limit: time.Minute, Run: func(e *Env) {
+			c := e.Locker()
+			for n := 0; ; n++ {
+				h := c.MustTry(e.Key("%d", n))
+				e.Pause(time.Second)
+				h.MustRelease()
+			}
+		}})
+		assert.Equal(t, Inconclusive, res.Verdict, res.Evidence)
+		assert.Contains(t, res.Evidence, "in which calls were answered")
+	})
+}
+
+// Nor is one of many who wait their turn at a lock with slow releases.
+func TestCaseOfManySlowTurnsIsInconclusive(t *testing.T) {
+	t.Parallel()
+	virtually(t, func(t *testing.T) {
+		res := one(t, memory(), &Rule{Limit: time.Minute, Run: func(e *Env) {
+			e.Each(40, func(int) {
+				h, err := e.Locker().Acquire(e.Ctx, e.Key("a"))
+				if err != nil {
+					e.Fatalf("", "%v", err)
+				}
+				e.Pause(2 * time.Second)
+				h.MustRelease()
+			})
+		}})
+		assert.Equal(t, Inconclusive, res.Verdict, res.Evidence)
+	})
+}
+
+// A goroutine of a case may have a reason to end it while the others are not waited for.
+func TestReasonOfALateGoroutine(t *testing.T) {
+	t.Parallel()
+	res := one(t, memory(), &Rule{Run: func(e *Env) {
+		e.Start(func() { e.Skipf("it lacks something") })
+		e.Pause(time.Minute)
+	}})
+	assert.Equal(t, Skipped, res.Verdict, res.Evidence)
+}
+
 // A declared deviation hides no two holders at a time.
 func TestDeviationHidesNoOverlap(t *testing.T) {
 	t.Parallel()

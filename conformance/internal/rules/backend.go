@@ -213,6 +213,12 @@ var backendRules = []*engine.Rule{
 		Run:          lastTokenCoversAll,
 	},
 	{
+		Name:         "AbilitiesTakeAnyValue",
+		Statement:    "What a backend can do beside the basics it does with every key, owner, label and TTL.",
+		NeedsBackend: true,
+		Run:          abilitiesTakeAnyValue,
+	},
+	{
 		Name:         "LookingChangesNothing",
 		Statement:    "Inspect, List and Watch keep nobody from a key, and leave nothing behind.",
 		NeedsBackend: true,
@@ -227,11 +233,13 @@ func guaranteesAreStable(e *engine.Env) {
 	}
 	a, b := e.Backend(), e.Backend()
 	g := a.Backend.Guarantees()
+	ownLists(e, "Guarantees", g, a.Backend.Guarantees(), b.Backend.Guarantees())
 	l := e.Locker()
 	teller, _ := l.Locker.(interface{ Guarantees() backend.Guarantees })
 	var told backend.Guarantees
 	if teller != nil {
 		told = teller.Guarantees()
+		ownLists(e, "Guarantees of a Locker", told, teller.Guarantees())
 	}
 	says := []func() [2]bool{fixedAnswers(a.Backend), fixedAnswers(b.Backend)}
 	first := [][2]bool{says[0](), says[1]()}

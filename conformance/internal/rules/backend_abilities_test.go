@@ -329,6 +329,22 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return answers
 			}
 		}},
+		"a batch renews three hundred": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				answers := make([]backend.Renewal, len(holds))
+				copy(answers, m.able.RenewBatch(ctx, holds[:min(len(holds), 300)]))
+				return answers
+			}
+		}},
+		"a batch renews three hundred, and says all": {"BatchRenewMixed", func(m *ableMutant) {
+			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
+				answers := m.able.RenewBatch(ctx, holds[:min(len(holds), 300)])
+				for len(answers) < len(holds) {
+					answers = append(answers, answers[0])
+				}
+				return answers
+			}
+		}},
 		"a batch has each hold once": {"BatchRenewMixed", func(m *ableMutant) {
 			m.batch = func(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 				answers := m.able.RenewBatch(ctx, holds)

@@ -139,6 +139,7 @@ func batchRenewMixed(e *engine.Env) {
 	e.Together(
 		func() { batchRenewMany(e, a, b, batch) },
 		func() { batchExtends(e, a, b, batch) },
+		func() { largeBatchExtends(e, a, batch) },
 		func() { batchKeepsTTLs(e, a, b, batch) },
 		func() { batchOfAnOwner(e, a, batch) },
 		func() {
@@ -281,6 +282,40 @@ func batchRenewMany(e *engine.Env, a, b *engine.BackendClient, batch backend.Bat
 	e.Each(many, func(i int) {
 		if i != gone {
 			e.MustGiveBack(grants[i], holds[i].Key, "")
+		}
+	})
+}
+
+// largeBatchExtends keeps more holds by one batch than a client has of most things.
+func largeBatchExtends(e *engine.Env, a *engine.BackendClient, batch backend.BatchRenewer) {
+	if !e.Virtual() || e.Claimed.EndsWithSession { // there are many requests, and time passes
+		return
+	}
+	const large = 1_200
+	holds, grants := make([]backend.Hold, large), make([]*engine.Grant, large)
+	e.Each(large, func(i int) {
+		grants[i] = a.MustTry(e.Request(e.Key("large-%d", i), "", e.Long))
+		holds[i] = grants[i].Hold
+	})
+	e.Pause(e.Long / 2)
+	if time.Until(grants[0].Until()) > e.Long/4 {
+		from := e.Log.Now()
+		answers := batch.RenewBatch(e.Ctx, holds)
+		for i, x := range answers {
+			switch {
+			case x.Err != nil:
+				e.UnexpectedFatal(holds[i].Key, x.Err, "hold %d of %d in a batch, which is held, got %s; expected a validity", i+1, large, engine.Outcome(x.Err))
+			case x.Validity.For > 0:
+				grants[i].Renewed(from, x.Validity)
+			case answers[0].Validity.For > 0:
+				e.Fatalf(holds[i].Key, "a batch of %d did not extend hold %d, and did the first; expected the same", large, i+1)
+			}
+		}
+		e.Pause(e.Long * 3 / 4) // past the first TTL
+	}
+	e.Each(large, func(i int) {
+		if err := grants[i].Release(e.Ctx); err != nil {
+			e.UnexpectedLate(holds[i].Key, err, "Release of hold %d of a batch of %d that was renewed in time returned %s; expected no error", i+1, large, engine.Outcome(err))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -80,9 +81,11 @@ func cleanupByAge(e *engine.Env) {
 			e.Is("", err, "Cleanup of what is older than "+olderThan.String()+", which would be everything,", backend.ErrInvalid)
 		}
 	}
-	for _, dryRun := range []bool{true, false} {
-		if n := cleaned(100*time.Hour, dryRun); n != 0 {
-			e.Failf("", "Cleanup of what was not used for 100 hours (dry run: %t) returned %d, although every key of the store was used since the case began", dryRun, n)
+	for _, olderThan := range []time.Duration{100 * time.Hour, math.MaxInt64} { // which is easily too much
+		for _, dryRun := range []bool{true, false} {
+			if n := cleaned(olderThan, dryRun); n != 0 {
+				e.Failf("", "Cleanup of what was not used for %s (dry run: %t) returned %d, although every key of the store was used since the case began", olderThan, dryRun, n)
+			}
 		}
 	}
 	e.Pause(gone - e.Log.Now())
@@ -129,4 +132,37 @@ func cleanupByAge(e *engine.Env) {
 			e.Failf(key, "the token %d was given after %d; what was kept of the key was cleaned up by age in between, and no token goes back then", again.Token, token)
 		}
 	}
+	if e.Virtual() {
+		agesAreWhole(e)
+	}
+}
+
+// agesAreWhole compares ages with others that a count of whole seconds or minutes would take for
+// the same, in a store of its own for each.
+func agesAreWhole(e *engine.Env) {
+	aged := func(pauses []time.Duration, counted map[time.Duration]int, how string) {
+		store := untouched(e)
+		b := store.open("the only client of a store of its own")
+		defer func() { _ = b.Backend.Close() }()
+		c := optional[backend.Cleaner](b, "Cleaner")
+		key := e.Key("of some age")
+		for _, pause := range pauses {
+			e.MustGiveBack(b.MustTry(e.Request(key, "", e.Long)), key, "")
+			e.Pause(pause)
+		}
+		for olderThan, want := range counted {
+			n, err := c.Cleanup(e.Ctx, olderThan, true)
+			switch {
+			case err != nil:
+				e.UnexpectedFatal("", err, "Cleanup of what is older than %s, a dry run, returned %s; expected no error", olderThan, engine.Outcome(err))
+			case n != want:
+				e.Failf("", "Cleanup of what was not used for %s, a dry run, returned %d; expected %d, since the only key of the store was %s %s before", olderThan, n, want, how, pauses[len(pauses)-1])
+			}
+		}
+	}
+	for _, age := range []time.Duration{400 * time.Millisecond, 20 * time.Second} {
+		aged([]time.Duration{age}, map[time.Duration]int{2 * age: 0, age / 2: 1}, "used")
+	}
+	const often = 10 * time.Second
+	aged([]time.Duration{often, often, often / 5}, map[time.Duration]int{often / 2: 0, often / 10: 1}, "used again and again, the last time")
 }

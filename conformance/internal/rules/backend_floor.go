@@ -71,13 +71,17 @@ func raisedFloorCounts(e *engine.Env) {
 		e.Failf(key, "the token %d was granted after %d, when the floor was raised to less than it was; expected a larger one", token, last)
 	}
 	// The others are less than nothing where a number has a sign.
-	for _, refused := range []uint64{tooLarge, tooLarge + 1, 1 << 63, math.MaxUint64} {
+	tooMuch := []uint64{tooLarge, tooLarge + 1, 1 << 63, math.MaxUint64}
+	if e.Claimed.Token == backend.TokenCounter {
+		tooMuch = append(tooMuch, tooLarge-1)
+	}
+	for _, refused := range tooMuch {
 		if err := ask(refused); !errors.Is(err, backend.ErrInvalid) {
-			e.Unexpected("", err, "RaiseFloor(%d) returned %s; expected an error matching ErrInvalid, as from 2^53 on", refused, engine.Outcome(err))
+			e.Unexpected("", err, "RaiseFloor(%d) returned %s; expected an error matching ErrInvalid, as from 2^53 on, and one less for a counter", refused, engine.Outcome(err))
 		}
 	}
 	if token := useOnce(e, b, key); token >= tooLarge {
-		e.Failf(key, "the token %d was granted after a floor from 2^53 on was refused; expected the floor to stay", token)
+		e.Failf(key, "the token %d was granted after a floor that leaves no token was refused; expected the floor to stay", token)
 	}
 	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
@@ -113,6 +117,7 @@ func heldWhileRaised(e *engine.Env, a, b *engine.BackendClient) (look func(above
 		return func(uint64) {}
 	}
 	f, forces := backend.As[backend.ForceReleaser](a.Backend)
+	forces = forces && !e.Declines("ForceReleaser")
 	l, lists := backend.As[backend.Lister](a.Backend)
 	key, ends := e.Key("forced"), e.Key("ran out")
 	h := b.MustTry(e.Request(key, "", e.Long))
@@ -340,7 +345,7 @@ func lastTokenCoversAll(e *engine.Env) {
 }
 
 // coversOtherGrants has tokens be granted in other ways than by a try, and by one that is
-// removed by force.
+// revoked or removed by force.
 func coversOtherGrants(e *engine.Env, b *engine.BackendClient, covers func(key string, token uint64, when string)) {
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		key := e.Key("of an owner")
@@ -378,7 +383,23 @@ func coversOtherGrants(e *engine.Env, b *engine.BackendClient, covers func(key s
 		e.Expire(h)
 		covers(key, h.Token, "after a key whose hold has run out")
 	}
-	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
+	if r, ok := backend.As[backend.Revoker](b.Backend); ok && !e.Declines("Revoker") {
+		key := e.Key("revoked")
+		h := b.MustTry(e.Request(key, "", e.Long))
+		until := h.Until()
+		h.Releasing(e.Log.Now())
+		err := r.Revoke(e.Ctx, key, h.Token)
+		switch {
+		case err == nil:
+			covers(key, h.Token, "after a key whose hold was revoked")
+		case !time.Now().Before(until):
+			e.TooSlowf(key, "the hold had run out before it was revoked; its TTL is %s", e.Long)
+		default:
+			e.UnexpectedFatal(key, err, "Revoke with the token of the holder returned %s; expected no error", engine.Outcome(err))
+		}
+		_ = b.Backend.Release(e.Ctx, h.Hold)
+	}
+	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok && !e.Declines("ForceReleaser") {
 		key := e.Key("forced")
 		h := b.MustTry(e.Request(key, "", e.Long))
 		if err := h.EndedBy(e, func() error { return f.ForceRelease(e.Ctx, key, h.Token) }); err != nil {

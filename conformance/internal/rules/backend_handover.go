@@ -30,7 +30,7 @@ func handOver(e *engine.Env) {
 		cases = append(cases, func() { c.renewed(owner) })
 	}
 	if e.Claimed.HolderDetails {
-		cases = append(cases, c.shown)
+		cases = append(cases, c.shown, c.since)
 	}
 	e.Together(cases...)
 }
@@ -69,6 +69,8 @@ func (c *handing) give(owner string, ttl time.Duration, to backend.Request) *eng
 		}
 	}
 	e.Is(to.Key, c.a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over", backend.ErrNotHeld)
+	_, err = c.ho.HandOver(e.Ctx, from.Hold, e.Request(to.Key, to.Owner, e.Long))
+	e.Is(to.Key, err, "a second HandOver of the same hold, to another request,", backend.ErrNotHeld)
 	return g
 }
 
@@ -100,6 +102,10 @@ func (c *handing) longer() {
 		return
 	}
 	g := c.give("", e.TTL, e.Request(key, "", e.Long))
+	_, err := c.b.Try(e.Request(key, "", e.Long))
+	if held := (*backend.HeldError)(nil); errors.As(err, &held) && held.Remaining > 0 {
+		leftShown(e, g, held.Remaining, max(e.Claimed.TTLGrain, e.Claimed.TakeoverLag)+e.Long/20, "a refusal because of a hold that was handed over")
+	}
 	// The lag is the most that it can be, and may be longer than the hold is valid.
 	wait := e.TTL*5/4 + e.Claimed.TakeoverLag
 	if wait > time.Until(g.Until())*3/4 {
@@ -163,6 +169,9 @@ func (c *handing) owners() {
 		key := e.Key("%s", x.name)
 		g := c.give(x.from, e.Long, e.Request(key, x.to, e.Long))
 		c.b.MustRefuse(key, "it was handed over")
+		if e.Claimed.HolderDetails {
+			c.shows(key, "conformance")
+		}
 		if x.from != "" && x.from != x.to {
 			const who, why = "Try by the owner of the hold before", "it was handed over"
 			left, err := c.b.Try(e.Request(key, x.from, e.Long))
@@ -187,7 +196,6 @@ func (c *handing) owners() {
 	}
 }
 
-// expired hands over what has run out.
 // inner hands over from the hold by which an owner entered, when that is the only one left.
 func (c *handing) inner() {
 	e, key, owner := c.e, c.e.Key("inner"), c.e.Owner("A")
@@ -203,6 +211,7 @@ func (c *handing) inner() {
 	e.MustGiveBack(g, key, ", which was handed over")
 }
 
+// expired hands over what has run out.
 func (c *handing) expired() {
 	e, key := c.e, c.e.Key("expired")
 	if e.Claimed.EndsWithSession {
@@ -241,6 +250,50 @@ func (c *handing) shown() {
 	_, err := c.b.Try(e.Request(key, "", e.Long))
 	if held := (*backend.HeldError)(nil); errors.As(err, &held) && held.Holder.Label != to.Holder.Label {
 		e.Failf(key, "a refusal shows the label %q after HandOver; expected %q, which is that of the holder", held.Holder.Label, to.Holder.Label)
+	}
+	e.MustGiveBack(g, key, ", which was handed over")
+}
+
+// shows looks whether the key is shown with the label of its holder.
+func (c *handing) shows(key, label string) {
+	recordsShown(c.e, c.b, key, func(what string, rec backend.Record) {
+		if rec.Key == key && rec.Holder.Label != label {
+			c.e.Failf(key, "%s shows the label %q after HandOver; expected %q, which is that of the holder", what, rec.Holder.Label, label)
+		}
+	})
+}
+
+// since hands a key over several times in a row, and looks since when each holder has it.
+func (c *handing) since() {
+	e, key := c.e, c.e.Key("in a row")
+	in, ok := backend.As[backend.Inspector](c.b.Backend)
+	if !ok || e.Claimed.Waiting == backend.WaitQueue { // a server may know only when a place was taken
+		return
+	}
+	since := func() time.Time {
+		rec, err := in.Inspect(e.Ctx, key)
+		if err != nil {
+			e.UnexpectedFatal(key, err, "Inspect of a key that was handed over returned %s; expected its record", engine.Outcome(err))
+		}
+		return rec.Holder.Since
+	}
+	e.Settle() // in virtual time, the first moment is a whole second
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	began := time.Now() // at the latest
+	last := since()
+	for n := range 3 {
+		e.Settle()
+		lasted := time.Since(began)
+		next, err := c.a.HandOver(c.ho, g, e.Request(key, "", e.Long))
+		if err != nil {
+			e.UnexpectedFatal(key, err, "HandOver of a hold that was handed over itself returned %s; expected a grant", engine.Outcome(err))
+		}
+		began = time.Now()
+		now := since()
+		if sooner(last, now, lasted-20*time.Millisecond) {
+			e.Latef(key, "Inspect shows that the key is held since %s, by one that it was handed over to from a holder since %s, which had held it for %s (hand-over %d in a row); expected the time of the grant", now, last, lasted, n+2)
+		}
+		g, last = next, now
 	}
 	e.MustGiveBack(g, key, ", which was handed over")
 }

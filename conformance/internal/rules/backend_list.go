@@ -127,7 +127,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	listsOfMany(e, a, b, prefix, len(held), missing)
 	keep()
-	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) }, func() { listsBesideARelease(e, a, b) })
+	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) }, func() { listsBesideARelease(e, a, b) }, func() { asksWhileListing(e, a, b) })
 	keep()
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
@@ -175,6 +175,42 @@ func listsBesideARelease(e *engine.Env, a, b *engine.BackendClient) {
 		}
 		_ = h.Release(e.Ctx)
 	}
+}
+
+// asksWhileListing has a visitor of a list make requests by the client that lists: it may want to
+// look at what it finds, or to do something about it.
+func asksWhileListing(e *engine.Env, a, b *engine.BackendClient) {
+	prefix := e.Key("asked from within a list") + "/"
+	other := a.MustTry(e.Request(prefix+"other", "", e.Long))
+	own := b.MustTry(e.Request(prefix+"own", "", e.Long))
+	asked, free := false, prefix+"free"
+	unexpected := func(key, what string, err error) {
+		e.Unexpected(key, err, "%s by the client that lists keys, from within a list, returned %s; expected no error", what, engine.Outcome(err))
+	}
+	err := optional[backend.Lister](b, "Lister").List(e.Ctx, prefix, func(rec backend.Record) bool {
+		if asked || rec.Key == free {
+			return true
+		}
+		asked = true
+		if in, ok := backend.As[backend.Inspector](b.Backend); ok && !e.Declines("Inspector") {
+			if _, err := in.Inspect(e.Ctx, other.Hold.Key); err != nil {
+				unexpected(other.Hold.Key, "Inspect of a held key", err)
+			}
+		}
+		if h, err := b.Try(e.Request(free, "", e.Long)); err != nil {
+			unexpected(free, "Try of a free key", err)
+		} else {
+			_ = h.Release(e.Ctx)
+		}
+		if err := own.Release(e.Ctx); err != nil {
+			unexpected(own.Hold.Key, "Release of a hold of its own", err)
+		}
+		return true
+	})
+	if err != nil {
+		e.Unexpected(prefix, err, "List returned %s, while its visitor made requests by the same client; expected no error", engine.Outcome(err))
+	}
+	e.MustGiveBack(other, other.Hold.Key, "")
 }
 
 // countListed is how many keys a client lists.

@@ -162,7 +162,7 @@ func (m *operateMutant) split() *counters {
 
 // raise raises so many of them.
 func (c *counters) raise(above uint64, many int) error {
-	if above >= 1<<53 {
+	if above >= 1<<53-1 {
 		return backend.ErrInvalid
 	}
 	c.mu.Lock()
@@ -680,6 +680,14 @@ func TestMutantsOfOperating(t *testing.T) {
 		"a floor of 2^53 is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
 			m.raise = func(ctx context.Context, above uint64) error {
 				if above == 1<<53 {
+					return nil
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
+		"a floor that leaves no token is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above == 1<<53-1 {
 					return nil
 				}
 				return m.operated.RaiseFloor(ctx, above)

@@ -69,6 +69,7 @@ func (p *place) withdraw(e *engine.Env) {
 
 func (p *place) mustGet(e *engine.Env, why string) {
 	if !e.Within(e.WaitBound(), p.done) {
+		p.judgeAbandoned(e)
 		e.Look(p.req.Key)
 		e.OverdueFatalf(p.req.Key, "a place in the queue had not been granted after %s; %s", e.WaitBound(), why)
 	}
@@ -78,9 +79,9 @@ func (p *place) mustGet(e *engine.Env, why string) {
 	}
 }
 
-// judgeAbandoned makes nothing of a place at which nobody waited for its TTL: nobody keeps it.
+// judgeAbandoned makes nothing of a place at which nobody waited for as long as one lasts: nobody keeps it.
 func (p *place) judgeAbandoned(e *engine.Env) {
-	if late := p.begun.Sub(p.placed); p.err != nil && late >= backend.ValidFor(p.req.TTL) {
+	if late := p.begun.Sub(p.placed); late >= min(time.Second, backend.ValidFor(p.req.TTL)) {
 		e.TooSlowf(p.req.Key, "nobody waited at a place until %s after it was asked for, and its TTL is %s", engine.Short(late), p.req.TTL)
 	}
 }
@@ -88,7 +89,9 @@ func (p *place) judgeAbandoned(e *engine.Env) {
 func (p *place) mustWait(e *engine.Env, why string) {
 	select {
 	case <-p.done:
-		p.judgeAbandoned(e)
+		if p.err != nil {
+			p.judgeAbandoned(e)
+		}
 		e.UnexpectedFatal(p.req.Key, p.err, "Wait returned (%s), although %s", engine.Outcome(p.err), why)
 	default:
 	}
@@ -101,9 +104,11 @@ func queueOrder(e *engine.Env) {
 		places := make([]*place, moreThanADigit)
 		for i := range places {
 			places[i] = enqueue(e, backends[i%3], key, e.Long)
-		}
-		for i := len(places) - 1; i >= 0; i-- { // the order of waiting does not matter
-			places[i].waiting(e)
+			if i%3 == 2 { // no place is left for long, and the order of waiting does not matter
+				places[i].waiting(e)
+				places[i-1].waiting(e)
+				places[i-2].waiting(e)
+			}
 		}
 		var last uint64
 		for i, p := range places {
@@ -215,7 +220,8 @@ func withdrawnWhenItSaysSo(e *engine.Env, a, b *engine.BackendClient) {
 }
 
 // placeIsARequest looks at places as at other requests: at one that is first at once, its
-// request when it comes once more, and its TTL beside that of the hold before.
+// request when it comes once more, one whose grant is renewed, and its TTL beside that of the
+// hold before.
 func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 	after := func(name string, before, ttl time.Duration) *place {
 		key := e.Key("%s", name)
@@ -242,6 +248,21 @@ func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 					p.grant.Token, g.Token, g.Holds, engine.Outcome(err))
 			}
 			p.withdraw(e)
+		},
+		func() {
+			if !e.Claimed.ManualRenewal {
+				return
+			}
+			p := after("renewed", e.Long, e.Long)
+			if _, err := b.Renew(p.hold()); err != nil {
+				e.UnexpectedLateFatal(p.req.Key, err, "Renew of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+			}
+			p.withdraw(e)
+			g, err := a.Try(e.Request(p.req.Key, "", e.Long))
+			if err != nil {
+				e.UnexpectedFatal(p.req.Key, err, "a place was withdrawn whose grant had been renewed, and a try of the key returned %s; expected a grant, since Withdraw removes that of its place", engine.Outcome(err))
+			}
+			_ = g.Release(e.Ctx)
 		},
 		func() {
 			if e.Long < 3*e.TTL {
@@ -393,18 +414,35 @@ func queueAbandoned(e *engine.Env) {
 }
 
 // abandonedLongAgo has the TTLs of places pass whose client has gone, before the holder is released.
+// Meanwhile others ask for the key, and its holder renews: nothing of that is the client's.
 func abandonedLongAgo(e *engine.Env, a, b, gone *engine.BackendClient) {
-	key := e.Key("long ago")
+	key, newcomer, ttl := e.Key("long ago"), e.Backend(), e.Fit(2*e.TTL)
+	if !e.Claimed.ManualRenewal && e.Long < 3*ttl+e.Claimed.TakeoverLag {
+		return // the holder's TTL would pass, too
+	}
 	h := a.MustTry(e.Request(key, "", e.Long))
 	for range 2 {
-		enqueue(e, gone, key, e.TTL)
+		enqueue(e, gone, key, ttl)
 	}
 	next := enqueue(e, b, key, e.Long).waiting(e)
-	e.Pause(2*e.TTL + e.Claimed.TakeoverLag)
+	others := func() {
+		enqueue(e, newcomer, key, ttl).withdraw(e)
+		newcomer.MustRefuse(key, "it is held")
+		if !e.Claimed.ManualRenewal {
+			return
+		}
+		if err := h.Renew(); err != nil {
+			e.UnexpectedFatal(key, err, "Renew of a hold returned %s, while others wait; expected no error", engine.Outcome(err))
+		}
+	}
+	for last := time.Now().Add(2*ttl + e.Claimed.TakeoverLag); time.Now().Before(last); {
+		e.Pause(min(ttl/3, time.Until(last)))
+		others()
+	}
 	next.mustWait(e, "the key is held")
 	e.MustGiveBack(h, key, "")
-	if !e.Within(e.TTL, next.done) {
-		e.OverdueFatalf(key, "a waiter had not been granted the key %s after its release, behind places whose client had gone; their TTL of %s had passed before", e.TTL, e.TTL)
+	if !e.Within(ttl/2, next.done) {
+		e.OverdueFatalf(key, "a waiter had not been granted the key %s after its release, behind places whose client had gone; their TTL of %s had passed before, in which others asked for the key", ttl/2, ttl)
 	}
 	next.withdraw(e)
 }

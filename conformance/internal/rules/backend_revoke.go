@@ -27,7 +27,7 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told, c.again}
+	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told, c.again, c.several, c.ranOut}
 	for _, renewed := range []bool{false, true} {
 		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
 	}
@@ -72,6 +72,8 @@ func (c *revocation) shows(key string, h engine.Grip, revoked bool) {
 	case err != nil:
 		c.inTime(key, h, err)
 		c.e.Unexpected(key, err, "Inspect of a held key returned %s; expected its record", engine.Outcome(err))
+	case revoked && isWrong(rec, h):
+		c.e.Failf(key, "Inspect of a revoked hold shows the token %d, %d holds and %d waiters; expected the token %d, a hold, since the key is not free, and at least -1 waiters, which is for unknown", rec.Token, rec.Holds, rec.Waiters, h.Fence())
 	case rec.Token != h.Fence():
 	case rec.Revoked && !revoked:
 		c.e.Failf(key, "Inspect says of a hold that nobody has revoked that it was")
@@ -83,9 +85,18 @@ func (c *revocation) shows(key string, h engine.Grip, revoked bool) {
 			if shown.Key == key && shown.Token == rec.Token && !shown.Revoked {
 				c.e.Failf(key, "List does not say of a hold that it was revoked, and Inspect does")
 			}
+			if shown.Key == key && isWrong(shown, h) {
+				c.e.Failf(key, "List shows a revoked hold with the token %d, %d holds and %d waiters; expected the token %d, a hold, since the key is not free, and at least -1 waiters, which is for unknown", shown.Token, shown.Holds, shown.Waiters, h.Fence())
+			}
 			return true
 		})
 	}
+}
+
+// isWrong reports whether what is shown of a revoked hold can't be so. The hold may have ended, and
+// the key have another one that nobody has revoked.
+func isWrong(rec backend.Record, h engine.Grip) bool {
+	return rec.Revoked && (rec.Token != h.Fence() || rec.Holds < 1 || rec.Waiters < -1)
 }
 
 // told: others are told of a revoked hold, which keeps them out as before, for how long, and whose
@@ -127,6 +138,9 @@ func (c *revocation) told() {
 	}
 	if held := (*backend.HeldError)(nil); errors.As(err, &held) {
 		shown("a refusal because of", held.Remaining, held.Holder)
+		if e.Claimed.HolderDetails && held.Remaining <= 0 {
+			e.Failf(h.Key, "a refusal because of a hold that was revoked says that %s remain; expected what is left of its TTL of %s", held.Remaining, e.Long)
+		}
 	}
 	h.Releasing(e.Log.Now())
 	c.cleanUp(h, "a revoked hold")
@@ -152,6 +166,48 @@ func (c *revocation) again() {
 		}
 		_ = c.a.Backend.Release(e.Ctx, h.Hold) // who has lost a hold drops what it keeps of it
 	}
+}
+
+// several: a store remembers more than one revocation.
+func (c *revocation) several() {
+	e := c.e
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	holds := make([]*engine.Grant, 3)
+	for i := range holds {
+		holds[i] = c.a.MustTry(e.Request(e.Key("several %d", i), "", e.Long))
+		c.mustRevoke(holds[i].Key, holds[i])
+	}
+	for i, h := range holds {
+		h.Releasing(e.Log.Now())
+		_, err := c.a.Renew(h.Hold)
+		what := fmt.Sprintf("revoked hold %d of %d", i+1, len(holds))
+		e.Is(h.Key, err, "Renew of "+what, backend.ErrNotHeld)
+		c.batched(h, what)
+	}
+	for _, h := range holds {
+		c.cleanUp(h, "one of several revoked holds")
+	}
+}
+
+// ranOut: nobody is shown of a revoked hold that has run out.
+func (c *revocation) ranOut() {
+	e := c.e
+	in, ok := backend.As[backend.Inspector](c.b.Backend)
+	if !ok || !c.keeps || e.Claimed.EndsWithSession { // whose session keeps it
+		return
+	}
+	key := e.Key("ran out")
+	h := c.a.MustTry(c.request(key, "", false))
+	c.mustRevoke(key, h)
+	e.Expire(h)
+	rec, err := in.Inspect(e.Ctx, key)
+	if err == nil {
+		e.Latef(key, "Inspect shows a hold that was revoked (%s remaining) after the end of its TTL of %s, and nobody has taken the key; expected ErrNotHeld", rec.Remaining, e.TTL)
+		return
+	}
+	e.Is(key, err, "Inspect of a key whose hold was revoked and has run out", backend.ErrNotHeld)
 }
 
 // tell has the holder learn of the revocation, and clean up as the lock package does.
@@ -411,9 +467,13 @@ func (c *revocation) owner() {
 	longer := e.Request(key, owner, e.Fit(5*e.TTL/2))
 	last := c.a.MustTry(longer)
 	c.mustRevoke(key, h)
-	if again, err := c.a.Try(c.request(key, owner, false)); err == nil && (again.Token == h.Token || c.keeps && time.Now().Before(last.Until())) {
+	switch again, err := c.a.Try(c.request(key, owner, false)); {
+	case err == nil && (again.Token == h.Token || c.keeps && time.Now().Before(last.Until())):
 		e.Failf(key, "the owner entered its revoked hold again")
 		return
+	case err != nil && c.keeps:
+		e.JudgeRefusal(key, "Try by the owner of a revoked hold", "it was revoked, and has not expired", nil, err)
+		not(e, key, err, "Try by the owner of a revoked hold", backend.ErrPermanent, backend.ErrTooManyHolds)
 	}
 	if c.keeps && e.Claimed.ManualRenewal {
 		c.tellOwner(key, last, h)

@@ -20,6 +20,7 @@ func lockerSaysTheSame(e *engine.Env) {
 		e.Skipf("needs Config.OpenBackend, or a Locker with the method Guarantees")
 	}
 	first := tells.Guarantees()
+	ownLists(e, "Guarantees of a Locker", first, tells.Guarantees(), other.Guarantees())
 	same := func(when string) {
 		for _, again := range []backend.Guarantees{other.Guarantees(), tells.Guarantees()} {
 			if !reflect.DeepEqual(first, again) {
@@ -40,6 +41,19 @@ func lockerSaysTheSame(e *engine.Env) {
 
 // teller says what its locks promise.
 type teller interface{ Guarantees() backend.Guarantees }
+
+// ownLists fails the case if two answers have a list in common: who writes into the one changes
+// the other.
+func ownLists(e *engine.Env, what string, first backend.Guarantees, others ...backend.Guarantees) {
+	for _, g := range others {
+		if shared(first.Assumptions, g.Assumptions) || shared(first.TokenSurvives, g.TokenSurvives) || shared(first.HoldsSurvive, g.HoldsSurvive) {
+			e.Failf("", "%s returned the same list twice; expected a list of its own for each caller, who may change it", what)
+			return
+		}
+	}
+}
+
+func shared[T any](a, b []T) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
 // guaranteesAskNobody asks for the guarantees while no server answers, and counts the requests
 // where they are seen.

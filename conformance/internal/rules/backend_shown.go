@@ -274,7 +274,8 @@ func holderIsShown(e *engine.Env) {
 	}
 	h.MustRelease()
 	if len(opts) > 1 {
-		labelLasts(e, look, a, b)
+		labelLasts(e, look, a, b, "outer")
+		labelLasts(e, look, a, b, "")
 	}
 	nextHolderIsShown(e, look)
 	if e.Claimed.EndsWithSession { // which keeps what is not renewed
@@ -301,9 +302,10 @@ func holderIsShown(e *engine.Env) {
 }
 
 // labelLasts looks at the label of a key that its owner enters and leaves, the outermost hold
-// first too, until the owner has left it for good, and takes it again.
-func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) {
-	key, owner := e.Key("entered"), lock.WithOwner(e.Owner("C"))
+// first too, until the owner has left it for good, and takes it again. The outermost hold has the
+// label outermost, or none.
+func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client, outermost string) {
+	key, owner := e.Key("entered, and labelled %q", outermost), lock.WithOwner(e.Owner("C"))
 	var first map[string]backend.Holder // by who showed it
 	shown := func(when, label string) {
 		now := map[string]backend.Holder{}
@@ -331,21 +333,24 @@ func labelLasts(e *engine.Env, look *engine.BackendClient, a, b *engine.Client) 
 			first = now
 		}
 	}
-	outer := a.MustTry(key, owner, lock.WithLabel("outer"))
-	shown("of an owner's first hold", "outer")
+	take := func(label string) *engine.Hold {
+		if label == "" {
+			return a.MustTry(key, owner)
+		}
+		return a.MustTry(key, owner, lock.WithLabel(label))
+	}
+	outer := take(outermost)
+	shown("of an owner's first hold", outermost)
 	e.Settle() // a beginning that moves has moved by then
-	inner := []*engine.Hold{a.MustTry(key, owner, lock.WithLabel("inner")), a.MustTry(key, owner)}
+	inner := []*engine.Hold{take("inner"), take("")}
+	shown("while its owner has two inner holds", outermost)
 	inner[0].MustRelease()
-	shown("after one of two inner holds was released", "outer")
+	shown("after one of two inner holds was released", outermost)
 	outer.MustRelease()
-	shown("after the outermost hold was released, and an inner one is left", "outer")
+	shown("after the outermost hold was released, and an inner one is left", outermost)
 	inner[1].MustRelease()
 	for _, label := range []string{"", "next"} {
-		var more []lock.Option
-		if label != "" {
-			more = append(more, lock.WithLabel(label))
-		}
-		h := a.MustTry(key, append(more, owner)...)
+		h := take(label)
 		first = map[string]backend.Holder{} // which is over
 		shown("after its owner had released it, and has taken it again", label)
 		h.MustRelease()

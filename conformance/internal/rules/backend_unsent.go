@@ -15,7 +15,7 @@ import (
 func notSentIsTrue(e *engine.Env) {
 	rounds := e.Rounds(e.Work(5*time.Millisecond), 40, 200)
 	var asked, cut, unsent atomic.Int64
-	renewals := e.Start(func() { cutRenewals(e) })
+	others := e.Start(func() { cutRenewals(e) }, func() { cutOperations(e) })
 	workers := 2
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		workers = 4 // the same beside another hold of an owner
@@ -87,7 +87,7 @@ func notSentIsTrue(e *engine.Env) {
 			}
 		}
 	})
-	renewals()
+	others()
 	e.Notef("%d requests: %d were cut off, of %d nothing was sent", asked.Load(), cut.Load(), unsent.Load())
 }
 
@@ -142,5 +142,75 @@ func cutRenewals(e *engine.Env) {
 			_ = g.Release(e.Ctx)
 		}
 		_ = h.Release(e.Ctx)
+	}
+}
+
+// cutOperations cuts off what hands a hold over, and what an operator does to it, and looks
+// whether those holds are as they were of which nothing was sent.
+func cutOperations(e *engine.Env) {
+	a, b := e.Backend(), e.Backend()
+	type operation struct {
+		name string
+		call func(ctx context.Context, h *engine.Grant) error
+	}
+	var operations []operation
+	if ho := able[backend.HandOverer](a, "HandOverer"); ho != nil {
+		operations = append(operations, operation{"HandOver", func(ctx context.Context, h *engine.Grant) error {
+			to := e.Request(h.Key, "", e.TTL)
+			_, err := ho.HandOver(ctx, h.Hold, to)
+			if !errors.Is(err, backend.ErrNotSent) {
+				_ = a.Backend.Release(e.Ctx, backend.HoldOf(to))
+			}
+			return err
+		}})
+	}
+	if engine.ClaimTokens.Made(e.Settings) { // which name what an operator ends
+		if f := able[backend.ForceReleaser](b, "ForceReleaser"); f != nil {
+			operations = append(operations, operation{"ForceRelease", func(ctx context.Context, h *engine.Grant) error { return f.ForceRelease(ctx, h.Key, h.Token) }})
+		}
+		if r := able[backend.Revoker](b, "Revoker"); r != nil {
+			operations = append(operations, operation{"Revoke", func(ctx context.Context, h *engine.Grant) error { return r.Revoke(ctx, h.Key, h.Token) }})
+		}
+	}
+	e.Each(len(operations), func(i int) {
+		const rounds = 12
+		op, latest := operations[i], time.Millisecond // twice what a request takes
+		var kept []*engine.Grant
+		for n := range rounds {
+			begun := time.Now()
+			h := a.MustTry(e.Request(e.Key("%s-%d", op.name, n), "", e.Long))
+			latest = max(2*time.Since(begun), latest*3/4)
+			ctx, cancel := context.WithCancel(e.Ctx)
+			timer := time.AfterFunc(e.Randomly(latest), cancel)
+			ev := e.Log.Begin(a.Who, op.name, h.Key)
+			err := op.call(ctx, h)
+			e.Log.End(ev, engine.Outcome(err))
+			timer.Stop()
+			cancel()
+			if errors.Is(err, backend.ErrNotSent) {
+				kept = append(kept, h)
+				continue
+			}
+			h.Releasing(e.Log.Now())
+			_ = a.Backend.Release(e.Ctx, h.Hold)
+		}
+		e.Settle() // until what has left is there
+		for _, h := range kept {
+			asBefore(e, b, h, op.name)
+		}
+	})
+}
+
+// asBefore looks at a hold to which a request of that name has done nothing, as it said.
+func asBefore(e *engine.Env, b *engine.BackendClient, h *engine.Grant, name string) {
+	until := h.Until()
+	if in := able[backend.Inspector](b, "Inspector"); in != nil {
+		if rec, err := in.Inspect(e.Ctx, h.Key); err == nil && rec.Token == h.Token && rec.Revoked {
+			e.Failf(h.Key, "%s said that nothing was sent, and the hold is revoked; expected an error that does not match ErrNotSent", name)
+		}
+	}
+	err := h.Release(e.Ctx)
+	if errors.Is(err, backend.ErrNotHeld) && time.Now().Before(until) {
+		e.Latef(h.Key, "%s said that nothing was sent, and the hold is gone; expected an error that does not match ErrNotSent, since who reads that believes that nothing has changed", name)
 	}
 }

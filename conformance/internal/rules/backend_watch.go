@@ -231,4 +231,52 @@ func watchEndsWithContext(e *engine.Env) {
 	case <-control.C:
 		e.Latef(key, "the release was not signalled to the remaining watch within %s, after others had ended", e.Slack())
 	}
+	watchOutlivesOthers(e, a, b)
+}
+
+// watchOutlivesOthers has another client watch the same keys, and close.
+func watchOutlivesOthers(e *engine.Env, a, b *engine.BackendClient) {
+	const keys = 4
+	closes := e.Backend()
+	holds, hints := make([]*engine.Grant, keys), make([]<-chan backend.Hint, keys)
+	for i := range keys {
+		key := e.Key("watched by two, %d", i)
+		holds[i] = a.MustTry(e.Request(key, "", e.Long))
+		watchers := []*engine.BackendClient{b, closes}
+		if i%2 == 1 {
+			watchers = []*engine.BackendClient{closes, b}
+		}
+		for _, who := range watchers {
+			in, err := optional[backend.Watcher](who, "Watcher").Watch(e.Ctx, key)
+			if err != nil {
+				e.UnexpectedFatal(key, err, "Watch returned %s; expected a channel", engine.Outcome(err))
+			}
+			if who == b {
+				hints[i] = in
+			}
+		}
+	}
+	_ = closes.Close()
+	e.Settle()                     // what its end takes with it has gone by then
+	released := make([]bool, keys) // where a hold had run out before, its signal may be another's, or none
+	for i, h := range holds {
+		released[i] = h.Release(e.Ctx) == nil
+	}
+	over := e.Log.Now() + e.Slack()
+	missed := 0
+	for i, hint := range hints {
+		control := time.NewTimer(max(over-e.Log.Now(), 1))
+		select {
+		case <-hint:
+		case <-control.C:
+			if released[i] {
+				missed++
+			}
+		}
+		control.Stop()
+	}
+	// One may be lost.
+	if missed > 2 {
+		e.Latef("", "%d of %d releases were not signalled within %s to a client that watched the keys, when another client that watched them had been closed", missed, keys, e.Slack())
+	}
 }

@@ -699,6 +699,15 @@ func TestMutantBackends(t *testing.T) {
 				return g
 			}
 		}},
+		"guarantees have one list for all": {"GuaranteesAreStable", func(m *mutant) {
+			var first sync.Once
+			var survives []backend.Fault
+			m.g = func(g backend.Guarantees) backend.Guarantees {
+				first.Do(func() { survives = g.TokenSurvives })
+				g.TokenSurvives = survives
+				return g
+			}
+		}},
 		"guarantees change with a refusal": {"GuaranteesAreStable", func(m *mutant) {
 			var refused atomic.Bool
 			try := m.try

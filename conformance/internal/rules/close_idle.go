@@ -20,7 +20,12 @@ func idleLockerWorks(e *engine.Env) {
 		owner = append(owner, lock.WithOwner(e.Owner("A")))
 		outer = a.MustTryFor(owned, e.TTL, owner...)
 	}
+	idlers := leftAlone(e)
 	beIdle(e)
+	for _, h := range idlers {
+		h.MustRelease()
+		b.MustTry(h.Key).MustRelease()
+	}
 	all := []*engine.Client{fresh, quiet, a}
 	for _, c := range all {
 		c.MustTry(used).MustRelease()
@@ -52,4 +57,18 @@ func idleLockerWorks(e *engine.Env) {
 		late.Add(e, time.Since(released))
 	}
 	late.Judge(e, "", e.WakeBound(), "waiters of Lockers that had been idle were granted the key after its release")
+}
+
+// leftAlone are leases of Lockers of their own, with a TTL that outlasts the quiet: one that is
+// renewed, and one that is not, for which nothing at all is sent.
+func leftAlone(e *engine.Env) (holds []*engine.Hold) {
+	ttl := 2 * idle(e)
+	if e.Fit(ttl) < ttl {
+		return nil
+	}
+	holds = append(holds, e.Locker().MustTryFor(e.Key("renewed alone"), ttl))
+	if e.Claimed.WithoutRenewal {
+		holds = append(holds, e.Locker().MustTryFor(e.Key("unrenewed alone"), ttl, lock.WithoutRenewal()))
+	}
+	return holds
 }

@@ -385,6 +385,16 @@ func anHourAtMost(rec backend.Record) (backend.Record, bool) {
 	return rec, true
 }
 
+// ofRevoked changes what is shown of revoked holds.
+func ofRevoked(change func(rec *backend.Record)) func(rec backend.Record) (backend.Record, bool) {
+	return func(rec backend.Record) (backend.Record, bool) {
+		if rec.Revoked {
+			change(&rec)
+		}
+		return rec, true
+	}
+}
+
 // notAtLast has a renewal do nothing in the last tenth of the TTL, and say so or not.
 func notAtLast(silent bool) func(m *bent) {
 	return func(m *bent) {
@@ -1000,6 +1010,196 @@ var bentRecords = map[string]struct {
 			return m.able.RaiseFloor(ctx, above)
 		}
 	}},
+	"of two hand-overs of a hold the second is granted too": {"HandOverIsOneStep", "a second HandOver of the same hold", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := m.able.HandOver(ctx, from, to)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if err == nil {
+				m.k.any["grant "+from.ID.Hex()] = g
+			} else if before, ok := m.k.any["grant "+from.ID.Hex()]; ok && errors.Is(err, backend.ErrNotHeld) {
+				return before.(backend.Grant), nil
+			}
+			return g, err
+		}
+	}},
+	"a hand-over to the same owner keeps the label": {"HandOverIsOneStep", "shows the label", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			if rec, live := m.live(from.Key); live && from.Owner != "" && from.Owner == to.Owner {
+				to.Holder.Label = rec.Holder.Label
+			}
+			return m.able.HandOver(ctx, from, to)
+		}
+	}},
+	"what was handed over twice is held since the first time": {"HandOverIsOneStep", "(hand-over 2 in a row)", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			rec, _ := m.live(from.Key)
+			g, err := m.able.HandOver(ctx, from, to)
+			if err == nil {
+				m.k.mu.Lock()
+				defer m.k.mu.Unlock()
+				if m.k.any["handed "+from.ID.Hex()] != nil {
+					m.k.any[fmt.Sprint("since ", to.Key, g.Token)] = rec.Holder.Since
+				}
+				m.k.any["handed "+to.ID.Hex()] = true
+			}
+			return g, err
+		}
+		m.inspected(func(rec backend.Record) (backend.Record, bool) {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if since, ok := m.k.any[fmt.Sprint("since ", rec.Key, rec.Token)]; ok {
+				rec.Holder.Since = since.(time.Time)
+			}
+			return rec, true
+		})
+	}},
+	"a refusal shows what was left of who handed the key over": {"HandOverIsOneStep", "a refusal because of a hold that was handed over shows", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			rec, _ := m.live(from.Key)
+			g, err := m.able.HandOver(ctx, from, to)
+			if err == nil {
+				m.k.mu.Lock()
+				m.k.any["end "+from.Key] = time.Now().Add(rec.Remaining)
+				m.k.mu.Unlock()
+			}
+			return g, err
+		}
+		m.refusals(func(held *backend.HeldError, _ backend.Request) {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if end, ok := m.k.any["end "+held.Key]; ok {
+				held.Remaining = max(1, min(held.Remaining, time.Until(end.(time.Time))))
+			}
+		})
+	}},
+	"of revoked keys the last is remembered": {"RevokeByToken", "revoked hold", func(m *bent) { // two cases meet it, at the same instant
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			err := m.able.Revoke(ctx, key, token)
+			if err == nil {
+				m.k.mu.Lock()
+				m.k.any["last revoked"] = key
+				m.k.mu.Unlock()
+			}
+			return err
+		}
+		m.renews(func(_ context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
+			rec, live := m.live(h.Key)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if live && rec.Revoked && rec.Token == h.Token && m.k.any["last revoked"] != h.Key {
+				return backend.Validity{}, nil
+			}
+			return v, err
+		})
+	}},
+	"the owner of a revoked key is refused for good": {"RevokeByToken", "Try by the owner of a revoked hold", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			if rec, live := m.live(req.Key); errors.Is(err, backend.ErrHeld) && live && rec.Revoked && req.Owner != "" {
+				return g, fmt.Errorf("%w: revoked", backend.ErrPermanent)
+			}
+			return g, err
+		}
+	}},
+	"a refusal of a revoked key tells of no end": {"RevokeByToken", "a refusal because of a hold that was revoked says", func(m *bent) {
+		m.refusals(func(held *backend.HeldError, _ backend.Request) {
+			if rec, live := m.live(held.Key); live && rec.Revoked {
+				held.Remaining = 0
+			}
+		})
+	}},
+	"what was revoked is shown when it has run out": {"RevokeByToken", "and nobody has taken the key", func(m *bent) {
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			rec, _ := m.live(key)
+			err := m.able.Revoke(ctx, key, token)
+			if err == nil {
+				m.k.mu.Lock()
+				defer m.k.mu.Unlock()
+				rec.Revoked, rec.Remaining = true, 1
+				m.k.any["revoked "+key] = rec
+			}
+			return err
+		}
+		m.inspect = func(ctx context.Context, key string) (backend.Record, error) {
+			rec, err := m.able.Inspect(ctx, key)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if old, ok := m.k.any["revoked "+key]; ok && errors.Is(err, backend.ErrNotHeld) {
+				return old.(backend.Record), nil
+			}
+			return rec, err
+		}
+	}},
+	"a revoked key shows no holds": {"RevokeByToken", "Inspect of a revoked hold shows", func(m *bent) {
+		m.inspected(ofRevoked(func(rec *backend.Record) { rec.Holds = 0 }))
+	}},
+	"a revoked key shows no token": {"RevokeByToken", "Inspect of a revoked hold shows", func(m *bent) {
+		m.inspected(ofRevoked(func(rec *backend.Record) { rec.Token = 0 }))
+	}},
+	"a revoked key shows less than no waiters": {"RevokeByToken", "Inspect of a revoked hold shows", func(m *bent) {
+		m.inspected(ofRevoked(func(rec *backend.Record) { rec.Waiters = -3 }))
+	}},
+	"a list shows no holds of a revoked key": {"RevokeByToken", "List shows a revoked hold", func(m *bent) {
+		m.listed(ofRevoked(func(rec *backend.Record) { rec.Holds = 0 }))
+	}},
+	"the largest token is not that of what was revoked": {"LastTokenCoversAll", "after a key whose hold was revoked", func(m *bent) {
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			err := m.able.Revoke(ctx, key, token)
+			if err == nil {
+				m.k.mu.Lock()
+				m.k.any["revoked last"] = token
+				m.k.mu.Unlock()
+			}
+			return err
+		}
+		m.last = func(ctx context.Context) (uint64, error) {
+			n, err := m.able.LastToken(ctx)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			if m.k.any["revoked last"] == n {
+				n--
+			}
+			return n, err
+		}
+	}},
+	"who ceased to watch a moment ago counts as another": {"ReleaseTells", "ceased to watch", func(m *bent) {
+		m.watch = func(ctx context.Context, key string) (<-chan backend.Hint, error) {
+			context.AfterFunc(ctx, func() {
+				m.k.mu.Lock()
+				m.k.any["ceased "+key] = time.Now()
+				m.k.mu.Unlock()
+			})
+			return m.able.Watch(ctx, key)
+		}
+		m.tell = func(ctx context.Context, h backend.Hold) (int, error) {
+			n, err := m.able.ReleaseTelling(ctx, h)
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			at, ok := m.k.any["ceased "+h.Key].(time.Time)
+			delete(m.k.any, "ceased "+h.Key)
+			if ok && err == nil && n == 0 && time.Since(at) < 100*time.Millisecond {
+				n = 1
+			}
+			return n, err
+		}
+	}},
+	"a hand-over that was cut off counts as unsent": {"NotSentIsTrue", "HandOver said that nothing was sent", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := m.able.HandOver(ctx, from, to)
+			return g, cutIsUnsent(ctx, err)
+		}
+	}},
+	"a revocation that was cut off counts as unsent": {"NotSentIsTrue", "Revoke said that nothing was sent", func(m *bent) {
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			return cutIsUnsent(ctx, m.able.Revoke(ctx, key, token))
+		}
+	}},
+	"a forced release that was cut off counts as unsent": {"NotSentIsTrue", "ForceRelease said that nothing was sent", func(m *bent) {
+		m.force = func(ctx context.Context, key string, token uint64) error {
+			return cutIsUnsent(ctx, m.able.ForceRelease(ctx, key, token))
+		}
+	}},
 	"inspect ends when what was handed over would have": {"HandOverIsOneStep", "when the hold before would have ended", func(m *bent) {
 		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			r, ok := m.k.record(from.Key)
@@ -1117,7 +1317,16 @@ type bentQueue struct {
 	placed
 	ttls    *sync.Map // of the last try, by key
 	refuses *sync.Map // ids
+	renewed *sync.Map // ids
 	change  func(t *bentTicket)
+}
+
+func (q bentQueue) Renew(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+	v, err := q.placed.Renew(ctx, h)
+	if err == nil {
+		q.renewed.Store(h.ID, true)
+	}
+	return v, err
 }
 
 func (q bentQueue) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
@@ -1202,6 +1411,14 @@ func TestMutantsOfPlaces(t *testing.T) {
 				return t.Ticket.Withdraw(ctx)
 			}
 		}},
+		"a place whose grant was renewed is withdrawn in words": {"QueueWithdraw", "whose grant had been renewed", func(t *bentTicket) {
+			t.withdraw = func(ctx context.Context) error {
+				if _, ok := t.q.renewed.Load(t.req.ID); ok {
+					return ctx.Err()
+				}
+				return t.Ticket.Withdraw(ctx)
+			}
+		}},
 		"every place is behind another": {"QueueWithdraw", "Behind of a place for a free key is true", func(t *bentTicket) {
 			t.behind = func() bool { return true }
 		}},
@@ -1227,13 +1444,13 @@ func TestMutantsOfPlaces(t *testing.T) {
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			store, cfg := memlock.NewStore(nil), memory()
-			ttls, refuses := &sync.Map{}, &sync.Map{}
+			ttls, refuses, renewed := &sync.Map{}, &sync.Map{}, &sync.Map{}
 			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
 				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
 				if err != nil {
 					return nil, err
 				}
-				return bentQueue{b.(placed), ttls, refuses, c.change}, nil
+				return bentQueue{b.(placed), ttls, refuses, renewed, c.change}, nil
 			}
 			if c.says != "" {
 				mustSay(t, cfg, c.rule, c.says)

@@ -214,7 +214,7 @@ var lockersElsewhere = map[string]lockerCase{
 			l.keptByEnded()
 		}
 	})},
-	"what an owner has waited for is not renewed": {"RenewKeeps", "an owner, and a wait before it", func(m *lockerMutant) {
+	"what an owner has waited for is not renewed": {"RenewKeeps", "before it", func(m *lockerMutant) {
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
 			l, err := m.Client.TryAcquire(ctx, key, opts...)
 			if !errors.Is(err, lock.ErrHeld) {

@@ -142,7 +142,8 @@ func TestMutantsOfAbilitiesElsewhere(t *testing.T) {
 		queue      bool
 	}{
 		"a hand-over asks whether the key is held, not by whom": {rule: "HandOverIsOneStep", says: "of a key that another client holds by now", change: func() around {
-			return func(b backend.Backend) backend.Backend { return handsOverXX{wrapper{b}} }
+			var handed sync.Map
+			return func(b backend.Backend) backend.Backend { return handsOverXX{wrapper{b}, &handed} }
 		}},
 		"a revoked hold can be handed over": {rule: "RevokeByToken", says: "HandOver of a revoked hold", change: func() around {
 			return func(b backend.Backend) backend.Backend { return handsOverRevoked{wrapper{b}} }
@@ -591,11 +592,17 @@ func timedWaitIsCancelled(m *lockerMutant) {
 	}
 }
 
-type handsOverXX struct{ wrapper }
+type handsOverXX struct {
+	wrapper
+	handed *sync.Map // what was handed over, by ID, which it knows
+}
 
 func (b handsOverXX) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
 	g, err := ability[backend.HandOverer](b.Backend).HandOver(ctx, from, to)
-	if !errors.Is(err, backend.ErrNotHeld) {
+	if err == nil {
+		b.handed.Store(from.ID, true)
+	}
+	if _, ok := b.handed.Load(from.ID); ok || !errors.Is(err, backend.ErrNotHeld) {
 		return g, err
 	}
 	rec, held := ability[backend.Inspector](b.Backend).Inspect(ctx, from.Key)

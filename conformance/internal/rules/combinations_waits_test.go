@@ -36,6 +36,21 @@ func (c waitMutant) config() conformance.Config {
 	return wrapped(c.change())
 }
 
+// mustSayAll has each mutant be caught, for what it does, and the lock without it pass the same rules.
+func mustSayAll(t *testing.T, mutants map[string]waitMutant) {
+	t.Helper()
+	var all sync.WaitGroup
+	rules := map[string]bool{}
+	for name, c := range mutants {
+		rules[c.rule] = true
+		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, c.config(), c.rule, c.says) })
+	}
+	all.Wait()
+	for rule := range rules {
+		mustPass(t, wrapped(func(*lockerMutant, backend.Backend) {}), rule)
+	}
+}
+
 func alone(change func(m *lockerMutant, b backend.Backend)) func() func(*lockerMutant, backend.Backend) {
 	return func() func(*lockerMutant, backend.Backend) { return change }
 }

@@ -172,13 +172,16 @@ func noSecretsInErrors(e *engine.Env) {
 
 	other := b.Soon(key, "its owner has released it")
 	failsToGet(a, key, "by the owner on a held key", owner)
+	eachKind(e, append(optionKinds(e, a), optionPairs(e, a)...), func(k kind) {
+		failsToGet(a, key, "by the owner on a held key, for a lease with "+k.name, append(slices.Clone(k.opts), owner)...)
+	})
 	other.MustRelease()
 	e.Together(
 		func() { noSecretsOfTheLost(e, a, owner, check) },
 		func() { noSecretsOfTheEnded(e, a, owner, check) },
 		func() { noSecretsOfTheCutOff(e, owner, check) })
 
-	h = a.Soon(e.Key("closed"), "nobody has held it")
+	h = a.MustTry(e.Key("closed"), owner)
 	check("Close", a.Close())
 	failsToGet(a, key, "on a closed Locker", owner)
 	check("Release after Close", h.Release(e.Ctx))

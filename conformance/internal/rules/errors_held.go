@@ -19,7 +19,69 @@ func heldDetails(e *engine.Env) {
 		func() { lookAtKinds(e, a, b) },
 		func() { lookAtOwner(e, a, b) },
 		func() { lookAtKeptRefusal(e, a, b) },
+		func() { lookAtNextHolder(e, a, b) },
+		func() { lookAtOddKey(e, a, b) },
 	)
+}
+
+// lookAtNextHolder has a wait outlast the holder that it began behind. Who gives up is told of the
+// present holder, if of any: a wait has asked again since.
+func lookAtNextHolder(e *engine.Env, a, b *engine.Client) {
+	if !e.Virtual() || !e.Claimed.HolderDetails {
+		return
+	}
+	for n := range 8 {
+		key := e.Key("next-holder-%d", n)
+		first := a.MustTry(key, lock.WithLabel("the first"))
+		next := e.Locker().Acquiring(key, lock.WithLabel("the next"))
+		e.Settle()
+		w := b.Acquiring(key, lock.WithLabel("who gives up"))
+		e.Settle()
+		first.MustRelease()
+		came := make(chan *engine.Acquiring, 2)
+		for _, one := range []*engine.Acquiring{next, w} {
+			e.Start(func() { one.Wait(); came <- one })
+		}
+		if <-came == w {
+			next.Cancel()
+			<-came
+			for _, one := range []*engine.Acquiring{next, w} {
+				if one.Err == nil {
+					_ = one.Hold.Release(e.Ctx)
+				}
+			}
+			continue
+		}
+		e.Pause(2 * e.WaitBound())
+		holder := next.MustGet(e, key, e.WaitBound(), "the key was released")
+		w.Cancel()
+		<-came
+		if held := (*lock.HeldError)(nil); w.Err != nil && errors.As(w.Err, &held) && held.Holder.Label == "the first" {
+			e.Failf(key, "who gave up a wait was told of the holder %s, which had released the key %s before; expected the present holder, or none", held.Holder, engine.Short(2*e.WaitBound()))
+		}
+		holder.MustRelease()
+		return
+	}
+}
+
+// lookAtOddKey has a key that is written otherwise in quotes, in URLs and in patterns. Whoever is
+// refused it, or gives up waiting for it, is told of it as it is.
+func lookAtOddKey(e *engine.Env, a, b *engine.Client) {
+	key := e.Key("%s", "a\"b\\c'd%25 {e}<f>&amp;\u00e4a\u0308")
+	h, err := a.Try(key)
+	if err != nil {
+		return // which keys there are is for other rules
+	}
+	_, gaveUp := b.GivesUp(key, false, new(engine.Lateness))
+	for what, err := range map[string]error{
+		"TryAcquire": b.Refusal(key, "another client holds it"), "Acquire whose context ended": gaveUp,
+	} {
+		// Whether there is one is for the other cases: a waiter in a queue was not refused.
+		if held := (*lock.HeldError)(nil); errors.As(err, &held) && held.Key != key {
+			e.Failf(key, "the error of %s, for the key %s, names the key %s; expected the one that was asked for", what, engine.QuoteKey(key), engine.QuoteKey(held.Key))
+		}
+	}
+	h.MustRelease()
 }
 
 // lookAtKeptRefusal keeps a refusal while other calls are refused: it is of its key still.
@@ -181,8 +243,12 @@ func lookAtHolder(e *engine.Env, w way, a, b *engine.Client) {
 		return
 	}
 	granted := e.Log.Base.Add(h.Granted)
+	coarse := time.Duration(0) // what is left is shown in such units, less the time that has passed since
 	check := func(op string, until, asked time.Time, err error) {
 		var held *lock.HeldError
+		if errors.As(err, &held) {
+			coarse = max(coarse, rounding(held.Remaining))
+		}
 		// The holder relies on it until then, so the server keeps it for no less.
 		relied := max(time.Until(until), ttl-e.Log.Now()+h.since)
 		least := relied - max(e.Claimed.TTLGrain, time.Millisecond) - ttl/20
@@ -198,9 +264,9 @@ func lookAtHolder(e *engine.Env, w way, a, b *engine.Client) {
 			e.Failf(key, "the refusal names the key %q; expected %q", held.Key, key)
 		case held.Holder.Label != label:
 			namesLabel(e, key, held, label, "")
-		case held.Remaining <= 0 || held.Remaining > most+rounding(held.Remaining):
+		case held.Remaining <= 0 || held.Remaining > most+coarse:
 			e.Failf(key, "the refusal says that the lease lasts for another %s; expected more than 0 and at most %s, %s after its grant for %s", held.Remaining, most, engine.Short(asked.Sub(granted)), ttl)
-		case held.Remaining < least-rounding(held.Remaining):
+		case held.Remaining < least-coarse:
 			e.Failf(key, "the refusal says that the lease lasts for another %s; expected at least the %s that are left of its TTL of %s",
 				held.Remaining, least, ttl)
 		}

@@ -278,6 +278,7 @@ func tryIsImmediate(e *engine.Env) {
 		}
 		tryOftenAtOnce(e, key, clients, ", after a wait for the key that was given up,")
 	}
+	triesBesideItsWaits(e, key, clients)
 	if e.OpenBackend != nil {
 		c, server := e.FaultyWhole()
 		c.MustRefuse(key, "somebody else holds it")
@@ -302,8 +303,38 @@ func tryIsImmediate(e *engine.Env) {
 	clients[0].MustTry(key).MustRelease()
 }
 
-// tryOftenAtOnce has two clients try the key, which is held by another one, and one that is free.
-func tryOftenAtOnce(e *engine.Env, key string, clients []*engine.Client, after string) {
+// triesBesideItsWaits has an owner try keys while it waits for others, through the same Lockers. The
+// first client holds the key.
+func triesBesideItsWaits(e *engine.Env, key string, clients []*engine.Client) {
+	owner := oneOwner(e)
+	if owner == nil {
+		return
+	}
+	var held []*engine.Hold
+	var waits []*engine.Acquiring
+	for i, c := range clients[1:] { // each for a key of its own: an owner may share one with itself
+		held = append(held, clients[0].MustTry(e.Key("elsewhere-%d", i)))
+		waits = append(waits, c.Acquiring(held[i].Key, owner...))
+	}
+	e.Settle()
+	tryOftenAtOnce(e, key, clients, " of an owner who waits for another key,", owner...)
+	var late engine.Lateness
+	for i := 0; i < 10 && !e.Failed(); i++ {
+		begun := time.Now()
+		free := clients[1+i%2].MustTry(e.Key("free for its owner"), owner...)
+		late.Add(e, time.Since(begun))
+		free.MustRelease()
+	}
+	late.Judge(e, key, e.Prompt(), "TryAcquire of a free key, by an owner who waits for another key, returned")
+	for i, w := range waits {
+		held[i].MustRelease()
+		w.MustGet(e, held[i].Key, e.WaitBound(), "its holder has released it").MustRelease()
+	}
+}
+
+// tryOftenAtOnce has two clients try the key, which is held by another one, and one that is free. The
+// options are for the one that is held.
+func tryOftenAtOnce(e *engine.Env, key string, clients []*engine.Client, after string, more ...lock.Option) {
 	// The fastest of several is what the lock needs, and not what the machine adds.
 	granted, refused := time.Hour, time.Hour
 	var waited time.Duration // by an adapter of a lock that has no try
@@ -319,7 +350,7 @@ func tryOftenAtOnce(e *engine.Env, key string, clients []*engine.Client, after s
 		e.Each(2, func(what int) {
 			c, begun := clients[1+(n+what)%2], time.Now()
 			if what == 0 {
-				c.MustRefuse(key, "somebody else holds it")
+				c.MustRefuse(key, "somebody else holds it", more...)
 			} else {
 				free = c.MustTry(e.Key("free"))
 			}

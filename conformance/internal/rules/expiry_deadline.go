@@ -135,7 +135,7 @@ func deadlineOfLateRenewal(e *engine.Env, k kind) {
 func deadlineOfLateAnswer(e *engine.Env, k kind, w way) {
 	var asked atomic.Int64 // when the last request was, since the case began
 	a, f := e.FaultyAt(engine.Primitives, &faultlock.Options{Observe: func(faultlock.Injection) { asked.Store(int64(e.Log.Now())) }})
-	key, delay := e.Key("late-answers-%s-%s", w.name, k.name), e.TTL/5 // a session is proved for two thirds of its time, and of no use below one
+	key, delay := e.Key("late-answers-%s-%s", w.name, k.name), e.TTL/8 // some rely on half of the time only, and a grant is of no use below a third
 	f.All(faultlock.DelayAfter(delay), faultlock.OpTry, faultlock.OpRenew)
 	h, ok := k.takeBy(w, a, key, e.TTL, unrenewed(e)...)
 	if !ok {

@@ -45,9 +45,19 @@ func optionsOfAnother(e *engine.Env, c, other *engine.Client) {
 			more = append(more, o)
 		}
 	}
+	cases := besideOptions(e, c, other, "a label and a maximum", e.Long, more)
+	if e.Claimed.WithoutRenewal {
+		cases = append(cases, besideOptions(e, c, other, "no renewal", e.TTL, unrenewed(e))...)
+	}
+	e.Together(cases...)
+}
+
+// besideOptions are cases of leases with nothing but the TTL, after or beside whose calls another one
+// had the options.
+func besideOptions(e *engine.Env, c, other *engine.Client, of string, ttl time.Duration, more []lock.Option) []func() {
 	refused := func(name string, get func(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, error)) func() {
 		return func() {
-			key := e.Key("after a refused %s", name)
+			key := e.Key("after a refused %s with %s", name, of)
 			stands := other.MustTry(key)
 			short, cancel := context.WithTimeout(e.Ctx, e.TTL/4)
 			defer cancel()
@@ -56,23 +66,23 @@ func optionsOfAnother(e *engine.Env, c, other *engine.Client) {
 				_ = h.Release(e.Ctx)
 			}
 			stands.MustRelease()
-			h, err := get(e.Ctx, key, e.Long)
+			h, err := get(e.Ctx, key, ttl)
 			if err != nil {
 				e.UnexpectedFatal(key, err, "%s returned %s for a free key; expected a lease", name, engine.Outcome(err))
 			}
 			hasOwnOptions(e, other, h, "an earlier call that got nothing")
 		}
 	}
-	e.Together(
+	return []func(){
 		refused("TryAcquire", c.TryFor),
 		refused("Acquire", c.AcquireFor),
 		func() {
-			key := e.Key("behind another wait")
+			key := e.Key("behind another wait with %s", of)
 			stands := other.MustTry(key)
 			first := c.AcquiringFor(key, e.TTL, more...)
 			<-first.Begun
 			e.Settle()
-			second := c.Acquiring(key)
+			second := c.AcquiringFor(key, ttl)
 			<-second.Begun
 			e.Settle()
 			stands.MustRelease()
@@ -84,12 +94,12 @@ func optionsOfAnother(e *engine.Env, c, other *engine.Client) {
 				},
 			)
 		},
-	)
+	}
 }
 
 // hasOwnOptions looks at a lease without options, beside whose call another one had some.
 func hasOwnOptions(e *engine.Env, other *engine.Client, h *engine.Hold, of string) {
-	if left := time.Until(h.Until()); e.Claimed.Deadline && !e.Fixed && !h.Lost() && left < e.Long/3 {
+	if left := time.Until(h.Until()); e.Claimed.Deadline && !e.Fixed && !h.Lost() && h.EffectiveTTL() == e.Long && left < e.Long/3 {
 		e.Failf(h.Key, "a lease with a TTL of %s is certain for another %s only; expected most of its TTL, because the TTL of %s and the maximum hold were those of %s",
 			e.Long, engine.Short(left), e.TTL, of)
 	}
@@ -99,7 +109,7 @@ func hasOwnOptions(e *engine.Env, other *engine.Client, h *engine.Hold, of strin
 		}
 	}
 	e.Pause(e.TTL * 5 / 4)
-	h.MustLive("a maximum hold was that of " + of)
+	h.MustLive("it is renewed automatically; a maximum hold, or no renewal, was that of " + of)
 	h.MustRelease()
 }
 

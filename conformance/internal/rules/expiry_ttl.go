@@ -39,7 +39,8 @@ func ttlRange(e *engine.Env) {
 	}
 	c, other := e.Locker(), e.Locker()
 	ttlRefusedInside(e, c, other)
-	for _, ttl := range []time.Duration{e.TTL, e.Claimed.MaxTTL} {
+	shortest := (e.Claimed.MinTTL + grain - 1) / grain * grain // that of the limits need not be of the grain
+	for _, ttl := range []time.Duration{e.TTL, e.Claimed.MaxTTL / grain * grain} {
 		if ttl == 0 {
 			continue
 		}
@@ -67,14 +68,14 @@ func ttlRange(e *engine.Env) {
 			h.MustRelease()
 		}
 	}
-	if e.Claimed.MinTTL > 0 {
+	if shortest > 0 {
 		// So short a lease may have run out before its reply arrives.
 		key := e.Key("minimum")
-		h, err := c.TryFor(e.Ctx, key, e.Claimed.MinTTL)
+		h, err := c.TryFor(e.Ctx, key, shortest)
 		if err == nil {
 			_ = h.Release(e.Ctx)
 		} else if errors.Is(err, lock.ErrInvalid) || errors.Is(err, lock.ErrUnsupported) {
-			e.Unexpected(key, err, "the smallest TTL of the guarantees, %s, was refused: %s", e.Claimed.MinTTL, engine.Outcome(err))
+			e.Unexpected(key, err, "the smallest TTL of the guarantees, %s, was refused: %s", shortest, engine.Outcome(err))
 		}
 	}
 }

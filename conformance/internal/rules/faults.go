@@ -315,7 +315,7 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	a, c := e.FaultyAt(via, nil)
 	b := e.Locker()
 	key := e.Key("%s", via.Name)
-	asks := optionKinds(e, b)
+	asks := append(optionKinds(e, b), optionPairs(e, b)...)
 	c.All(faultlock.FailBefore(), engine.OpsToGet...)
 	begun, before := time.Now(), engine.Requests(c, key, engine.OpsToGet...)
 	_, err := a.Try(key)
@@ -425,15 +425,10 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 	a, c := e.FaultyAt(via, nil)
 	defer c.Heal()
 	key := e.Key("%s", via.Name)
-	other, h := a.MustTry(key+"-beside"), a.MustTry(key)
+	other, endless, h := a.MustTry(key+"-beside"), a.MustTry(key+"-endless"), a.MustTry(key)
 	c.All(faultlock.HangBefore())
 	bounded := func(what string, limit time.Duration, f func()) {
-		done := make(chan struct{})
-		wait := e.Start(func() { f(); close(done) })
-		if !e.Within(limit+e.Slack(), done) {
-			e.OverdueFatalf(key, "%s had not returned after %s, with the server hanging", what, limit+e.Slack())
-		}
-		wait()
+		returnsWithin(e, key, what, "with the server hanging", limit, f)
 	}
 	short := func() (context.Context, context.CancelFunc) {
 		return context.WithTimeout(e.Ctx, min(100*time.Millisecond, e.Long/10)) // three of them are to end before the hold
@@ -469,8 +464,29 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 	})
 	if e.Virtual() {
 		releasesBesideHanging(e, key, other, bounded, short)
+		bounded("Release with context.Background()", 5*time.Second, func() { _ = endless.Release(context.Background()) })
 	}
 	bounded("Close", 5*time.Second, func() { _ = a.Close() })
+	endlessReleaseRefused(e, via)
+}
+
+// returnsWithin makes the call, and fails the case unless it returns by itself.
+func returnsWithin(e *engine.Env, key, what, trouble string, limit time.Duration, call func()) {
+	done := make(chan struct{})
+	wait := e.Start(func() { call(); close(done) })
+	if !e.Within(limit+e.Slack(), done) {
+		e.OverdueFatalf(key, "%s had not returned after %s, %s", what, limit+e.Slack(), trouble)
+	}
+	wait()
+}
+
+// endlessReleaseRefused has a release fail again and again, whose context never ends.
+func endlessReleaseRefused(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	defer c.Heal()
+	h := a.MustTry(e.Key("%s-refused", via.Name))
+	c.All(faultlock.FailBefore(), engine.OpsToEnd...)
+	returnsWithin(e, h.Key, "Release with context.Background()", "with the server refusing its requests", 5*time.Second, func() { _ = h.Release(context.Background()) })
 }
 
 // releasesBesideHanging has calls on a lease hang, which hold up no Release of it, and are no

@@ -88,6 +88,7 @@ func renewTransient(e *engine.Env, via engine.FaultSite) {
 	e.Together(
 		func() { disturbRenewals(e, via, "refused", faultlock.FailBefore()) },
 		func() { disturbRenewals(e, via, "lost", faultlock.FailAfter()) },
+		func() { eachKind(e, kinds(e), func(k kind) { oneRenewalHangs(e, via, k) }) },
 		func() {
 			a, c := e.FaultyAt(via, nil)
 			failedRenewMovesNothing(e, a, e.Key("%s-by hand", via.Name), "that was not sent", func(h *engine.Hold) error {
@@ -97,6 +98,28 @@ func renewTransient(e *engine.Env, via engine.FaultSite) {
 			})
 		},
 	)
+}
+
+// oneRenewalHangs has every few renewals of a lease no answer, which must leave time for the next.
+func oneRenewalHangs(e *engine.Env, via engine.FaultSite, k kind) {
+	if !e.Virtual() { // where nothing else costs time of it
+		return
+	}
+	a, c := e.FaultyAt(via, nil)
+	key, begun := e.Key("%s-no answer-%s", via.Name, k.name), time.Now()
+	h, ok := k.take(a, key, e.TTL)
+	if !ok {
+		return
+	}
+	if time.Since(begun) < e.TTL/50 && time.Until(h.Until()) > e.TTL*9/10 { // else there is no time for two
+		for range 4 {
+			c.Next(1, faultlock.HangBefore(), engine.OpsToKeep...)
+			e.Pause(2 * e.TTL)
+			h.MustLive("one of its renewals had no answer, and those after it have")
+		}
+	}
+	c.Heal()
+	_ = h.Release(e.Ctx)
 }
 
 // disturbRenewals takes several leases at a time, whose renewals may share requests.
@@ -112,7 +135,11 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 			h.MustLive(why)
 		}
 	}
-	for range 3 {
+	rounds := 3
+	if e.Virtual() {
+		rounds = 12 // one failed renewal more is no reason, however many there were
+	}
+	for range rounds {
 		// The deadline is two thirds of the TTL away or more, or less where the lock can
 		// prove its holds for a part of the TTL only.
 		trouble := e.TTL * 2 / 5

@@ -48,6 +48,7 @@ var nastyKeys = []string{
 	"a\u2028b", "\uffff", "\ue000", "\U0010ffff", "a-1", "a-01", "Aa", "BB", "plumless", "buckeroo",
 	"\u304b", "\u30ab", "\u306f", "\u3070", "\u3071",
 	"a.", "a,", "a|b", "a@b", "a=b", "a^b", "a!b", "(a)", "<a>", "a`b",
+	"a:token", "a:fence", "a:counter", "a:queue", "a:waiters", "a:owner", "a:lock", // what a store may keep beside "a"
 }
 
 // keysPerClient is how many keys a client of independentKeys holds at a time: with some
@@ -92,6 +93,7 @@ func independentKeys(e *engine.Env) {
 	})
 	waitsByWholeKey(e, holders[0], b, [][2]string{{full + "a", full + "b"}, {keys[0], keys[1]}, {e.Key("waited for/"), e.Key("waited for")}})
 	waitsByKeyAndOwner(e, holders[0], b)
+	waitsForOneOfItsKeys(e, holders[0], b)
 	// For any two keys there is a round in which one is held while the other is tried.
 	for bit := range bits.Len(uint(len(keys) - 1)) {
 		for held := range 2 {
@@ -137,6 +139,29 @@ func waitsByKeyAndOwner(e *engine.Env, holder, c *engine.Client) {
 	other.MustGet(e, key+"x", e.WaitBound(), "its holder has released it, and only another key is held, for which another owner waits").MustRelease()
 	held.MustRelease()
 	w.MustGet(e, key, e.WaitBound(), "its holder has released it").MustRelease()
+}
+
+// waitsForOneOfItsKeys is waitsByWholeKey for one owner, who acquires a free key and one that it holds
+// while it waits for another one, through the Locker that waits and through another one.
+func waitsForOneOfItsKeys(e *engine.Env, holder, c *engine.Client) {
+	owner := oneOwner(e)
+	if owner == nil {
+		return
+	}
+	elsewhere := e.Key("elsewhere")
+	own := c.MustTry(e.Key("its own"), owner...)
+	h := holder.MustTry(elsewhere)
+	w := c.Acquiring(elsewhere, owner...)
+	<-w.Begun
+	e.Settle()
+	for _, by := range []*engine.Client{c, holder} {
+		free := e.Key("free for %s", by.Who)
+		by.Acquiring(free, owner...).MustGet(e, free, e.WaitBound(), "it is free, and only another key is held, which its own owner waits for").MustRelease()
+	}
+	c.Acquiring(own.Key, owner...).MustGet(e, own.Key, e.WaitBound(), "its owner holds it, and waits for another key").MustRelease()
+	own.MustRelease()
+	h.MustRelease()
+	w.MustGet(e, elsewhere, e.WaitBound(), "its holder has released it").MustRelease()
 }
 
 // halfHeld has the holders hold the keys whose number has the bit, and b try the rest, whose

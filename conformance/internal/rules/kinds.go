@@ -90,10 +90,23 @@ func kindsAndUnrenewed(e *engine.Env) []kind {
 	return all
 }
 
+// renewedPairs are those of the pairs that renew themselves.
+func renewedPairs(e *engine.Env) []kind {
+	return slices.DeleteFunc(pairs(e), func(k kind) bool { return k.unrenewed })
+}
+
 // optionKinds are those that differ by their options alone, as far as the lock has them.
-func optionKinds(e *engine.Env, c *engine.Client) (all []kind) {
-	for _, k := range kindsAndUnrenewed(e) {
-		if len(k.opts) == 0 || k.second || k.waited {
+func optionKinds(e *engine.Env, c *engine.Client) []kind {
+	return haveOptions(e, c, kindsAndUnrenewed(e))
+}
+
+// optionPairs are optionKinds of the pairs.
+func optionPairs(e *engine.Env, c *engine.Client) []kind { return haveOptions(e, c, pairs(e)) }
+
+// haveOptions are those of the kinds that differ by their options alone, as far as the lock has them.
+func haveOptions(e *engine.Env, c *engine.Client, of []kind) (all []kind) {
+	for _, k := range of {
+		if len(k.opts) == 0 || k.comes() {
 			continue
 		}
 		if h, ok := k.take(c, e.Key("%s-probes-%s", c.Who, k.name), e.Long); ok {
@@ -157,12 +170,20 @@ func (k kind) way() way {
 func (k kind) takeBy(w way, c *engine.Client, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, bool) {
 	opts := append(slices.Clone(more), k.opts...)
 	var outer *acquired
+	lacks := func(w way, err error) bool {
+		return errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 || w.untold(err)
+	}
 	if k.second {
-		outer = w.mustGet(c, key, ttl, opts...)
+		var err error
+		if outer, err = w.get(c, key, ttl, opts...); lacks(w, err) {
+			return nil, false
+		} else if err != nil {
+			c.Env.UnexpectedFatal(key, err, "%s of a key that nobody else wants, for a lease with %s to be entered, returned %s; expected a lease", w.name, k.name, engine.Outcome(err))
+		}
 		w = w.within()
 	}
 	h, err := w.get(c, key, ttl, opts...)
-	if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 || w.untold(err) {
+	if lacks(w, err) {
 		return nil, false
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -58,6 +59,68 @@ var laterLockers = map[string]waitMutant{
 			return l.Lease.Release(ctx)
 		}
 	}, nil)},
+	"a release with an endless context waits for its answer": {rule: "CallsAreBounded", says: "Release with context.Background() had not returned", change: releasesAgain(func(ctx context.Context, _ error) bool { return ctx.Done() == nil })},
+	"a release goes on while the server refuses": {rule: "CallsAreBounded", says: "with the server refusing its requests", change: releasesAgain(func(_ context.Context, err error) bool {
+		return errors.Is(err, faultlock.ErrInjected) && !errors.Is(err, context.DeadlineExceeded)
+	})},
+	"who gives up is told of the holder at the beginning of the wait": {rule: "HeldDetails", says: "expected the present holder, or none", change: alone(func(m *lockerMutant, b backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			i, ok := backend.As[backend.Inspector](b)
+			if !ok || ctx.Err() != nil {
+				return m.Client.Acquire(ctx, key, opts...)
+			}
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			rec, unknown := i.Inspect(short, key)
+			cancel()
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if held := (*lock.HeldError)(nil); unknown == nil && errors.As(err, &held) {
+				first := *held
+				first.Holder = rec.Holder
+				return nil, fmt.Errorf("%w: %w", ctx.Err(), &first)
+			}
+			return l, err
+		}
+	})},
+	"the first release after five quiet minutes finds its connection closed": {rule: "IdleLockerWorks", says: "Release of a lease that was held", change: func() func(*lockerMutant, backend.Backend) {
+		return func(m *lockerMutant, _ backend.Backend) {
+			var last atomic.Int64
+			used := func() (quiet time.Duration) {
+				now := time.Now().UnixMilli()
+				return time.Duration(now-last.Swap(now)) * time.Millisecond
+			}
+			m.lease = func(_ context.Context, l *leaseMutant) {
+				used()
+				l.release = func(ctx context.Context) error {
+					quiet := used()
+					if err := l.Lease.Release(ctx); err != nil || quiet < 5*time.Minute || !l.set.NoRenewal {
+						return err
+					}
+					return fmt.Errorf("%w: connection reset by peer", lock.ErrUnavailable)
+				}
+			}
+		}
+	}},
+	"a lease is given up at its tenth failed renewal": {rule: "RenewTransient", says: "has ended with cause", around: func() around {
+		return func(b backend.Backend) backend.Backend {
+			return &countsFailures{Backend: b, failed: map[backend.ID]int{}}
+		}
+	}},
+	"leases that were acquired with an endless context outlive Close": {rule: "CloseEndsHolds", says: "was alive after the Close", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			if ctx.Done() != nil {
+				return
+			}
+			inner := l.Lease.Context()
+			late, end := context.WithCancelCause(context.WithoutCancel(inner))
+			l.ctx = late
+			context.AfterFunc(inner, func() {
+				if errors.Is(context.Cause(inner), lock.ErrClosed) {
+					time.Sleep(3 * time.Second)
+				}
+				end(context.Cause(inner))
+			})
+		}
+	})},
 	"a renewal with an endless context is none": {rule: "EndlessContexts", says: "and the deadline stayed as it was", change: endless(func(l *leaseMutant) {
 		l.renew = func(ctx context.Context) error {
 			if ctx.Done() == nil {
@@ -562,18 +625,48 @@ func overtakenGoesLast(m *lockerMutant) {
 
 func TestMutantsOfLater(t *testing.T) {
 	t.Parallel()
-	var all sync.WaitGroup
-	for name, c := range laterLockers {
-		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, c.config(), c.rule, c.says) })
+	mustSayAll(t, laterLockers)
+}
+
+// releasesAgain is a Locker whose releases that failed are repeated until they are answered, if the
+// condition holds.
+func releasesAgain(condition func(ctx context.Context, err error) bool) func() func(*lockerMutant, backend.Backend) {
+	return alone(func(m *lockerMutant, b backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			held, err := lock.HeldOn[backend.Backend](l.Lease)
+			if err != nil {
+				return
+			}
+			l.release = func(ctx context.Context) error {
+				err := l.Lease.Release(ctx)
+				for err != nil && !errors.Is(err, lock.ErrNotHeld) && condition(ctx, err) {
+					time.Sleep(50 * time.Millisecond)
+					err = b.Release(ctx, held.Hold)
+				}
+				return err
+			}
+		}
+	})
+}
+
+// countsFailures gives a hold up at its tenth renewal that fails.
+type countsFailures struct {
+	backend.Backend
+	mu     sync.Mutex
+	failed map[backend.ID]int
+}
+
+func (c *countsFailures) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
+	v, err := c.Backend.Renew(ctx, hold)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.failed[hold.ID]++
 	}
-	all.Wait()
-	rules := map[string]bool{}
-	for _, c := range laterLockers {
-		rules[c.rule] = true
+	if c.failed[hold.ID] >= 10 {
+		return backend.Validity{}, lock.ErrNotHeld
 	}
-	for rule := range rules {
-		mustPass(t, wrapped(func(*lockerMutant, backend.Backend) {}), rule)
-	}
+	return v, err
 }
 
 // endless changes leases, and the options of calls by their contexts.

@@ -113,7 +113,7 @@ func lostByDeadline(e *engine.Env) {
 			}
 			defer func() { _ = inner.Release(e.Ctx) }()
 		}
-		deadline := h.Until()
+		deadline, latest := h.Until(), h.UntilAtMost()
 		e.Within(time.Until(deadline)-e.TTL/4, h.Lease.Context().Done())
 		if d, known := h.Lease.Deadline(); e.Claimed.Deadline && !h.Lost() && (!known || d.Sub(deadline).Abs() > e.TTL/20) {
 			e.Failf(key, "the deadline of a lease in the last quarter of its life is %s (known: %t), and was %s before; expected the same, since nobody has renewed it", engine.Seconds(e.Log.At(d)), known, engine.Seconds(e.Log.At(deadline)))
@@ -121,7 +121,7 @@ func lostByDeadline(e *engine.Env) {
 		if !e.Within(time.Until(deadline)+e.Slack(), h.Lease.Context().Done()) {
 			e.OverdueFatalf(key, "the context of a lease that is not renewed had not ended %s after its deadline", e.Slack())
 		}
-		late.Add(e, time.Since(deadline))
+		late.Add(e, time.Since(latest))
 		if now := time.Now(); now.Before(deadline.Add(-e.TTL / 3)) {
 			e.Failf(key, "the lease ended %s before its deadline, with cause %s; nobody had removed or released it", deadline.Sub(now), engine.Outcome(h.Cause()))
 		}
@@ -166,7 +166,7 @@ func lostOnRemoval(e *engine.Env) {
 	e.NeedsRemove()
 	a, b, c := e.Locker(), e.Locker(), e.Locker()
 	other := a.MustTryFor(e.Key("other"), e.TTL)
-	all := append(kinds(e), slices.DeleteFunc(pairs(e), func(k kind) bool { return k.unrenewed })...)
+	all := append(kinds(e), renewedPairs(e)...)
 	late := make([]engine.Lateness, len(all))
 	var ended endedLeases
 	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) })

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -52,6 +53,12 @@ func holdOutlivesAcquireCtx(e *engine.Env) {
 		func() { outlivesTimedRenewal(e, a) },
 		func() { outlivesWaiter(e, a, b) },
 		func() { outlivesEarlierCalls(e, b) },
+		func() { outlivesLease(e, a, a, b) },
+		func() {
+			if e.Virtual() {
+				outlivesLease(e, e.Locker(), a, b)
+			}
+		},
 	)
 }
 
@@ -74,6 +81,63 @@ func outlivesEarlierCalls(e *engine.Env, b *engine.Client) {
 	h := c.MustTryFor(e.Key("later"), e.TTL)
 	cancel()
 	staysHeld(e, h, b, "only the contexts of earlier calls of its Locker have ended")
+}
+
+// outlivesLease acquires leases with the context of another one, as who takes one key in the course
+// of the work for another does, and ends that one.
+func outlivesLease(e *engine.Env, outer, a, b *engine.Client) {
+	e.Each(2, func(i int) {
+		how, opts, limit := "has been released", []lock.Option(nil), 2*e.TTL
+		if i == 1 {
+			how, opts = "has reached its maximum hold", []lock.Option{lock.WithMaxHold(limit)}
+		}
+		key := e.Key("%s, a lease of %s %s", a.Who, outer.Who, how)
+		over, err := outer.Try(key, opts...)
+		if errors.Is(err, lock.ErrUnsupported) && opts != nil {
+			return // which is for other rules
+		}
+		if err != nil {
+			e.UnexpectedFatal(key, err, "TryAcquire of a free key returned %s; expected a lease", engine.Outcome(err))
+		}
+		under := over.Lease.Context()
+		stands := b.MustTry(key + ", waited")
+		w := a.AcquiringOn(under, stands.Key, e.TTL)
+		e.Settle()
+		stands.MustRelease()
+		if e.Within(e.WaitBound(), w.Done) && w.Err != nil {
+			notAcquiredUnder(e, over, "Acquire, after a wait,", stands.Key, w.Err)
+		}
+		holds := []*engine.Hold{w.MustGet(e, stands.Key, e.WaitBound(), "its holder has released it")}
+		for _, op := range []string{"TryAcquire", "Acquire"} {
+			get := a.TryFor
+			if op == "Acquire" {
+				get = a.AcquireFor
+			}
+			h, err := get(under, key+", "+op, e.TTL)
+			if err != nil {
+				notAcquiredUnder(e, over, op, key+", "+op, err)
+			}
+			holds = append(holds, h)
+		}
+		if opts == nil {
+			over.MustRelease()
+		} else if !e.Within(limit+e.Slack(), under.Done()) {
+			e.OverdueFatalf(key, "a lease with a maximum hold of %s had not ended %s later", limit, limit+e.Slack())
+		}
+		e.Each(len(holds), func(i int) {
+			staysHeld(e, holds[i], b, "only the lease with whose context it was acquired "+how)
+		})
+		_ = over.Release(e.Ctx)
+	})
+}
+
+// notAcquiredUnder ends the case for a call with the context of the lease that returned an error for a
+// free key.
+func notAcquiredUnder(e *engine.Env, over *engine.Hold, op, key string, err error) {
+	if over.Lost() && errors.Is(over.Cause(), lock.ErrMaxHold) {
+		e.TooSlowf(key, "the maximum hold of a lease was reached before another key was acquired with its context: %v", err)
+	}
+	e.UnexpectedLateFatal(key, err, "%s with the context of a lease returned %s for a free key; expected a lease", op, engine.Outcome(err))
 }
 
 func outlives(e *engine.Env, a, b *engine.Client, key string, wait bool, with func(context.Context) (context.Context, context.CancelFunc)) {
@@ -155,18 +219,21 @@ func outlivesTimedCalls(e *engine.Env, a *engine.Client, asks []kind) {
 			op, get = "Acquire", a.AcquireFor
 		}
 		key := e.Key("timed %s-with-%s", op, k.name)
-		ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/2)
+		ctx, cancel := context.WithTimeout(e.Ctx, e.TTL/4)
 		defer cancel()
 		h, err := get(ctx, key, e.TTL, append(unrenewed(e), k.opts...)...)
+		if errors.Is(err, lock.ErrUnsupported) && len(k.opts) > 0 {
+			return
+		}
 		if err != nil {
 			if ctx.Err() != nil {
-				e.TooSlowf(key, "%s took longer than half of the TTL of %s: %v", op, e.TTL, err)
+				e.TooSlowf(key, "%s took longer than a quarter of the TTL of %s: %v", op, e.TTL, err)
 			}
 			e.UnexpectedFatal(key, err, "%s of a free key returned %s; expected a lease", op, engine.Outcome(err))
 		}
 		limit, _ := ctx.Deadline()
 		h.Lapses()
-		if d, known := h.Lease.Deadline(); known && !h.Lost() && !d.After(limit) && h.Granted < e.Log.At(limit)-e.TTL/4 {
+		if d, known := h.Lease.Deadline(); known && !h.Lost() && !d.After(limit) && h.Granted < e.Log.At(limit)-e.TTL/8 {
 			e.Fatalf(key, "the deadline of a lease with %s is %s after its grant by %s, as that of the context of the call; expected one of its TTL of %s", k.name, engine.Short(e.Log.At(d)-h.Granted), op, e.TTL)
 		}
 		e.Pause(time.Until(limit) + e.TTL/20)

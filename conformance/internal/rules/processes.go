@@ -37,6 +37,12 @@ var processRules = []*engine.Rule{
 		Run:       engine.AcrossProcesses(pauseIsNoticed),
 	},
 	{
+		Name:      "ReleaseAfterPause",
+		Statement: "What a holder releases after a pause past its lease is not the next holder's key.",
+		LimitTTLs: 80,
+		Run:       engine.AcrossProcesses(releaseAfterPause),
+	},
+	{
 		Name:      "ShortPauseIsNoLoss",
 		Statement: "A pause much shorter than the lease is no loss.",
 		RestsOn:   "renewal",
@@ -62,6 +68,18 @@ var processRules = []*engine.Rule{
 		Statement: "A killed waiter delays others by the TTL and the takeover lag at most.",
 		LimitTTLs: 40,
 		Run:       engine.AcrossProcesses(waiterKilledHarmless),
+	},
+	{
+		Name:      "HolderAcrossProcesses",
+		Statement: "A refusal shows the label and the number of the process that holds the key, not of the one that asks.",
+		Claims:    []engine.Claim{engine.ClaimDetails},
+		Run:       engine.AcrossProcesses(holderAcrossProcesses),
+	},
+	{
+		Name:      "OwnerAcrossProcesses",
+		Statement: "An owner enters from another process where the server counts holds, else is refused.",
+		Claims:    []engine.Claim{engine.ClaimReentrancy},
+		Run:       engine.AcrossProcesses(ownerAcrossProcesses),
 	},
 }
 

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -98,6 +99,44 @@ func meanwhile(e *engine.Env, c *engine.Client, key string) (*engine.Hold, error
 	})
 	h, _ := g.(*engine.Hold)
 	return h, out
+}
+
+// releaseAfterPause stops a process for longer than its lease, which it then releases without
+// another look. It asks for no claim: of a lock that renews all its leases this is the late
+// release that can be had.
+func releaseAfterPause(e *engine.Env, ps *engine.Processes) {
+	rounds := e.Rounds(e.TTL*5/2, 2, 6)
+	p, b, c := ps.Start(1)[0], e.Locker(), e.Locker()
+	sameStore(p, b)
+	judged := 0
+	for round := range rounds {
+		key := e.Key("%d", round)
+		old := p.MustTry(key, e.TTL, false)
+		p.Stop(key)
+		next := grantedMeanwhile(e, b, key)
+		p.Continue(key)
+		err := old.Release(e.Ctx)
+		if next == nil {
+			continue
+		}
+		c.MustRefuse(key, fmt.Sprintf("%s was granted the key while the process of the earlier holder stood still, whose Release then returned %s and must not end the new lease", next.Who, engine.Outcome(err)))
+		next.MustRelease()
+		judged++
+	}
+	if judged == 0 {
+		e.Skipf("a holder keeps the key for as long as its process stands still")
+	}
+	e.Notef("%d pauses", judged)
+}
+
+// grantedMeanwhile is a lease of a key whose holder stands still, or nil where that keeps it.
+func grantedMeanwhile(e *engine.Env, c *engine.Client, key string) *engine.Hold {
+	for end := time.Now().Add(e.TakeoverLimit(e.TTL)); time.Now().Before(end); e.Pause(e.TTL / 50) {
+		if h, err := c.Try(key); err == nil {
+			return h
+		}
+	}
+	return nil
 }
 
 // shortPauseIsNoLoss stops a process with several leases for a quarter of their

@@ -125,6 +125,43 @@ var farMutants = map[string]struct {
 			}()
 		}
 	}},
+	// It renews all leases, so that no other rule has it release a lease that has run out.
+	"releases-by-key": {rules: "ReleaseAfterPause", change: func(m *lockerMutant, dir string) {
+		alwaysRenews(m)
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.deadline = func() (time.Time, bool) { return time.Time{}, false }
+			l.release = func(ctx context.Context) error {
+				err := l.Lease.Release(ctx)
+				if errors.Is(err, lock.ErrLost) {
+					return takeByForce(ctx, dir, l.Key())
+				}
+				return err
+			}
+		}
+	}},
+	"shows-who-reads": {rules: "HolderAcrossProcesses", change: func(m *lockerMutant, _ string) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := get(ctx, key, opts...)
+				if held := (*lock.HeldError)(nil); errors.As(err, &held) {
+					held.Holder.PID = os.Getpid()
+				}
+				return l, err
+			}
+		})
+	}},
+	// The owner is made one of this process, as where a thread's number is its owner.
+	"owners-of-a-process": {rules: "OwnerAcrossProcesses", change: func(m *lockerMutant, _ string) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				return get(ctx, key, rewritten(opts, func(s *lock.Settings) {
+					if s.Owner != "" {
+						s.Owner += "/" + strconv.Itoa(os.Getpid())
+					}
+				})...)
+			}
+		})
+	}},
 	"dead-waiters-keep-their-place": {rules: "WaiterKilledHarmless", change: func(m *lockerMutant, dir string) {
 		queue := filepath.Join(dir, "queue")
 		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {

@@ -3,10 +3,12 @@ package rules
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -33,7 +35,7 @@ var releaseRules = []*engine.Rule{
 	},
 	{
 		Name:      "ReleaseDetached",
-		Statement: "Release works when its context has already ended.",
+		Statement: "Release works when its context has already ended, or ends with the lease.",
 		Run:       releaseDetached,
 	},
 	{
@@ -179,6 +181,7 @@ func releaseTwice(e *engine.Env) {
 		}
 	}()
 
+	releaseBesideSlow(e)
 	for round := range 20 {
 		key := e.Key("race-%d", round)
 		h := a.MustTry(key)
@@ -196,6 +199,61 @@ func releaseTwice(e *engine.Env) {
 		}
 		c.MustTry(key).MustRelease()
 	}
+}
+
+// releaseBesideSlow releases leases while the server has not answered yet to a release of the same
+// leases, with contexts that live and with such as end before the answer. Whoever does not wait for
+// the answer does not know what became of the hold, and may say so.
+func releaseBesideSlow(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	const slow = 50 * time.Millisecond
+	c, server := e.FaultyWhole()
+	defer server.Heal()
+	of := []kind{plain}
+	if e.Virtual() {
+		of = append(of, kindsAndUnrenewed(e)...)
+	}
+	var mu sync.Mutex
+	var holds []*engine.Hold
+	eachKind(e, of, func(k kind) {
+		if h, ok := k.take(c, e.Key("slow-with-%s", k.name), e.Long); ok {
+			mu.Lock()
+			defer mu.Unlock()
+			holds = append(holds, h)
+		}
+	})
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	server.All(faultlock.DelayBefore(slow), engine.OpsToEnd...)
+	e.Each(len(holds), func(i int) {
+		h := holds[i]
+		short, cancel := context.WithTimeout(e.Ctx, slow/4)
+		defer cancel()
+		var succeeded atomic.Int64
+		release := func(ctx context.Context, what string) {
+			switch err := h.Release(ctx); {
+			case err == nil:
+				succeeded.Add(1)
+			case !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrOutcomeUnknown):
+				e.Unexpected(h.Key, err, "Release %s returned %s; expected no error of one of several, and ErrNotHeld or ErrOutcomeUnknown of the others", what, engine.Outcome(err))
+			}
+		}
+		before := engine.Requests(server, h.Key, engine.OpsToEnd...)
+		wait := e.Start(func() { release(e.Ctx, "of a lease whose server takes its time") })
+		for limit := time.Now().Add(e.Slack()); engine.Requests(server, h.Key, engine.OpsToEnd...) == before && time.Now().Before(limit); {
+			e.Pause(time.Millisecond)
+		}
+		e.Together(
+			func() { release(ended, "with a context that had ended, beside another one under way,") },
+			func() { release(short, "with a context that ends before the answer to another one under way") },
+			func() { release(e.Ctx, "beside another one under way") })
+		wait()
+		if n := succeeded.Load(); n > 1 {
+			e.Failf(h.Key, "%d of 4 releases of a lease, beside each other, returned no error; expected one", n)
+		}
+	})
 }
 
 // releaseKindTwice releases a lease again that was held until its release.
@@ -221,18 +279,20 @@ func releaseDetached(e *engine.Env) {
 	past, cancelPast := context.WithDeadline(e.Ctx, time.Now().Add(-time.Second))
 	defer cancelPast()
 	for name, ctx := range map[string]context.Context{"a cancelled context": ended, "a context whose deadline has passed": past} {
-		eachLease(e, a, name, func(h *engine.Hold) {
-			if err := h.Release(ctx); err != nil {
-				e.Unexpected(h.Key, err, "Release with %s returned %s; expected no error", name, engine.Outcome(err))
-			}
-			again, err := b.Try(h.Key)
-			if err != nil {
-				e.Unexpected(h.Key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, engine.Outcome(err))
-				return
-			}
-			again.MustRelease()
-		})
+		eachLease(e, a, name, func(h *engine.Hold) { freesWith(e, h, b, ctx, name) })
 	}
+	// The context of the lease ends in the course of the release.
+	e.Together(
+		func() {
+			eachLease(e, a, "its own", func(h *engine.Hold) { freesWith(e, h, b, h.Lease.Context(), "the context of its lease") })
+		},
+		func() {
+			eachLease(e, a, "made", func(h *engine.Hold) {
+				made, cancel := context.WithCancel(h.Lease.Context())
+				defer cancel()
+				freesWith(e, h, b, made, "a context made from that of its lease")
+			})
+		})
 	// The usual shape: acquire with the context of the work, which ends first.
 	key := e.Key("work")
 	work, stop := context.WithCancel(e.Ctx)
@@ -245,6 +305,19 @@ func releaseDetached(e *engine.Env) {
 		e.Unexpected(key, err, "Release with the context of the Acquire, which has ended, returned %s; expected no error", engine.Outcome(err))
 	}
 	b.MustTry(key).MustRelease()
+}
+
+// freesWith releases a lease with the context, which must free the key at once.
+func freesWith(e *engine.Env, h *engine.Hold, b *engine.Client, ctx context.Context, name string) {
+	if err := h.Release(ctx); err != nil {
+		e.Unexpected(h.Key, err, "Release with %s returned %s; expected no error", name, engine.Outcome(err))
+	}
+	again, err := b.Try(h.Key)
+	if err != nil {
+		e.Unexpected(h.Key, err, "the key was released with %s, but a try then returned %s; expected a lease", name, engine.Outcome(err))
+		return
+	}
+	again.MustRelease()
 }
 
 func releaseReportsLoss(e *engine.Env) {

@@ -175,9 +175,19 @@ func renewKeepsBeside(e *engine.Env, b *engine.Client, n int, waitsFor string) {
 func renewKeepsKinds(e *engine.Env, a, b *engine.Client) {
 	ended, cancel := context.WithCancel(e.Ctx)
 	cancel()
-	all := kinds(e)
-	e.Each(2*len(all), func(i int) {
-		k, by := all[i/2], []context.Context{e.Ctx, ended}[i%2]
+	type renewal struct {
+		kind
+		by context.Context
+	}
+	var all []renewal
+	for _, k := range kinds(e) {
+		all = append(all, renewal{k, e.Ctx}, renewal{k, ended})
+	}
+	for i, k := range renewedPairs(e) {
+		all = append(all, renewal{k, []context.Context{e.Ctx, ended}[i%2]})
+	}
+	e.Each(len(all), func(i int) {
+		k, by := all[i].kind, all[i].by
 		key := e.Key("%s-%d", k.name, i%2)
 		h, ok := k.take(a, key, e.TTL)
 		if !ok {

@@ -13,7 +13,7 @@ func renewByHand(e *engine.Env) {
 	n := e.Rounds(e.TTL, 2, 10)
 	wait := e.Start(func() { renewByHandLong(e) }, func() {
 		a, b := e.Locker(), e.Locker()
-		eachKind(e, kinds(e)[1:], func(k kind) { renewKindByHand(e, k, a, b) })
+		eachKind(e, append(kinds(e)[1:], renewedPairs(e)...), func(k kind) { renewKindByHand(e, k, a, b) })
 	}, func() { renewOneOfOwner(e) })
 	defer wait()
 	e.EachLayer(func(layer engine.Layer) {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -45,6 +46,9 @@ func maxHoldEnds(e *engine.Env) {
 		if e.Virtual() && w.name == ways[0].name {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, 10*time.Minute) })
 		}
+		if w.name == ways[0].name {
+			cases = append(cases, func() { reachKindMaxHold(e, a, b) }, func() { reachThirdMaxHold(e, a) })
+		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
 		}
@@ -81,13 +85,16 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way,
 	if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 		e.Failf(key, "the deadline is %s after the grant; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)
 	}
+	gone, cancel := context.WithCancel(e.Ctx)
+	cancel()
 	over := h.Lease.Context().Done()
 	for !h.Lost() && e.Log.Now() < h.since+limit-e.TTL/4 {
 		b.MustRefuse(key, "the maximum hold has not been reached")
 		e.Within(max(e.TTL/5, min(limit/100, e.Long/50)), over)
 		e.Log.Patient()
-		if e.Claimed.ManualRenewal && ttl > e.TTL {
-			_ = h.Renew() // which is no new hold
+		if e.Claimed.ManualRenewal && ttl > e.TTL { // which is no new hold
+			_ = h.Renew()
+			_ = h.Lease.Renew(gone)
 		}
 		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
 			e.Fatalf(key, "the deadline is %s after the grant, while the lease is renewed; nothing is certain after the maximum hold, which was %s", engine.Short(e.Log.At(d)-h.Granted), limit)

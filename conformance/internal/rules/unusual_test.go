@@ -68,8 +68,47 @@ func TestUnusualLocks(t *testing.T) {
 		},
 		"a holder that counts on two thirds of its TTL": func() conformance.Config {
 			return overPlain(time.Second, func(p *plainBackend) {
-				p.less = 300 * time.Millisecond
+				p.counts = func(ttl time.Duration) time.Duration { return ttl - 300*time.Millisecond }
 				p.says = func(g *backend.Guarantees) { g.MinTTL = time.Second }
+			})
+		},
+		"a holder that counts on little more than half of its TTL": func() conformance.Config {
+			return overPlain(time.Second, func(p *plainBackend) {
+				p.counts = func(ttl time.Duration) time.Duration { return ttl * 11 / 20 }
+			})
+		},
+		"what is left is shown in whole seconds": func() conformance.Config {
+			return overPlain(time.Second, func(p *plainBackend) {
+				p.shows = func(left time.Duration) time.Duration {
+					return (left + time.Second - 1).Truncate(time.Second)
+				}
+			})
+		},
+		"limits of the TTL beside the grain": func() conformance.Config {
+			return overPlain(6*time.Second, func(p *plainBackend) {
+				p.says = func(g *backend.Guarantees) {
+					g.MinTTL, g.MaxTTL, g.TTLGrain = 5*time.Second, 8*time.Second, 3*time.Second
+				}
+			})
+		},
+		"no maximum holds": func() conformance.Config {
+			return refuses(func(s lock.Settings) bool { return s.MaxHold != 0 })
+		},
+		"no maximum holds of leases that are not renewed": func() conformance.Config {
+			return refuses(func(s lock.Settings) bool { return s.MaxHold != 0 && s.NoRenewal })
+		},
+		"no deadline, but a loss signal": func() conformance.Config {
+			return byOpen(func(m *lockerMutant) {
+				m.says = func(g backend.Guarantees) backend.Guarantees { g.Deadline = false; return g }
+				m.lease = func(_ context.Context, l *leaseMutant) {
+					l.deadline = func() (time.Time, bool) { return time.Time{}, false }
+				}
+			})
+		},
+		"renewals that take more than a quarter of the TTL": func() conformance.Config {
+			return overPlain(3*time.Second, func(p *plainBackend) {
+				p.renews = func() error { time.Sleep(800 * time.Millisecond); return nil }
+				p.ownerless, p.says = true, func(g *backend.Guarantees) { g.Reentrancy = backend.ReentrancyClient }
 			})
 		},
 		"a smallest TTL of 5 s": func() conformance.Config {
@@ -132,6 +171,20 @@ func TestUnusualLocks(t *testing.T) {
 	all.Wait()
 }
 
+// refuses is a Locker that does not have some settings.
+func refuses(lacks func(s lock.Settings) bool) conformance.Config {
+	return byOpen(func(m *lockerMutant) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				if s, err := lock.ResolveOptions(opts...); err == nil && lacks(s) {
+					return nil, fmt.Errorf("%w: these settings", lock.ErrUnsupported)
+				}
+				return get(ctx, key, opts...)
+			}
+		})
+	})
+}
+
 // byOpen is a finished Locker that is changed.
 func byOpen(change func(m *lockerMutant)) conformance.Config {
 	store := memlock.NewStore(nil)
@@ -159,6 +212,8 @@ func overPlain(ttl time.Duration, change func(p *plainBackend)) conformance.Conf
 			return nil, err
 		}
 		p := &plainBackend{Backend: b, way: func() time.Duration { return 0 }, says: func(*backend.Guarantees) {}, away: answers, renews: answers}
+		p.counts = func(ttl time.Duration) time.Duration { return ttl }
+		p.shows = p.counts
 		change(p)
 		return p, nil
 	}}
@@ -168,12 +223,14 @@ func overPlain(ttl time.Duration, change func(p *plainBackend)) conformance.Conf
 type plainBackend struct {
 	backend.Backend
 	says         func(g *backend.Guarantees)
-	grace, grain time.Duration        // by which the server keeps holds for longer
-	less         time.Duration        // by which a holder counts on less
-	way          func() time.Duration // of a request, and of its answer
-	later        time.Duration        // until the server carries out a release
-	away, renews func() error         // where it can't be reached, or renew
-	mayArrive    bool                 // what it says of each grant
+	grace, grain time.Duration                          // by which the server keeps holds for longer
+	counts       func(ttl time.Duration) time.Duration  // what a holder counts on
+	shows        func(left time.Duration) time.Duration // what a refusal says is left
+	way          func() time.Duration                   // of a request, and of its answer
+	later        time.Duration                          // until the server carries out a release
+	away, renews func() error                           // where it can't be reached, or renew
+	mayArrive    bool                                   // what it says of each grant
+	ownerless    bool                                   // the Locker counts their holds
 }
 
 func answers() error { return nil }
@@ -199,11 +256,18 @@ func (p *plainBackend) Try(ctx context.Context, req backend.Request) (backend.Gr
 	if err := p.away(); err != nil {
 		return backend.Grant{}, err
 	}
-	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(req.TTL - p.less)}
+	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(p.counts(req.TTL))}
 	time.Sleep(p.way())
 	req.Key, req.TTL = strings.Clone(req.Key), p.kept(req.TTL)
+	if p.ownerless {
+		req.Owner = ""
+	}
 	g, err := p.Backend.Try(ctx, req)
 	time.Sleep(p.way())
+	var held *backend.HeldError
+	if errors.As(err, &held) {
+		held.Remaining = p.shows(held.Remaining)
+	}
 	g.Validity, g.MayArrive = valid, p.mayArrive
 	return g, err
 }
@@ -212,9 +276,12 @@ func (p *plainBackend) Renew(ctx context.Context, h backend.Hold) (backend.Valid
 	if err := cmp.Or(p.away(), p.renews()); err != nil {
 		return backend.Validity{}, err
 	}
-	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(h.TTL - p.less)}
+	valid := backend.Validity{Sent: p.Clock().Now(), For: backend.ValidFor(p.counts(h.TTL))}
 	time.Sleep(p.way())
 	h.Key, h.TTL = strings.Clone(h.Key), p.kept(h.TTL)
+	if p.ownerless {
+		h.Owner = ""
+	}
 	_, err := p.Backend.Renew(ctx, h)
 	time.Sleep(p.way())
 	return valid, err
@@ -226,6 +293,9 @@ func (p *plainBackend) Release(ctx context.Context, h backend.Hold) error {
 	}
 	time.Sleep(p.way() + p.later)
 	h.Key = strings.Clone(h.Key)
+	if p.ownerless {
+		h.Owner = ""
+	}
 	err := p.Backend.Release(ctx, h)
 	time.Sleep(p.way())
 	return err

@@ -203,8 +203,31 @@ func waiterWakes(e *engine.Env) {
 				func() { wakes(e, a, c, name+", with "+k.name, nil, k.opts) })
 		}
 	}
+	for name, c := range map[string]*engine.Client{"same Locker": a, "another Locker": b} {
+		for _, ttl := range longTTLs(e) {
+			long := []lock.Option{lock.WithTTL(ttl)}
+			cases = append(cases,
+				func() { wakes(e, a, c, fmt.Sprintf("%s, behind a TTL of %s", name, ttl), long, nil) },
+				func() { wakes(e, a, c, fmt.Sprintf("%s, with a TTL of %s", name, ttl), nil, long) },
+				func() { wakes(e, a, c, fmt.Sprintf("%s, with and behind a TTL of %s", name, ttl), long, long) })
+		}
+	}
 	cases = append(cases, func() { wakesBesideOthers(e) })
 	e.Together(cases...)
+}
+
+// longTTLs are longer than what cases ask for otherwise, where nothing that is left is in the way of
+// another run.
+func longTTLs(e *engine.Env) (ttls []time.Duration) {
+	if !e.Virtual() {
+		return nil
+	}
+	for _, d := range []time.Duration{time.Minute, time.Hour} {
+		if e.Fit(d) == d && d > e.Long {
+			ttls = append(ttls, d)
+		}
+	}
+	return ttls
 }
 
 // wakesBesideOthers has a hold be waited for in company, or end in parts.
@@ -323,7 +346,7 @@ func wakes(e *engine.Env, holder, waiter *engine.Client, name string, held, wait
 		}
 		h.MustRelease()
 		released := time.Now()
-		got := w.MustGet(e, key, e.WaitBound(), "the key was released")
+		got := w.MustGet(e, key, e.WaitBound(), "the key was released; it waits through "+name)
 		late.Add(e, time.Since(released))
 		got.MustRelease()
 	}

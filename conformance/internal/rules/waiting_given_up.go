@@ -12,7 +12,58 @@ import (
 )
 
 func waiterGivesUp(e *engine.Env) {
-	e.Together(func() { eachGivesUp(e) }, func() { eachKindGivesUp(e) }, func() { manyGiveUp(e) }, func() { holderChanges(e) })
+	e.Together(func() { eachGivesUp(e) }, func() { eachKindGivesUp(e) }, func() { manyGiveUp(e) }, func() { holderChanges(e) }, func() { leaseEnds(e) })
+}
+
+// leaseEnds has a caller wait for a key with the context of a lease, which ends before the key is free.
+func leaseEnds(e *engine.Env) {
+	holder, waiter := e.Locker(), e.Locker()
+	e.Each(2, func(i int) {
+		how := []string{"reached its maximum hold", "was released"}[i]
+		key := e.Key("the context of a lease that %s", how)
+		h := holder.MustTry(key)
+		var err, ended error
+		// A busy machine may have no answer for the waiter yet, as in GivesUp.
+		for _, d := range []time.Duration{60 * time.Millisecond, 400 * time.Millisecond, 2 * time.Second} {
+			var opts []lock.Option
+			if i == 0 {
+				opts = append(opts, lock.WithMaxHold(d))
+			}
+			another := e.Key("whose context ends, it %s, %s", how, d)
+			over, refused := waiter.Try(another, opts...)
+			if errors.Is(refused, lock.ErrUnsupported) && opts != nil {
+				h.MustRelease()
+				return // which is for other rules
+			}
+			if refused != nil {
+				e.UnexpectedFatal(another, refused, "TryAcquire of a free key returned %s; expected a lease", engine.Outcome(refused))
+			}
+			ctx := over.Lease.Context()
+			w := waiter.AcquiringOn(ctx, key, e.Long)
+			if i == 0 {
+				e.Within(d+e.Slack(), ctx.Done())
+			} else {
+				e.Pause(d)
+			}
+			_ = over.Release(e.Ctx)
+			if !e.Within(e.Slack(), w.Done) {
+				e.OverdueFatalf(key, "a waiter with the context of a lease that %s had not returned %s later", how, e.Slack())
+			}
+			if w.Err == nil {
+				e.JudgeRefusal(key, "Acquire", "another client holds it", w.Hold.Record, nil)
+				panic(engine.Abort{})
+			}
+			if err, ended = w.Err, ctx.Err(); errors.Is(err, lock.ErrHeld) {
+				break
+			}
+		}
+		e.Is(key, err, "Acquire with the context of a lease that "+how, ended)
+		if !errors.Is(err, lock.ErrHeld) {
+			e.Latef(key, "Acquire with the context of a lease that %s returned %s; expected an error that matches ErrHeld", how, engine.Outcome(err))
+		}
+		h.MustLive("somebody who waited for it gave up")
+		h.MustRelease()
+	})
 }
 
 // holderChanges has two callers wait for a key, and the one give up that is not granted it when it
@@ -141,9 +192,19 @@ func givesUpBehind(e *engine.Env, c *engine.Client, key string, cancelled bool, 
 // eachKindGivesUp waits for leases of each kind, in vain.
 func eachKindGivesUp(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
-	all := kinds(e)[1:]
-	e.Each(2*len(all), func(i int) {
-		k, cancelled := all[i/2], i%2 == 0
+	type wait struct {
+		kind
+		cancelled bool
+	}
+	var all []wait
+	for _, k := range kindsAndUnrenewed(e) {
+		all = append(all, wait{k, true}, wait{k, false})
+	}
+	for i, k := range optionPairs(e, b) {
+		all = append(all, wait{k, i%2 == 0})
+	}
+	e.Each(len(all), func(i int) {
+		k, cancelled := all[i].kind, all[i].cancelled
 		key := e.Key("%s-%t", k.name, cancelled)
 		before, ok := k.take(b, key, e.Long)
 		if !ok {

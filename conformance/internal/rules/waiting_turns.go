@@ -219,8 +219,9 @@ func releaseTells(e *engine.Env) {
 	for _, c := range []struct {
 		name        string
 		own, theirs bool
-		third       bool // a third client watches
-		ceased      bool // its own client has just ceased to watch
+		third       bool          // a third client watches
+		ceased      bool          // its own client has just ceased to watch
+		after       time.Duration // it releases so long after that
 		owner       string
 		least, most int
 	}{
@@ -230,6 +231,7 @@ func releaseTells(e *engine.Env) {
 		{name: "both watch", own: true, theirs: true, least: 1, most: 1},
 		{name: "two other clients watch", own: true, theirs: true, third: true, least: 2, most: 2},
 		{name: "its own client has just ceased to watch", ceased: true},
+		{name: "its own client ceased to watch a moment ago", ceased: true, after: 5 * time.Millisecond},
 		{name: "another client watches, and one hold is left", theirs: true, owner: "A"},
 	} {
 		key := e.Key("%s", c.name)
@@ -264,6 +266,8 @@ func releaseTells(e *engine.Env) {
 			cancel()
 			e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
 		}
+		_, err := t.ReleaseTelling(e.Ctx, engine.Stranger(h.Hold))
+		e.Is(key, err, "ReleaseTelling of another id", backend.ErrNotHeld)
 		if c.ceased {
 			ctx, cease := context.WithCancel(e.Ctx)
 			if _, err := own.Watch(ctx, key); err != nil {
@@ -271,9 +275,10 @@ func releaseTells(e *engine.Env) {
 				e.UnexpectedFatal(key, err, "Watch returned %s", engine.Outcome(err))
 			}
 			cease()
+			if c.after > 0 {
+				e.Pause(c.after)
+			}
 		}
-		_, err := t.ReleaseTelling(e.Ctx, engine.Stranger(h.Hold))
-		e.Is(key, err, "ReleaseTelling of another id", backend.ErrNotHeld)
 		others, err := t.ReleaseTelling(e.Ctx, h.Hold)
 		if c.owner == "" {
 			judgeSignals(e, key, signals)

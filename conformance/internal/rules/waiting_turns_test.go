@@ -23,6 +23,7 @@ type tellingMutant struct {
 	hint   int           // how many clients more are said to watch
 	slow   time.Duration // until a watch is in force
 	breaks *sync.Map     // of four watches three break soon, by key
+	twice  bool          // each signal comes twice
 }
 
 func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
@@ -51,7 +52,7 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 		}
 	}
 	hints, err := m.Watcher.Watch(on, key)
-	if err != nil || !m.late && m.hint == 0 {
+	if err != nil || !m.late && !m.twice && m.hint == 0 {
 		return hints, err
 	}
 	later := make(chan backend.Hint, 1)
@@ -69,6 +70,12 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 				select {
 				case later <- hint:
 				default:
+				}
+				if m.twice {
+					select {
+					case later <- hint:
+					case <-ctx.Done():
+					}
 				}
 			case <-ctx.Done():
 				return
@@ -89,15 +96,17 @@ func TestMutantTurns(t *testing.T) {
 		hint   int
 		slow   time.Duration
 		breaks bool
+		twice  bool
 	}{
-		"a release tells of nobody":                              {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0, false},
-		"a release counts its client":                            {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0, false},
-		"a watch is never freed":                                 {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0, false},
-		"a signal counts others twice":                           {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0, false},
-		"healthy":                                                {"", func(n int) int { return n }, false, false, 0, 0, false},
-		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond, false},
-		"healthy, with watches that take their time and break":   {"", func(n int) int { return n }, false, false, 0, 300700 * time.Microsecond, true},
-		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond, false},
+		"a release tells of nobody":                              {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0, false, false},
+		"a release counts its client":                            {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0, false, false},
+		"a watch is never freed":                                 {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0, false, false},
+		"a signal counts others twice":                           {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0, false, false},
+		"each signal comes twice":                                {"LeavesATurn", func(n int) int { return n }, false, false, 0, 0, false, true},
+		"healthy":                                                {"", func(n int) int { return n }, false, false, 0, 0, false, false},
+		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond, false, false},
+		"healthy, with watches that take their time and break":   {"", func(n int) int { return n }, false, false, 0, 300700 * time.Microsecond, true, false},
+		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond, false, false},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			cfg := memory()
@@ -110,7 +119,7 @@ func TestMutantTurns(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow, breaks}, nil
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow, breaks, c.twice}, nil
 			}
 			switch {
 			case c.breaks: // no release tells of a watch that broke
