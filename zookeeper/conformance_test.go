@@ -52,16 +52,41 @@ func TestConformance(t *testing.T) {
 func TestAlsoOnThreeMembers(t *testing.T) {
 	suites.Also(t)
 	t.Parallel()
-	members := servertest.ZooKeeperCluster(t, 3)
+	members := servertest.ZooKeeperCluster(t, 3, servertest.WithControl())
 	var hosts []string
 	for _, s := range members {
 		hosts = append(hosts, s.Addr())
 	}
+	listsOnALateMember(t, members)
 	cfg := conformanceOfURL("zk://" + strings.Join(hosts, ","))
 	cfg.Name = "zookeeper, three members"
 	cfg.Judge = linear.Judge(t)
 	cfg.Guarded = guardedOn(t, members[0])
 	conformance.Run(t, cfg)
+}
+
+// listsOnALateMember lists by a member that is told of a grant and asked for the list at once: it
+// stood still meanwhile.
+func listsOnALateMember(t *testing.T, members []*servertest.Server) {
+	leader := slices.IndexFunc(members, func(s *servertest.Server) bool { return leads(t, s) })
+	late := members[(leader+1)%len(members)]
+	prefix := "lists-" + backend.NewID().Hex()
+	by := backendOn(t, &Options{Prefix: prefix}, members[leader])
+	on := backendOn(t, &Options{Prefix: prefix}, late)
+	for i := range 20 {
+		key := fmt.Sprint("key ", i)
+		late.Freeze(t)
+		_, err := by.Try(t.Context(), backend.Request{Key: key, ID: backend.NewID(), TTL: 30 * time.Second})
+		require.NoError(t, err)
+		shown, listed := 0, make(chan error)
+		go func() {
+			listed <- on.List(t.Context(), key, func(backend.Record) bool { shown++; return true })
+		}()
+		time.Sleep(2 * time.Millisecond)
+		late.Resume(t)
+		require.NoError(t, <-listed)
+		require.Equal(t, 1, shown, "keys in a list that was asked for after the grant of %q", key)
+	}
 }
 
 // conformanceTTL is four ticks of the test servers.

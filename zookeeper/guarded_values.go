@@ -99,6 +99,9 @@ func (v *guardedValues) Read(ctx context.Context, key string) (string, error) {
 
 func (v *guardedValues) Remove(ctx context.Context) error {
 	return v.use(func(s *session) error {
+		if err := s.sync(ctx, v.dir); err != nil {
+			return err
+		}
 		names, _, err := s.children(ctx, v.dir)
 		for _, name := range names {
 			err = errors.Join(err, s.delete(ctx, v.dir+"/"+name))

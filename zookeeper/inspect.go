@@ -103,11 +103,15 @@ func (b *zkBackend) heldWith(ctx context.Context, key string, token uint64) (*se
 	return s, path, err
 }
 
-// List shows the keys with a node, one after the other.
+// List shows the keys with a node, one after the other. The names are read after a sync, as each
+// key is: a member that lags would not know the latest.
 func (b *zkBackend) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
 	s, err := b.session()
 	if err != nil {
 		return err
+	}
+	if err := s.sync(ctx, s.cfg.root()); err != nil {
+		return fmt.Errorf("zklock: listing keys: %w", describe(err))
 	}
 	elements, _, err := s.children(ctx, s.cfg.root())
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {

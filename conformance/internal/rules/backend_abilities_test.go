@@ -423,6 +423,22 @@ func TestMutantsOfAbilities(t *testing.T) {
 				return func(backend.Record) (bool, bool) { return false, ctx.Err() != nil }
 			})
 		}},
+		"a list does not know the latest grants": {"ListShowsHeldKeys", func(m *ableMutant) {
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				g, err := m.able.Try(ctx, req)
+				if err == nil {
+					m.seen.Store(req.Key, time.Now())
+				}
+				return g, err
+			}
+			m.listing(func(context.Context) func(rec backend.Record) (hide, stop bool) {
+				began := time.Now()
+				return func(rec backend.Record) (bool, bool) {
+					granted, ok := m.seen.Load(rec.Key)
+					return ok && began.Sub(granted.(time.Time)) < 5*time.Millisecond, false
+				}
+			})
+		}},
 		"a list hides what is about to end": {"ListShowsHeldKeys", func(m *ableMutant) {
 			m.listing(func(context.Context) func(rec backend.Record) (hide, stop bool) {
 				return func(rec backend.Record) (bool, bool) { return rec.Remaining < 50*time.Millisecond, false }
