@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,9 @@ import (
 // mostTurnsMissed is how many turns of another client half of all waiters may miss. One
 // is what it takes to hear of a release; the others are for a machine that is busy.
 const mostTurnsMissed = 5
+
+// starved is after how many turns of another client a waiter is given up on.
+const starved = 100 * mostTurnsMissed
 
 // aTurn is how long a client holds the key that takes it again and again.
 const aTurn = 2 * time.Millisecond
@@ -49,7 +53,9 @@ func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func
 		b = e.Locker()
 	}
 	key := e.Key("%s", way)
-	var turns atomic.Int64
+	var turns, enough atomic.Int64
+	var giveUp atomic.Pointer[context.CancelFunc]
+	enough.Store(math.MaxInt64)
 	ctx, stop := context.WithCancel(e.Ctx)
 	defer stop()
 	done := make(chan struct{})
@@ -64,8 +70,11 @@ func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func
 				}
 				return
 			}
-			if turns.Add(1) == 3 {
+			switch n := turns.Add(1); {
+			case n == 3:
 				close(begun)
+			case n > enough.Load():
+				(*giveUp.Load())()
 			}
 			time.Sleep(aTurn)
 			start(func() {
@@ -90,6 +99,8 @@ func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func
 		var before atomic.Int64
 		before.Store(turns.Load())
 		waited, cancel := context.WithTimeout(e.Ctx, 100*e.WakeBound())
+		giveUp.Store(&cancel)
+		enough.Store(before.Load() + starved)
 		looked := func() {}
 		if watches != nil {
 			begun := watches.Begun(key)
@@ -99,6 +110,7 @@ func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func
 				for again := 0; again < 5 && waited.Err() == nil; time.Sleep(time.Millisecond) {
 					if now := watches.Begun(key); now > begun {
 						before.Store(turns.Load())
+						enough.Store(before.Load() + starved)
 						begun = now
 						again++
 					}
@@ -107,6 +119,7 @@ func leavesATurnAfter(e *engine.Env, watch time.Duration, way string, start func
 		}
 		h, err := b.Acquire(waited, key)
 		got := turns.Load()
+		enough.Store(math.MaxInt64)
 		cancel()
 		looked()
 		missed = append(missed, max(0, got-before.Load()))
