@@ -18,26 +18,27 @@ BUILD = -trimpath -ldflags=-s
 TESTRUN = $(GO) run ./scripts/testrun
 # Test programs run side by side, six at most, as the processors have time to spare (scripts/testrun).
 # Each go test has some of them ready.
-GOTEST = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -most 6 $(ONE) -race $(BUILD) -vet=off -count=1 -p 4 -parallel 4
+TESTRUNS = required=$$(scripts/test-required) && LOCK_TEST_REQUIRE=$$required CGO_ENABLED=1 $(RACE) $(TESTRUN) -most 6
+GOTEST = $(TESTRUNS) $(ONE) -race $(BUILD) -vet=off -count=1 -p 4 -parallel 4
 
 # The race detector of Go 1.26 breaks down (SIGSEGV, CHECK failed) when two processors run timers of
 # one bubble of testing/synctest. On one processor it finds the same races, since it knows them by
 # the order of events; what two processors do is tried by the other lanes.
 ONE = GOMAXPROCS=1
 
-# Broken locks are there to be caught by a rule, not by the race detector. They wait more than
-# they compute, so they run beside the rest. So does conformance: the suite's code is under the
-# race detector with every lock.
-BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance ./examples/tutorial
-FLAWED = $(BUILD) -vet=off -count=1 -p 2 -parallel 4 -timeout 30m $(BROKEN)
+# Broken locks are there to be caught by a rule, not by the race detector, and the suite's code is
+# under it with every lock.
+PLAIN = $(BUILD) -vet=off -count=1 -timeout 30m
+BROKEN = ./conformance/flawed/... ./conformance/internal/rules ./conformance
 # Forms that have had the suite already, on other servers or reached in another way. Two suites of
 # a package at a time: with four, requests wait for each other, cases are inconclusive and are
 # repeated with long TTLs, and all of it takes twice as long.
 WAYS = ./redis ./redis/redlock ./etcd ./zookeeper ./internal/rolling . ./mysql
-ALSO = $(BUILD) -vet=off -count=1 -p 2 -parallel 2 -timeout 30m -run ^TestAlso
+ALSO = $(PLAIN) -p 2 -parallel 2 -run ^TestAlso
 # What go test compiles, without a link.
 COMPILE = $(GO) list $(BUILD) -test -deps -export
-UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$' -e /examples/tutorial)
+UNFLAWED = $$($(GO) list ./... | grep -v -e /conformance/flawed -e /conformance/internal/rules -e '/conformance$$' -e $(TUTORIAL))
+TUTORIAL = /examples/tutorial
 
 # The packages that take longest begin first: some of them compute, others wait.
 LONGEST = ./mysql ./cmd/lockctl ./etcd ./redis/... ./zookeeper ./internal/rolling . ./mysql/internal/... ./file ./memory ./internal/servertest ./examples/dispatcher ./conformance/internal/engine ./backend/fault
@@ -58,7 +59,7 @@ HELPERS = internal/etcdserver internal/containers
 UNUSED = -gcflags='all=-N -l'
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
+.PHONY: help check test test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,11 +71,16 @@ check: ## After each change: format, vet, and what needs no server, the suite on
 	@$(TESTRUN) -short $(CHECKED)
 	@$(GO) test -run '^(TestPage|TestPromises|TestProperties|TestCheckReports|TestHooks|TestEveryRule|TestRules|TestLate|TestHolds|TestSlow|TestHanging|TestCancelled|TestClaims)' ./conformance ./conformance/internal/engine
 
-test: ## Run every test on real servers, each form of a lock with the race detector
+test: ## The tests of the locks on real servers, each form with the race detector
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
-	@$(COMPILE) $(BROKEN) $(WAYS) >/dev/null
-	@$(GOTEST) -timeout 30m $(LONGEST) $(UNFLAWED) -- $(FLAWED) -- $(ALSO) $(WAYS)
+	@$(COMPILE) .$(TUTORIAL) $(WAYS) >/dev/null
+	@$(GOTEST) -timeout 30m $(LONGEST) $(UNFLAWED) -- $(ALSO) $(WAYS) -- $(PLAIN) .$(TUTORIAL)
+
+test-suite: ## The tests of the suite: each broken lock is caught by its rule, healthy ones by none
+	@scripts/test-servers
+	@$(COMPILE) $(BROKEN) >/dev/null
+	@$(TESTRUNS) $(PLAIN) -p 4 -parallel 4 $(BROKEN)
 
 test-redis: ## The tests on Redis
 	@LOCK_TEST_REQUIRE=redis CGO_ENABLED=1 $(TESTRUN) -race -timeout 20m ./redis/... ./conformance/flawed ./conformance/flawed/redlockflawed -- $(ALSO) ./redis ./redis/redlock
@@ -92,13 +98,13 @@ test-healthy: ## The suite on healthy locks of many kinds, without a server, ROU
 	LOCK_TEST_LONG=1 $(GO) test $(BUILD) -count=1 -run '^TestDefaultRunIsShort$$' ./memory
 	@$(TESTRUN) $(BUILD) -vet=off -count $(ROUNDS) -p 1 -timeout 60m -run '$(HEALTHY)' $(HEALTHYAT)
 
-test-all: test test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
+test-all: test test-suite test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
 	@CGO_ENABLED=1 $(COMPILE) -race $(UNFLAWED) >/dev/null
 	@LOCK_TEST_LONG=1 && export LOCK_TEST_LONG && $(GOTEST) -timeout 180m -count $(ROUNDS) $(UNFLAWED) && \
-	LOCK_TEST_REQUIRE=$$required $(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 $(BROKEN)
+	LOCK_TEST_REQUIRE=$$required $(TESTRUN) -timeout 180m -count $(ROUNDS) $(BUILD) -vet=off -p 1 -parallel 4 $(BROKEN) .$(TUTORIAL)
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers
