@@ -13,7 +13,8 @@ import (
 //
 // Do waits for the key as Acquire does. Its error joins that of fn with that of
 // the release, so that errors.Is(err, ErrLost) tells that the hold ended while fn
-// was running, even if fn succeeded.
+// was running, even if fn succeeded. Where fn returns why the hold ended, it is
+// said once.
 func Do(ctx context.Context, l Locker, key string, fn func(ctx context.Context, lease Lease) error, opts ...Option) error {
 	lease, err := l.Acquire(ctx, key, opts...)
 	if err != nil {
@@ -46,7 +47,11 @@ func whileHeld(ctx context.Context, lease Lease, fn func(ctx context.Context, le
 			// fn panicked or called runtime.Goexit, which goes on with its own word.
 			return
 		}
-		if rel != nil {
+		switch why := context.Cause(lease.Context()); {
+		case rel == nil:
+		case err != nil && errors.Is(err, why) && errors.Is(rel, why):
+			err = fmt.Errorf("lock: %q: %w", lease.Key(), err)
+		default:
 			err = errors.Join(err, fmt.Errorf("lock: after the work: %w", rel))
 		}
 	}()

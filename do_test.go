@@ -3,6 +3,8 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -43,6 +45,30 @@ func TestDoEndsWithItsCaller(t *testing.T) {
 		require.ErrorIs(t, err, asked, "and the work")
 		synctest.Wait()
 		assert.Zero(t, store.Len())
+	})
+}
+
+// Why the hold ended is said once, whether the work says it or not.
+func TestDoSaysALossOnce(t *testing.T) {
+	personalities(t, func(t *testing.T, store *memlock.Store, open opener) {
+		l := open()
+		for _, says := range []func(ctx context.Context) error{
+			func(ctx context.Context) error { return fmt.Errorf("the report: %w", context.Cause(ctx)) },
+			func(context.Context) error { return errors.New("the report") },
+			func(context.Context) error { return nil },
+		} {
+			var lost error
+			err := lock.Do(t.Context(), l, "k", func(ctx context.Context, _ lock.Lease) error {
+				store.Remove("k")
+				<-ctx.Done()
+				lost = context.Cause(ctx)
+				return says(ctx)
+			})
+			require.ErrorIs(t, err, lock.ErrLost)
+			require.ErrorIs(t, err, lock.ErrNotHeld)
+			assert.Equal(t, 1, strings.Count(err.Error(), lost.Error()), "%v", err)
+			assert.Contains(t, err.Error(), `"k"`)
+		}
 	})
 }
 
