@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mortiselock/lock/conformance"
 )
 
 const promisesPage = "../docs/promises.md"
@@ -26,7 +28,7 @@ const promisesHead = `# Promises
 Each sentence of promise in the doc comments of the interfaces: its number there, the sentence in short, and the
 [rules](conformance.md#the-rules) that try it. A rule links to one lock that it fails: a
 [flawed lock](flawed-locks.md), or a mutant of the suite's own tests, which may break another sentence of the same rule.
-Tests require that it does fail.
+Tests require that it does fail. A star is at rules that need Config.OpenBackend.
 
 The page is generated, from the comments and [a table](../conformance/promises_test.go) with the whole sentences:
 
@@ -92,7 +94,12 @@ func TestPromises(t *testing.T) {
 		assert.NotContains(t, known, key, "the table has a sentence twice")
 		known[key] = p
 	}
-	broken := brokenLocks(t)
+	broken, star := brokenLocks(t), map[string]string{}
+	for _, rule := range conformance.Rules() {
+		if rule.NeedsBackend {
+			star[rule.Name] = `\*`
+		}
+	}
 	var tried strings.Builder
 	untried, asked := map[string]string{}, map[string][]string{} // by why
 	var whys []string
@@ -129,7 +136,7 @@ func TestPromises(t *testing.T) {
 			for _, rule := range strings.Fields(p.rules) {
 				if assert.NotEmpty(t, broken[rule], "%s: no lock is broken for %s: add a mutant to the tests of internal/rules, or a flawed lock", s.id(), rule) {
 					_, file, _ := strings.Cut(broken[rule][0], "](")
-					by = append(by, fmt.Sprintf("[%s](%s", rule, file))
+					by = append(by, fmt.Sprintf("[%s](%s%s", rule, file, star[rule]))
 				}
 			}
 			assert.NotEmpty(t, by, "%s: no rule tries it", s.id())
