@@ -35,18 +35,18 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 			return nil, err
 		}
 	}
-	fair := u.Query.Bool("fair", false)
-	opts, prefix, err := clientOptions(u, cfg.TTL)
+	parsed, err := readURL(u, cfg.TTL)
 	if err != nil {
 		return nil, fmt.Errorf("redislock: %w", err)
 	}
+	opts := parsed.client
 	opts.Dialer = wire.QuietDialer(opts.Simple())
 	client := goredis.NewUniversalClient(opts)
 	var lines []*line
 	if opts.MasterName == "" && !opts.IsClusterMode {
 		lines = newLines(maxFlights, opts.Simple())
 	}
-	b, err := newBackend(client, prefix, lines...)
+	b, err := newBackend(client, parsed.prefix, lines...)
 	if err != nil {
 		_ = client.Close()
 		return nil, err
@@ -57,16 +57,23 @@ func Opener(ctx context.Context, u *backend.URL, cfg backend.OpenConfig) (backen
 		return nil, fmt.Errorf("%w%s (%s)", err,
 			wire.HintAboutTLS(err, u.Scheme == "rediss", "write rediss:// in place of redis://", "write redis:// in place of rediss://"), u)
 	}
-	if fair {
+	if parsed.fair {
 		return newFair(b), nil
 	}
 	return b, nil
 }
 
-// clientOptions reads the URL.
-func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOptions, prefix string, err error) {
+// urlOptions is what a URL says.
+type urlOptions struct {
+	client *goredis.UniversalOptions
+	prefix string // of the keys on the server
+	fair   bool
+}
+
+// readURL refuses what it does not know.
+func readURL(u *backend.URL, ttl time.Duration) (urlOptions, error) {
 	q := u.Query
-	opts = &goredis.UniversalOptions{
+	opts := &goredis.UniversalOptions{
 		Username:         u.User,
 		Password:         u.Password,
 		MasterName:       q.String("master", ""),
@@ -86,7 +93,8 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	prefix = q.String("prefix", defaultPrefix)
+	parsed := urlOptions{client: opts, prefix: q.String("prefix", defaultPrefix), fair: q.Bool("fair", false)}
+	var err error
 	if u.Scheme == "rediss" {
 		opts.TLSConfig, err = backend.TLSConfig(q.String("ca", ""), q.String("cert", ""), q.String("key", ""))
 	}
@@ -94,10 +102,10 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		if q.String("ca", "")+q.String("cert", "")+q.String("key", "") != "" && u.Scheme == "redis" {
 			invalid = fmt.Errorf("%w; ca, cert and key are for TLS: write rediss:// in place of redis://", invalid)
 		}
-		return nil, "", invalid
+		return urlOptions{}, invalid
 	}
 	if err != nil {
-		return nil, "", err
+		return urlOptions{}, err
 	}
 
 	port := "6379"
@@ -106,7 +114,7 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 	}
 	opts.Addrs = u.HostsWithPort(port)
 	if opts.DB, err = wire.Database(u.Path); err != nil {
-		return nil, "", err
+		return urlOptions{}, err
 	}
 	switch {
 	case u.User != "" && u.Password == "":
@@ -125,13 +133,13 @@ func clientOptions(u *backend.URL, ttl time.Duration) (opts *goredis.UniversalOp
 		err = wire.InvalidURL("pool_size must be positive")
 	case opts.DialTimeout <= 0:
 		err = wire.InvalidURL("dial_timeout must be positive")
-	case prefix == "":
+	case parsed.prefix == "":
 		err = wire.InvalidURL("prefix must not be empty")
 	}
 	if err != nil {
-		return nil, "", err
+		return urlOptions{}, err
 	}
-	return opts, prefix, nil
+	return parsed, nil
 }
 
 // requestTimeout is below a third of the TTL, so that a silent server costs one

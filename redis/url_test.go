@@ -23,7 +23,8 @@ func optionsOf(t *testing.T, raw string, ttl time.Duration) (*goredis.UniversalO
 	t.Helper()
 	u, err := backend.ParseURL(raw)
 	require.NoError(t, err)
-	return clientOptions(u, ttl)
+	parsed, err := readURL(u, ttl)
+	return parsed.client, parsed.prefix, err
 }
 
 func TestURLs(t *testing.T) {
