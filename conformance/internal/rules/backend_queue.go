@@ -86,6 +86,21 @@ func (p *place) judgeAbandoned(e *engine.Env) {
 	}
 }
 
+// release gives the key back, and may find that its time is over.
+func (p *place) release(e *engine.Env) {
+	if err := p.s.Release(e.Ctx, p.hold()); err != nil {
+		p.judgeEnded(e)
+		e.Unexpected(p.req.Key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
+	}
+}
+
+// judgeEnded makes nothing of what was seen after the hold had run out.
+func (p *place) judgeEnded(e *engine.Env) {
+	if now, until := p.s.Clock.Now(), p.grant.Validity.Until(); now >= until {
+		e.TooSlowf(p.req.Key, "a hold that was granted in the queue had run out %s before the case was through with it", engine.Short(now.Sub(until)))
+	}
+}
+
 func (p *place) mustWait(e *engine.Env, why string) {
 	select {
 	case <-p.done:
@@ -114,6 +129,11 @@ func queueOrder(e *engine.Env) {
 		for i, p := range places {
 			p.mustGet(e, "all places before it were released")
 			for _, later := range places[i+1:] {
+				select {
+				case <-later.done:
+					p.judgeEnded(e)
+				default:
+				}
 				later.mustWait(e, "an earlier place holds the key")
 			}
 			if engine.ClaimTokens.Made(e.Settings) && p.grant.Token <= last {
@@ -124,9 +144,7 @@ func queueOrder(e *engine.Env) {
 			}
 			last = p.grant.Token
 			judgeValidity(e, key, "a place", p.grant.Validity, p.placed, p.ended, p.req.TTL)
-			if err := p.s.Release(e.Ctx, p.hold()); err != nil {
-				e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
-			}
+			p.release(e)
 		}
 	}
 }
@@ -167,9 +185,7 @@ func queueWithdraw(e *engine.Env) {
 	third.withdraw(e) // with its grant
 	third.withdraw(e)
 	fourth.mustGet(e, "the place before it was withdrawn together with its grant")
-	if err := b.Release(e.Ctx, fourth.hold()); err != nil {
-		e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
-	}
+	fourth.release(e)
 	b.MustTry(e.Request(key, "", e.Long))
 	e.Together(
 		func() { withdrawsItselfOnly(e, a, b) },
@@ -473,9 +489,7 @@ func waiterSessionCheck(e *engine.Env) {
 		if first.err == nil {
 			e.Failf(key, "a waiter whose session had ended while it waited was granted token %d, and another client was granted token %d; expected an error", first.grant.Token, second.grant.Token)
 		}
-		if err := b.Release(e.Ctx, second.hold()); err != nil {
-			e.Unexpected(key, err, "Release of a hold that was granted in the queue returned %s; expected no error", engine.Outcome(err))
-		}
+		second.release(e)
 		_ = first.ticket.Withdraw(e.Ctx)
 	}
 }
