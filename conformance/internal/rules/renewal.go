@@ -93,7 +93,8 @@ func renewKeeps(e *engine.Env) {
 		func() { renewKeepsBeside(e, b, n, "the same key") },
 		func() { renewKeepsBeside(e, b, n, "another key") },
 		func() { renewKeepsKinds(e, a, b) },
-		func() { renewKeepsShortest(e) })
+		func() { renewKeepsShortest(e) },
+		func() { renewKeepsShorter(e, b) })
 	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
 		h, told := w.take(a, key, e.TTL)
@@ -257,6 +258,25 @@ func renewKeepsShortest(e *engine.Env) {
 		}
 	}
 	_ = h.Release(e.Ctx)
+}
+
+// renewKeepsShorter keeps a lease whose renewals are due long before that of another lease, which
+// its Locker has had for a while.
+func renewKeepsShorter(e *engine.Env, b *engine.Client) {
+	if e.Long <= e.TTL {
+		return
+	}
+	a, key := e.Locker(), e.Key("shorter")
+	longer := a.MustTry(e.Key("longer"))
+	e.Settle() // what renews it may sleep by now
+	h := a.MustTryFor(key, e.TTL)
+	const why = "it is renewed automatically; its TTL is shorter than that of another lease, which its Locker had before"
+	for end := time.Now().Add(2 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 8) {
+		h.MustLive(why)
+		b.MustRefuse(key, why)
+	}
+	h.MustRelease()
+	longer.MustRelease()
 }
 
 // renewKeepsLong keeps leases whose TTL is many times that of the run until they would have
