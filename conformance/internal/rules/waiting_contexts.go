@@ -217,6 +217,7 @@ func tellEnd(e *engine.Env, a *engine.Client, key string, ended context.Context)
 			what := "with a context that had ended, of a lease that " + how + ","
 			if e.Claimed.ManualRenewal {
 				e.Is(h.Key, h.Lease.Renew(ended), "Renew, "+what, lock.ErrNotHeld)
+				e.Is(h.Key, h.Lease.Renew(ended), "another Renew, "+what, lock.ErrNotHeld)
 			}
 			if how != "was released" {
 				e.Is(h.Key, h.Release(ended), "Release, "+what, lock.ErrLost, lock.ErrNotHeld)
