@@ -134,11 +134,17 @@ func closeEndsHolds(e *engine.Env) {
 			e.Failf(h.Key, "the token of a lease is %d after the Close of its Locker, and was %d before; expected the same, since who is told late still shows it", h.Lease.Token(), h.Token)
 		}
 	}
-	for _, h := range holds {
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	for i, h := range holds {
 		next := b.Wins(h.Key, e.Slack(), 20*time.Millisecond, "the Locker of its holder was closed, and its TTL was up to "+e.Long.String())
 		_ = next.Release(e.Ctx)
-		if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
-			e.Unexpected(h.Key, err, "Release after Close returned %s; expected ErrClosed or ErrNotHeld", engine.Outcome(err))
+		ctx, what := e.Ctx, "Release after Close"
+		if i%2 == 1 {
+			ctx, what = ended, "Release after Close, with a context that had ended,"
+		}
+		if err := h.Release(ctx); err == nil || !errors.Is(err, lock.ErrClosed) && !errors.Is(err, lock.ErrNotHeld) {
+			e.Unexpected(h.Key, err, "%s returned %s; expected ErrClosed or ErrNotHeld", what, engine.Outcome(err))
 		}
 		if err := h.Release(e.Ctx); err == nil || !errors.Is(err, lock.ErrNotHeld) {
 			e.Unexpected(h.Key, err, "a second Release after Close returned %s; expected ErrNotHeld", engine.Outcome(err))
