@@ -36,7 +36,7 @@ var tokenRules = []*engine.Rule{
 		Statement: "The token grows over a time in which nobody uses the key.",
 		Claims:    []engine.Claim{engine.ClaimTokens},
 		LimitTTLs: 30,
-		Virtual:   13 * time.Minute,
+		Virtual:   90 * time.Minute,
 		Run:       tokenSurvivesIdling,
 	},
 	{
