@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +33,10 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 		e.Pause(e.Randomly(e.TTL))
 		h.MustLive("it is renewed automatically")
 		c.All(f, slices.Concat(engine.OpsToKeep, engine.OpsToEnd)...)
+		endTry := func() {}
+		if name == "hanging" {
+			endTry = triesInVain(e, a, c, key+"-beside")
+		}
 		e.Log.Note("suite", key, "cut the requests of "+a.Who)
 		e.Pause(time.Until(h.Until()) - e.TTL/16)
 		next := b.Wins(key, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its holder cannot reach the server")
@@ -41,9 +46,23 @@ func cutOff(e *engine.Env, via engine.FaultSite, name string, f faultlock.Fault,
 			isLoss(e, key, h.Cause(), "context.Cause of a lease whose holder was cut off")
 			not(e, key, h.Cause(), "context.Cause of a lease whose holder was cut off", lock.ErrTakenOver, lock.ErrMaxHold, lock.ErrReleased, lock.ErrClosed)
 		}
+		endTry()
 		c.Heal()
 		_ = next.Release(e.Ctx)
 	}
+}
+
+// triesInVain has a TryAcquire of another key hang, which delays nothing, until the function that
+// it returns is called.
+func triesInVain(e *engine.Env, c *engine.Client, server *faultlock.Faults, key string) (end func()) {
+	server.Add(faultlock.Rule{Key: key, Fault: faultlock.HangBefore()})
+	ctx, cancel := context.WithCancel(e.Ctx)
+	wait := e.Start(func() {
+		if h, err := c.TryFor(ctx, key, e.Long); err == nil {
+			_ = h.Release(e.Ctx)
+		}
+	})
+	return func() { cancel(); wait() }
 }
 
 // cutOffKinds has renewed leases of each kind run out, since no renewal reaches the server.
