@@ -27,7 +27,7 @@ var faultRules = []*engine.Rule{
 	},
 	{
 		Name:         "RenewTransient",
-		Statement:    "Renewals that fail and recover before the deadline are no loss.",
+		Statement:    "Renewals that fail for less than a third of the TTL are no loss.",
 		NeedsBackend: true,
 		LimitTTLs:    30,
 		Run:          engine.AtFaultSites(renewTransient),

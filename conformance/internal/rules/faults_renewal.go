@@ -159,9 +159,10 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 		rounds = 12 // one failed renewal more is no reason, however many there were
 	}
 	for range rounds {
-		// The deadline is two thirds of the TTL away or more, or less where the lock can
-		// prove its holds for a part of the TTL only.
-		trouble := e.TTL * 2 / 5
+		// For less than a third of the TTL, so that it meets one renewal of who sends one each
+		// third and no more. The deadline is two thirds of it away or more, or less where the
+		// lock can prove its holds for a part of the TTL only.
+		trouble := e.TTL * 3 / 10
 		for _, h := range holds {
 			trouble = min(trouble, time.Until(h.Until())*3/5)
 		}
@@ -175,7 +176,7 @@ func disturbRenewals(e *engine.Env, via engine.FaultSite, name string, f faultlo
 		}
 		e.Pause(trouble - time.Since(begun))
 		c.Heal()
-		mustLive("its renewals failed for less than the time to its deadline")
+		mustLive("its renewals failed for less than a third of its TTL")
 		e.Pause(e.TTL / 2)
 		mustLive("its renewals succeed again")
 		for _, h := range holds {

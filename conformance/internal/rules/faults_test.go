@@ -313,3 +313,33 @@ func TestJudgeDecides(t *testing.T) {
 		assert.Positive(t, kinds[k], "the histories contain %q", k)
 	}
 }
+
+// TestOneRenewalEachThirdIsEnough: a Locker that sends one renewal each third of the TTL, and none
+// besides when that fails, renews as it should.
+func TestOneRenewalEachThirdIsEnough(t *testing.T) {
+	t.Parallel()
+	mustPass(t, wrapped(func(m *lockerMutant, _ backend.Backend) {
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
+				if s := with(opts); err == nil && !s.NoRenewal {
+					renewsEach(l, s.TTL/3)
+				}
+				return l, err
+			}
+		})
+	}), "RenewTransient")
+}
+
+// renewsEach sends a renewal in each of the periods, which may hang until the next.
+func renewsEach(l lock.Lease, period time.Duration) {
+	go func() {
+		for time.Sleep(period); l.Context().Err() == nil; time.Sleep(period) {
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), period)
+				defer cancel()
+				_ = l.Renew(ctx)
+			}()
+		}
+	}()
+}
