@@ -466,8 +466,28 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 		releasesBesideHanging(e, key, other, bounded, short)
 		bounded("Release with context.Background()", 5*time.Second, func() { _ = endless.Release(context.Background()) })
 	}
-	bounded("Close", 5*time.Second, func() { _ = a.Close() })
+	closesBesideHanging(e, via, a, c, bounded)
 	endlessReleaseRefused(e, via)
+}
+
+// closesBesideHanging closes a Locker while calls of it hang whose contexts live.
+func closesBesideHanging(e *engine.Env, via engine.FaultSite, a *engine.Client, c *faultlock.Faults, bounded func(string, time.Duration, func())) {
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	var calls []func()
+	for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+		calls = append(calls, func() {
+			if h, err := a.Get(op, get, ctx, e.Key("%s-%s-at-close", via.Name, op), e.Opts(e.Long)); err == nil {
+				_ = h.Release(e.Ctx)
+			}
+		})
+	}
+	wait := e.Start(calls...)
+	e.Settle()
+	bounded("Close, with calls under way whose contexts live,", 5*time.Second, func() { _ = a.Close() })
+	cancel()
+	c.Heal()
+	wait()
 }
 
 // returnsWithin makes the call, and fails the case unless it returns by itself.
