@@ -63,6 +63,7 @@ var faultRules = []*engine.Rule{
 		Name:         "ReleaseUnknown",
 		Statement:    "A release whose reply was lost is unknown, is repeated, and harms no next holder.",
 		NeedsBackend: true,
+		Virtual:      4 * time.Minute,
 		Run:          engine.AtFaultSites(releaseUnknown),
 	},
 	{
@@ -259,18 +260,24 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 }
 
 // releasesUntilExpiry has the server be away for a part of the TTL of a lease that is released
-// meanwhile.
+// meanwhile: of a new one, and of one that was renewed for more than a TTL.
 func releasesUntilExpiry(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 	a, c := e.FaultyAt(via, nil)
 	defer c.Heal()
-	key := e.Key("%s-away", via.Name)
-	h := a.MustTryFor(key, e.Long)
-	until := h.Until()
-	c.All(faultlock.FailBefore(), engine.OpsToEnd...)
-	_ = h.Release(e.Ctx)
-	e.Pause(e.Long / 4)
-	c.Heal()
-	b.Wins(key, e.Long/2, e.TTL/20, "the server can be reached again, "+engine.Short(time.Until(until)).String()+" before the lease would have expired, and its release is repeated until then").MustRelease()
+	for _, held := range []time.Duration{0, e.Long * 4 / 3} {
+		key := e.Key("%s-away-after-%s", via.Name, held)
+		h := a.MustTryFor(key, e.Long)
+		patiently(e, held)
+		until := h.Until()
+		c.All(faultlock.FailBefore(), engine.OpsToEnd...)
+		ctx, cancel := context.WithCancel(e.Ctx)
+		_ = h.Release(ctx)
+		cancel() // of a call that has returned
+		e.Pause(e.Long / 4)
+		c.Heal()
+		left := time.Until(until)
+		b.Wins(key, left*2/3, e.TTL/20, "the server can be reached again, "+engine.Short(left).String()+" before the lease would have expired, and its release is repeated until then").MustRelease()
+	}
 }
 
 // releasesUnsent releases leases of each kind while no release reaches the server: they have
@@ -307,7 +314,10 @@ func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 	})
 	c.Heal()
 	e.Each(len(holds), func(i int) {
-		b.Wins(holds[i].Key, max(e.Long, e.TakeoverLimit(e.TTL)), e.TTL/20, "its release is repeated until the server confirms it").MustRelease()
+		h := holds[i]
+		b.Wins(h.Key, max(e.Long, e.TakeoverLimit(e.TTL)), e.TTL/20, "its release is repeated until the server confirms it").MustRelease()
+		_ = h.Release(e.Ctx) // it may be what settles the lease, and says so
+		e.Is(h.Key, h.Release(e.Ctx), "Release, the last of several, after the lease would have expired,", lock.ErrNotHeld)
 	})
 }
 
