@@ -22,18 +22,20 @@ type waitMutant struct {
 	rule, says string
 	// change is made anew for each run, and is for all Lockers of it.
 	change func() func(m *lockerMutant, b backend.Backend)
-	around func() around
+	around func() around // with a change, that is given what is around the backend
 }
 
 func (c waitMutant) config() conformance.Config {
-	if c.around != nil {
-		cfg, change := memory(), c.around()
-		cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) {
-			return lock.New(change(b), &lock.Options{TTL: ttl})
-		}
-		return cfg
+	change := func(*lockerMutant, backend.Backend) {}
+	if c.change != nil {
+		change = c.change()
 	}
-	return wrapped(c.change())
+	cfg := wrapped(change)
+	if c.around != nil {
+		around, wrap := c.around(), cfg.Wrap
+		cfg.Wrap = func(b backend.Backend, ttl time.Duration) (lock.Locker, error) { return wrap(around(b), ttl) }
+	}
+	return cfg
 }
 
 // mustSayAll has each mutant be caught, for what it does, and the lock without it pass the same rules.

@@ -1,9 +1,11 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -105,6 +107,98 @@ var laterLockers = map[string]waitMutant{
 			return &countsFailures{Backend: b, failed: map[backend.ID]int{}}
 		}
 	}},
+	"a lease with a shorter TTL is renewed when the next of the others is due": {rule: "RenewKeeps", says: "its TTL is shorter than that of another lease", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		plan := &onePlan{}
+		m.both(func(get engine.Getter) engine.Getter {
+			return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				l, err := get(ctx, key, rewritten(opts, func(s *lock.Settings) { s.NoRenewal = true })...)
+				if s := with(opts); err == nil && !s.NoRenewal {
+					plan.add(l, cmp.Or(s.TTL, memory().TTL)/3)
+				}
+				return l, err
+			}
+		})
+	})},
+	"a release is repeated until the first TTL has passed": {rule: "ReleaseUnknown", says: "its release is repeated until then", around: func() around {
+		return func(b backend.Backend) backend.Backend {
+			return &forgetsRenewals{Backend: b, ends: map[backend.ID]time.Time{}, failed: map[backend.ID]bool{}}
+		}
+	}},
+	"a release is repeated until the context of its call ends": {
+		rule: "ReleaseUnknown", says: "its release is repeated until then",
+		around: func() around { return func(b backend.Backend) backend.Backend { return &callersRepeats{Backend: b} } },
+		change: func() func(*lockerMutant, backend.Backend) {
+			return func(m *lockerMutant, b backend.Backend) {
+				m.lease = func(_ context.Context, l *leaseMutant) {
+					l.release = func(ctx context.Context) error {
+						err := l.Lease.Release(ctx)
+						if errors.Is(err, lock.ErrOutcomeUnknown) && ctx.Err() == nil {
+							context.AfterFunc(ctx, func() { b.(*callersRepeats).over.Store(l.Key(), true) })
+						}
+						return err
+					}
+				}
+			}
+		},
+	},
+	"a release of unknown outcome is so for ever": {rule: "ReleaseUnknown", says: "Release, the last of several, after the lease would have expired", change: endless(func(l *leaseMutant) {
+		var said atomic.Pointer[error]
+		l.release = func(ctx context.Context) error {
+			if before := said.Load(); before != nil {
+				return *before
+			}
+			err := l.Lease.Release(ctx)
+			if errors.Is(err, lock.ErrOutcomeUnknown) {
+				said.Store(&err)
+			}
+			return err
+		}
+	}, nil)},
+	"a release after Close tells of its context only": {rule: "CloseEndsHolds", says: "Release after Close, with a context that had ended,", change: endless(func(l *leaseMutant) {
+		l.release = func(ctx context.Context) error {
+			err := l.Lease.Release(ctx)
+			if errors.Is(err, lock.ErrClosed) && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		}
+	}, nil)},
+	"Close waits for the tries under way": {rule: "CallsAreBounded", says: "Close, with calls under way whose contexts live, had not returned", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		underWay := triesUnderWay(m)
+		m.close = func() error {
+			for underWay.Load() > 0 {
+				time.Sleep(5 * time.Millisecond)
+			}
+			return m.Client.Close()
+		}
+	})},
+	"a loss is told when no try is under way": {rule: "LostWhenCutOff", says: "had not ended", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		underWay := triesUnderWay(m)
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			told, tell := context.WithCancelCause(context.Background())
+			inner := l.Lease.Context()
+			l.ctx = told
+			context.AfterFunc(inner, func() {
+				for underWay.Load() > 0 && errors.Is(context.Cause(inner), lock.ErrLost) {
+					time.Sleep(5 * time.Millisecond)
+				}
+				tell(context.Cause(inner))
+			})
+		}
+	})},
+	"a renewal of an ended hold tells of its deadline only, from the second one on": {rule: "EndedContexts", says: "another Renew, with a context that had ended,", change: endless(func(l *leaseMutant) {
+		var told atomic.Bool
+		l.renew = func(ctx context.Context) error {
+			err := l.Lease.Renew(ctx)
+			if errors.Is(err, lock.ErrNotHeld) && told.Swap(true) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return ctx.Err()
+			}
+			return err
+		}
+	}, nil)},
+	"tokens begin anew after an hour": {rule: "TokenSurvivesIdling", says: "token", change: endless(func(l *leaseMutant) {
+		l.token = func() uint64 { return l.Lease.Token() & math.MaxUint32 } // of microseconds
+	}, nil)},
 	"leases that were acquired with an endless context outlive Close": {rule: "CloseEndsHolds", says: "was alive after the Close", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.lease = func(ctx context.Context, l *leaseMutant) {
 			if ctx.Done() != nil {
@@ -667,6 +761,116 @@ func (c *countsFailures) Renew(ctx context.Context, hold backend.Hold) (backend.
 		return backend.Validity{}, lock.ErrNotHeld
 	}
 	return v, err
+}
+
+// forgetsRenewals repeats a release until the TTL of the grant has passed.
+type forgetsRenewals struct {
+	backend.Backend
+	mu     sync.Mutex
+	ends   map[backend.ID]time.Time // of what was granted
+	failed map[backend.ID]bool
+}
+
+func (f *forgetsRenewals) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := f.Backend.Try(ctx, req)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		f.ends[req.ID] = time.Now().Add(req.TTL)
+	}
+	return g, err
+}
+
+func (f *forgetsRenewals) Release(ctx context.Context, hold backend.Hold) error {
+	f.mu.Lock()
+	over := f.failed[hold.ID] && time.Now().After(f.ends[hold.ID])
+	f.mu.Unlock()
+	if over {
+		return nil
+	}
+	err := f.Backend.Release(ctx, hold)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed[hold.ID] = err != nil && !errors.Is(err, backend.ErrNotHeld)
+	return err
+}
+
+// callersRepeats repeats no release whose caller has gone.
+type callersRepeats struct {
+	backend.Backend
+	over sync.Map // keys
+}
+
+func (c *callersRepeats) Release(ctx context.Context, hold backend.Hold) error {
+	if _, over := c.over.Load(hold.Key); over {
+		return nil
+	}
+	return c.Backend.Release(ctx, hold)
+}
+
+// onePlan renews the leases of a Locker by one timer, which is set again when it has fired.
+type onePlan struct {
+	mu     sync.Mutex
+	leases []*dueLease
+	timer  *time.Timer // nil without leases
+}
+
+type dueLease struct {
+	lock.Lease
+	every time.Duration
+	at    time.Time
+}
+
+func (p *onePlan) add(l lock.Lease, every time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := &dueLease{l, every, time.Now().Add(every)}
+	p.leases = append(p.leases, d)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(time.Millisecond, p.renew) // with all that are taken at the same time
+	}
+	context.AfterFunc(l.Context(), func() { p.remove(d) })
+}
+
+func (p *onePlan) remove(d *dueLease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leases = slices.DeleteFunc(p.leases, func(other *dueLease) bool { return other == d })
+	if len(p.leases) == 0 {
+		p.timer.Stop()
+		p.timer = nil
+	}
+}
+
+func (p *onePlan) renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.leases) == 0 {
+		return
+	}
+	now := time.Now()
+	next := now.Add(time.Hour)
+	for _, d := range p.leases {
+		if !now.Before(d.at) {
+			d.at = now.Add(d.every)
+			go func() { _ = d.Renew(context.Background()) }()
+		}
+		if d.at.Before(next) {
+			next = d.at
+		}
+	}
+	p.timer.Reset(time.Until(next))
+}
+
+// triesUnderWay is how many calls of TryAcquire have not returned.
+func triesUnderWay(m *lockerMutant) *atomic.Int64 {
+	underWay, try := new(atomic.Int64), m.try
+	m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+		underWay.Add(1)
+		defer underWay.Add(-1)
+		return try(ctx, key, opts...)
+	}
+	return underWay
 }
 
 // endless changes leases, and the options of calls by their contexts.
