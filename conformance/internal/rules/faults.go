@@ -281,10 +281,11 @@ func releasesUntilExpiry(e *engine.Env, via engine.FaultSite, b *engine.Client) 
 }
 
 // releasesUnsent releases leases of each kind while no release reaches the server: they have
-// ended all the same.
+// ended all the same. One of them was renewed for more than a TTL.
 func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 	a, c := e.FaultyAt(via, nil)
-	var holds []*engine.Hold
+	holds := []*engine.Hold{a.MustTryFor(e.Key("%s-unsent-after-a-TTL", via.Name), e.TTL)}
+	e.Pause(e.TTL * 4 / 3)
 	for _, k := range append([]kind{plain}, optionKinds(e, b)...) {
 		if h, ok := k.take(a, e.Key("%s-unsent-with-%s", via.Name, k.name), e.TTL); ok {
 			holds = append(holds, h)
@@ -294,8 +295,9 @@ func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 	e.Each(len(holds), func(i int) {
 		h := holds[i]
 		h.Lapses()
+		var err error
 		for _, which := range []string{"Release", "a second Release"} {
-			if err := h.Release(e.Ctx); err == nil {
+			if err = h.Release(e.Ctx); err == nil {
 				e.Failf(h.Key, "%s returned no error, and no request of it has reached the server; expected ErrOutcomeUnknown", which)
 			}
 		}
@@ -306,8 +308,11 @@ func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 		}
 		deadlineIsOver(e, h)
 		// One may have been under way.
-		renewed := engine.Requests(c, h.Key, engine.OpsToKeep...)
+		renewed, sent := engine.Requests(c, h.Key, engine.OpsToKeep...), engine.Requests(c, h.Key, engine.OpsToEnd...)
 		e.Pause(e.TTL)
+		if errors.Is(err, lock.ErrOutcomeUnknown) && engine.Requests(c, h.Key, engine.OpsToEnd...) == sent {
+			e.Latef(h.Key, "no release was sent in the %s after a Release whose request did not reach the server; expected it to be repeated until the lease would have expired", e.TTL)
+		}
 		if n := engine.Requests(c, h.Key, engine.OpsToKeep...) - renewed; n > 1 {
 			e.Failf(h.Key, "a lease was renewed %d times in the %s after a Release whose request did not reach the server; expected its renewal to stop", n, e.TTL)
 		}
