@@ -119,7 +119,7 @@ var laterLockers = map[string]waitMutant{
 			}
 		})
 	})},
-	"a release is repeated until the first TTL has passed": {rule: "ReleaseUnknown", says: "its release is repeated until then", around: func() around {
+	"a release is repeated until the first TTL has passed": {rule: "ReleaseUnknown", says: "expected it to be repeated until the lease would have expired", around: func() around {
 		return func(b backend.Backend) backend.Backend {
 			return &forgetsRenewals{Backend: b, ends: map[backend.ID]time.Time{}, failed: map[backend.ID]bool{}}
 		}
