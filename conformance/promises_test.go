@@ -69,7 +69,7 @@ var promises = []promise{
 	{of: "lock.Lease.Release", text: "Release ends the hold: renewal stops and Context ends first, then the server is told.", rules: "ContextEndsFirst ReleaseIsNoLoss ReleaseEndsRequests ReleaseStopsRenewal EndlessContexts"},
 	{of: "lock.Lease.Release", text: "It works with a context that has already ended, and is bounded in time.", rules: "ReleaseDetached CallsAreBounded EndedContexts SilentCallsEnd"},
 	{of: "lock.Lease.Release", text: "The error matches ErrLost when the hold had ended before, so that exclusion was not kept for the whole time, and ErrOutcomeUnknown when the server did not confirm: the release is then repeated in the background until the lease would have expired.", rules: "ReleaseReportsLoss ReleaseUnknown HandOverUnknown EndedContexts LossEndsUse"},
-	{of: "lock.Lease.Release", text: "A second Release of a settled lease returns ErrNotHeld and sends nothing, whatever its context.", rules: "ReleaseTwice ReleaseTwiceSendsNothing"},
+	{of: "lock.Lease.Release", text: "A second Release of a settled lease returns ErrNotHeld and sends nothing, whatever its context.", rules: "ReleaseTwice ReleaseTwiceSendsNothing ReleaseUnknown"},
 	{of: "lock.Lease.Release", text: "Of several at once, one returns what became of the hold, and the others ErrNotHeld, or ErrOutcomeUnknown where their context ends first.", rules: "ReleaseTwice"},
 	{of: "lock.Options", text: "Options are the settings of a [Client].", aside: "a definition"},
 	{of: "lock.Options", text: "The zero value of each field, and a nil pointer, mean the default.", rules: "Defaults"},
