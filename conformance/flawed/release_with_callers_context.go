@@ -14,7 +14,7 @@ var z29 = Lock{
 	Instead: "Release with context.WithoutCancel and a time limit.",
 	File:    "release_with_callers_context.go", Over: Memory,
 	Rule: "ReleaseDetached",
-	Also: []string{"EndedContexts"},
+	Also: []string{"EndedContexts", "CloseEndsHolds"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return callersContext{policy{l}} }),
 }
 
