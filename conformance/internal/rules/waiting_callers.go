@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -64,7 +65,7 @@ func cancelHarmsNobody(e *engine.Env) {
 	}
 	wait := e.Start(others...)
 	defer func() { close(over); wait() }()
-	e.Together(patients...)
+	e.Together(append(patients, func() { meetOnTheWay(e) })...)
 	e.Notef("%d acquisitions beside callers whose contexts ended", tries.Load())
 }
 
@@ -84,6 +85,53 @@ func meet(e *engine.Env, c *engine.Client, key string) bool {
 		}
 	})
 	return ok
+}
+
+// meetOnTheWay has two calls for one key be under way at the same time, of which the context of the
+// first ends. Requests take a while for that: in one process they hardly ever meet.
+func meetOnTheWay(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	takes := min(150*time.Millisecond, e.TTL/4)
+	c, f := e.FaultyWhole()
+	defer f.Heal()
+	// both returns the error of the second call.
+	both := func(key string, op faultlock.Op, call func(ctx context.Context) error) error {
+		f.All(faultlock.DelayBefore(takes), op)
+		defer f.Heal()
+		ctx, leave := context.WithCancel(e.Ctx)
+		defer leave()
+		before := engine.Requests(f, key, op)
+		wait := e.Start(func() { _ = call(ctx) })
+		for end := time.Now().Add(e.Slack()); engine.Requests(f, key, op) == before && time.Now().Before(end); {
+			e.Pause(time.Millisecond)
+		}
+		time.AfterFunc(takes/3, leave)
+		err := call(e.Ctx)
+		wait()
+		return err
+	}
+	key := e.Key("on the way")
+	get := func(ctx context.Context) error {
+		// Without options, which might keep the two apart.
+		h, err := c.Get("TryAcquire", c.Locker.TryAcquire, ctx, key, nil)
+		if err == nil {
+			_ = h.Release(e.Ctx)
+		}
+		return err
+	}
+	if err := both(key, faultlock.OpTry, get); err != nil && !errors.Is(err, lock.ErrHeld) {
+		e.Unexpected(key, err, "TryAcquire, on a context that goes on, returned %s when the context of an earlier call for the key ended, with both under way; expected a lease or ErrHeld", engine.Outcome(err))
+	}
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	h := c.MustTry(e.Key("renewed on the way"))
+	if err := both(h.Key, faultlock.OpRenew, h.Lease.Renew); err != nil {
+		e.Unexpected(h.Key, err, "Renew, on a context that goes on, returned %s when the context of an earlier Renew of the lease ended, with both under way; expected no error", engine.Outcome(err))
+	}
+	h.MustRelease()
 }
 
 // leaveEarly makes an acquisition whose context ends soon, by a deadline or by a
