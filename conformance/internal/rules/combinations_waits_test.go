@@ -57,6 +57,39 @@ func alone(change func(m *lockerMutant, b backend.Backend)) func() func(*lockerM
 	return func() func(*lockerMutant, backend.Backend) { return change }
 }
 
+// sharedCalls has calls that are made while another one is under way return its error.
+type sharedCalls struct {
+	mu    sync.Mutex
+	under *sharedCall
+}
+
+type sharedCall struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+func (s *sharedCalls) join(ctx context.Context, call func() error) error {
+	s.mu.Lock()
+	if c := s.under; c != nil {
+		s.mu.Unlock()
+		select {
+		case <-c.done:
+			return c.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	c := &sharedCall{done: make(chan struct{})}
+	s.under = c
+	s.mu.Unlock()
+	c.err = call()
+	s.mu.Lock()
+	s.under = nil
+	s.mu.Unlock()
+	close(c.done)
+	return c.err
+}
+
 func deaf(when func(holds, waits lock.Settings, closed bool) bool) func() func(*lockerMutant, backend.Backend) {
 	return func() func(*lockerMutant, backend.Backend) {
 		change := watchesLate(3*time.Second, when)
@@ -819,6 +852,55 @@ var waitMutants = map[string]waitMutant{
 				err = ctx.Err()
 			}
 			return l, err
+		}
+	})},
+	"who was refused before the server was away is told of the holder only": {rule: "UnavailableIsTold", says: "expected an error that matches ErrUnavailable too", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if held := (*lock.HeldError)(nil); errors.As(err, &held) && ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", ctx.Err(), held)
+			}
+			return l, err
+		}
+	})},
+	"renewals by hand of a lease end with the context of the first": {rule: "CancelHarmsNobody", says: "an earlier Renew of the lease", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var shared sharedCalls
+			l.renew = func(ctx context.Context) error {
+				return shared.join(ctx, func() error { return l.Lease.Renew(ctx) })
+			}
+		}
+	})},
+	"tries of a key share the error of the first": {rule: "CancelHarmsNobody", says: "an earlier call for the key", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var keys sync.Map
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (l lock.Lease, err error) {
+			shared, _ := keys.LoadOrStore(key, new(sharedCalls))
+			err = shared.(*sharedCalls).join(ctx, func() error {
+				l, err = m.Client.TryAcquire(ctx, key, opts...)
+				return err
+			})
+			if err == nil && l == nil {
+				return m.Client.TryAcquire(ctx, key, opts...)
+			}
+			return l, err
+		}
+	})},
+	"who gives up is told of a cancellation, whatever its context says": {rule: "WaiterGivesUp", says: "whose context has an error of its own", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if errors.Is(err, lock.ErrHeld) && errors.Is(ctx.Err(), context.Canceled) {
+				err = fmt.Errorf("%w: %w", context.Canceled, lock.ErrHeld)
+			}
+			return l, err
+		}
+	})},
+	"who has hardly any time is told that the key is held": {rule: "HandsOut", says: "nobody has said so", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			if at, timed := ctx.Deadline(); timed && time.Until(at) < 10*time.Millisecond {
+				<-ctx.Done()
+				return nil, fmt.Errorf("%w: %w", ctx.Err(), lock.ErrHeld)
+			}
+			return m.Client.Acquire(ctx, key, opts...)
 		}
 	})},
 	"after a permanent refusal the key is refused for good": {rule: "PermanentStops", says: "because the server refuses no more", change: alone(func(m *lockerMutant, _ backend.Backend) {

@@ -89,7 +89,9 @@ var faultRules = []*engine.Rule{
 		Statement:    "Without a server a try fails with ErrUnavailable at once, and changes nothing; Acquire goes on.",
 		NeedsBackend: true,
 		Virtual:      8 * time.Minute,
-		Run:          engine.AtFaultSites(unavailableIsTold),
+		Run: engine.AtFaultSites(func(e *engine.Env, via engine.FaultSite) {
+			e.Together(func() { unavailableIsTold(e, via) }, func() { awayWhenRefused(e, via) })
+		}),
 	},
 	{
 		Name:         "SilenceIsNotHeld",
@@ -396,6 +398,43 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	if e.Virtual() {
 		refusedWhenBack(e, a, b, c, key)
 	}
+}
+
+// awayWhenRefused has somebody wait who has met a holder, and then asks in vain: while both keep it
+// waiting, its error tells of both. Who does not ask, because it waits to be told, knows nothing of
+// the server.
+func awayWhenRefused(e *engine.Env, via engine.FaultSite) {
+	a, c := e.FaultyAt(via, nil)
+	key := e.Key("%s-refused before", via.Name)
+	h := e.Locker().MustTry(key)
+	defer h.MustRelease()
+	defer c.Heal()
+	var err error
+	for _, patience := range []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second} {
+		w := a.Acquiring(key)
+		<-w.Begun
+		e.Pause(patience)
+		c.All(faultlock.FailBefore(), engine.OpsToGet...)
+		before := engine.Requests(c, key, engine.OpsToGet...)
+		for end := time.Now().Add(e.WaitBound()); engine.Requests(c, key, engine.OpsToGet...) == before; e.Pause(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				w.Cancel()
+				return
+			}
+		}
+		e.Pause(patience)
+		w.Cancel()
+		if !e.Within(e.Slack(), w.Done) || w.Err == nil {
+			return // other rules say so
+		}
+		c.Heal()
+		if err = w.Err; errors.Is(err, lock.ErrUnavailable) {
+			return
+		}
+	}
+	// Who stood still meanwhile had no time to hear of it.
+	standstill := engine.Excuse{From: time.Second, By: engine.ThisProcess}
+	e.Fail(standstill, key, "Acquire, which was refused a key that another client holds, and then asked a server that refuses connections until it gave up, returned %s; expected an error that matches ErrUnavailable too", engine.Outcome(err))
 }
 
 // refusedWhenBack has somebody begin to wait while the server is away, who gives up when it has
