@@ -38,7 +38,7 @@ var errorRules = []*engine.Rule{
 	},
 	{
 		Name:      "NoSecretsInLeases",
-		Statement: "A lease that is printed or logged shows no owner.",
+		Statement: "A lease or a Locker that is printed or logged shows no owner.",
 		Claims:    []engine.Claim{engine.ClaimReentrancy},
 		Run:       noSecretsInLeases,
 	},
@@ -296,14 +296,11 @@ func noSecretsInLeases(e *engine.Env) {
 	check := func() {
 		for i, what := range []any{h.Lease, h.Lease.Context()} {
 			var out bytes.Buffer
-			verbs := []string{"%v", "%+v", "%s", "%q", "%x", "%#v", "%d"}
+			verbs := printing
 			if i == 1 {
 				verbs = verbs[:5] // the others read what the contexts of the standard library write
 			}
-			for _, verb := range verbs {
-				fmt.Fprintf(&out, verb, what)
-			}
-			slog.New(slog.NewTextHandler(&out, nil)).Info("", "lease", what)
+			prints(&out, what, verbs)
 			slog.New(slog.NewJSONHandler(&out, nil)).Info("", "lease", what)
 			if text, err := json.Marshal(what); err == nil {
 				out.Write(text)
@@ -327,10 +324,42 @@ func noSecretsInLeases(e *engine.Env) {
 		})
 	}
 	check()
+	noSecretsInLocker(e, a, key, secret)
 	h.MustRelease()
 	check()
 	_ = a.Close()
 	check()
+	noSecretsInLocker(e, a, key, secret)
+}
+
+// printing are the verbs that a thing may be printed with, and those first that [fmt.Stringer] is
+// asked for.
+var printing = []string{"%v", "%+v", "%s", "%q", "%x", "%#v", "%d"}
+
+// prints writes the thing as fmt and a log of text do.
+func prints(out *bytes.Buffer, what any, verbs []string) {
+	for _, verb := range verbs {
+		fmt.Fprintf(out, verb, what)
+	}
+	slog.New(slog.NewTextHandler(out, nil)).Info("", "printed", what)
+}
+
+// noSecretsInLocker prints the Locker of an owner's lease, if it says how it is printed: any other
+// is printed field by field, with what its goroutines change.
+func noSecretsInLocker(e *engine.Env, c *engine.Client, key, secret string) {
+	verbs := printing[:5]
+	switch c.Locker.(type) {
+	case fmt.Formatter:
+		verbs = printing
+	case fmt.Stringer:
+	default:
+		return
+	}
+	var out bytes.Buffer
+	prints(&out, c.Locker, verbs)
+	if shows(out.String(), secret) {
+		e.Failf(key, "a Locker that is printed shows the owner of a lease")
+	}
 }
 
 func leaseConcurrent(e *engine.Env) {

@@ -71,11 +71,33 @@ func handsOut(e *engine.Env) {
 				defer mu.Unlock()
 				closed = append(closed, h)
 			})
-		})
+		},
+		func() { hardlyAnyTime(e, a) })
 	_ = a.Close()
 	for _, h := range closed {
 		if h.Lease.Key() != h.Key {
 			e.Failf(h.Key, "Lease.Key is %s after the Close of its Locker; expected %s, as while it was held", engine.QuoteKey(h.Lease.Key()), engine.QuoteKey(h.Key))
+		}
+	}
+}
+
+// hardlyAnyTime asks for free keys with contexts that are about to end. Whatever becomes of that,
+// nobody holds them.
+func hardlyAnyTime(e *engine.Env, c *engine.Client) {
+	if !e.Virtual() { // elsewhere such a context has ended before the lock looks at it
+		return
+	}
+	for op, get := range map[string]engine.Getter{"Acquire": c.Locker.Acquire, "TryAcquire": c.Locker.TryAcquire} {
+		for _, left := range []time.Duration{time.Microsecond, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 90 * time.Millisecond} {
+			key := e.Key("%s-%s", op, left)
+			ctx, cancel := context.WithTimeout(e.Ctx, left)
+			h, err := c.Get(op, get, ctx, key, e.Opts(e.Long))
+			cancel()
+			if err == nil {
+				h.MustRelease()
+			} else if errors.Is(err, lock.ErrHeld) {
+				e.Failf(key, "%s of a key that nobody holds, with a context that would end %s later, returned %s; it must not match ErrHeld: nobody has said so", op, left, engine.Outcome(err))
+			}
 		}
 	}
 }

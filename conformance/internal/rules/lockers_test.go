@@ -29,6 +29,7 @@ type lockerMutant struct {
 	close        func() error
 	lease        func(ctx context.Context, m *leaseMutant)
 	says         func(backend.Guarantees) backend.Guarantees
+	prints       func() string
 }
 
 type leaseMutant struct {
@@ -61,6 +62,15 @@ func (m *lockerMutant) Guarantees() backend.Guarantees {
 		g = m.says(g)
 	}
 	return g
+}
+
+// Format implements fmt.Formatter.
+func (m *lockerMutant) Format(s fmt.State, verb rune) {
+	if m.prints != nil {
+		fmt.Fprint(s, m.prints())
+		return
+	}
+	m.Client.Format(s, verb)
 }
 
 func (m *lockerMutant) TryAcquire(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
@@ -927,6 +937,15 @@ func TestMutantLockers(t *testing.T) {
 		}},
 		"leases print what they hold": {"NoSecretsInLeases", func(m *lockerMutant) {
 			m.lease = func(_ context.Context, l *leaseMutant) { l.chatty = true }
+		}},
+		"a Locker prints who has its leases": {"NoSecretsInLeases", func(m *lockerMutant) {
+			var owners sync.Map
+			m.lease = func(_ context.Context, l *leaseMutant) { owners.Store(l.set.Owner, true) }
+			m.prints = func() string {
+				said := "Locker of"
+				owners.Range(func(owner, _ any) bool { said += fmt.Sprintf(" %q", owner); return true })
+				return said
+			}
 		}},
 		"watches the context of every call for ever": {"NothingKept", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {

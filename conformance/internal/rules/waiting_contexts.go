@@ -228,6 +228,23 @@ func tellEnd(e *engine.Env, a *engine.Client, key string, ended context.Context)
 	e.Together(cases...)
 }
 
+// ownError is a context that says in more words than those of the standard library why it has ended,
+// as that of a session does.
+type ownError struct{ context.Context }
+
+// Err implements context.Context.
+func (c ownError) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return sessionOver{err}
+	}
+	return nil
+}
+
+type sessionOver struct{ error }
+
+func (s sessionOver) Error() string { return "the session is over: " + s.error.Error() }
+func (s sessionOver) Unwrap() error { return s.error }
+
 // givesUpAsTold ends waits by contexts that tell more than one thing: the error is that of
 // the context, and neither that of what else it would have ended by nor its cause alone.
 func givesUpAsTold(e *engine.Env, holder, waiter *engine.Client) {
@@ -247,6 +264,11 @@ func givesUpAsTold(e *engine.Env, holder, waiter *engine.Client) {
 		"timed out with a cause": func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeoutCause(ctx, after, why)
 		},
+		"has an error of its own": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(after, cancel)
+			return ownError{ctx}, cancel
+		},
 	} {
 		key := e.Key("%s", name)
 		h := holder.MustTry(key)
@@ -260,7 +282,7 @@ func givesUpAsTold(e *engine.Env, holder, waiter *engine.Client) {
 		}
 		e.Is(key, err, "Acquire whose context "+name, ended)
 		for _, other := range []error{context.Canceled, context.DeadlineExceeded} {
-			if other != ended {
+			if !errors.Is(ended, other) {
 				not(e, key, err, "Acquire whose context "+name, other)
 			}
 		}
