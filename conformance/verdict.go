@@ -21,7 +21,7 @@ func (r Report) Verdict() string {
 	case r.Incomplete != "":
 		return fmt.Sprintf("Incomplete: %s. What was not tried by then says nothing.", r.Incomplete)
 	case c.Fail > 0 && c.Inconclusive > 0:
-		return fmt.Sprintf("%s Inconclusive, for the reason that is given with each: %s.", r.broken(), strings.Join(r.with(Inconclusive), ", "))
+		return r.broken() + r.undecided()
 	case c.Fail > 0:
 		return r.broken()
 	case c.Inconclusive > 0:
@@ -69,6 +69,31 @@ func (r Report) broken() string {
 		return fmt.Sprintf("1 rule was broken: %s%s.", first.Rule, claims)
 	}
 	return fmt.Sprintf("%d rules were broken; look at %s first%s.", n, first.Rule, claims)
+}
+
+// undecided names, beside failures, the rules that were inconclusive. Of those that were not tried to
+// their end because another one had failed, it says how many there are.
+func (r Report) undecided() (said string) {
+	names, givenUp := []string{}, 0
+	for _, x := range r.Results {
+		switch {
+		case x.Verdict != Inconclusive:
+		case strings.Contains(firstLine(x.Evidence), engine.SinceAnotherFailed):
+			givenUp++
+		default:
+			names = append(names, x.Rule)
+		}
+	}
+	if len(names) > 0 {
+		said = fmt.Sprintf(" Inconclusive, for the reason that is given with each: %s.", strings.Join(names, ", "))
+	}
+	switch {
+	case givenUp == 1:
+		said += " 1 more was given up then."
+	case givenUp > 1:
+		said += fmt.Sprintf(" %d more were given up then.", givenUp)
+	}
+	return said
 }
 
 // excludes reports whether the rule is about nothing but that a key has one holder at a time.

@@ -113,6 +113,9 @@ func TestInconclusive(t *testing.T) {
 	r := sample()
 	r.Results[0].Verdict, r.Results[0].Evidence = conformance.Inconclusive, "a request was held up for 3s"
 	assert.Equal(t, "1 rule was broken: ReleaseOwnOnly. Inconclusive, for the reason that is given with each: Exclusive.", r.Verdict())
+	r.Results[0].Evidence = "given up after 11.5s, since another rule had failed. Calls that had not returned: none"
+	assert.Equal(t, "1 rule was broken: ReleaseOwnOnly. 1 more was given up then.", r.Verdict())
+	r.Results[0].Evidence = "a request was held up for 3s"
 	r.Results[1].Verdict = conformance.Pass
 	assert.Contains(t, r.Verdict(), "No rule was broken, but this machine or the server was too slow for a verdict on: Exclusive.")
 	assert.False(t, r.OK())

@@ -315,7 +315,7 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 			end = inconclusive{fmt.Sprintf("it was not over after %s, in which calls were answered and waits served all the time", limit)}
 		}
 		if early {
-			end = inconclusive{fmt.Sprintf("given up after %s, since another rule had failed. Calls that had not returned: %s", limit, hanging)}
+			end = inconclusive{fmt.Sprintf("given up after %s, %s. Calls that had not returned: %s", limit, SinceAnotherFailed, hanging)}
 		}
 	}
 	over := e.caller.Err() != nil
@@ -334,6 +334,10 @@ func (r *Runner) attempt(ctx context.Context, rule *Rule, n int, ttl time.Durati
 	}
 	return res, heldUp
 }
+
+// SinceAnotherFailed is in the first line of the evidence of a case that was given up because another
+// rule had failed: it says nothing about its own.
+const SinceAnotherFailed = "since another rule had failed"
 
 // stuckWhenRed and five TTLs are for how long nothing but refusals may come back in a case,
 // once a rule has failed for sure, before the case is given up. A case that waits for longer says so.
