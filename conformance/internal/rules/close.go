@@ -23,6 +23,7 @@ var closeRules = []*engine.Rule{
 	{
 		Name:      "CloseEndsWaits",
 		Statement: "Close ends waits, and refuses what comes later, with ErrClosed.",
+		RestsOn:   "waiting",
 		Run:       closeEndsWaits,
 	},
 	{
@@ -585,7 +586,9 @@ func noLeakCycle(e *engine.Env, cycle int) (end func()) {
 		c.MustRefuse(held, "another client holds it")
 		ctx, cancel := context.WithCancel(e.Ctx)
 		timer := time.AfterFunc(e.Randomly(3*time.Millisecond), cancel)
-		_, _ = c.Acquire(ctx, held)
+		if waitsEnd(e) {
+			_, _ = c.Acquire(ctx, held)
+		}
 		timer.Stop()
 		cancel()
 		if got, err := c.Acquire(ctx, key); err == nil {

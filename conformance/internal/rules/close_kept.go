@@ -235,6 +235,9 @@ func watchesEnd(e *engine.Env, patience time.Duration) {
 	}
 	e.Together(
 		func() {
+			if !waitsEnd(e) {
+				return
+			}
 			key := e.Key("watched and given up")
 			h := b.MustTry(key)
 			for range waits {

@@ -27,7 +27,7 @@ func heldDetails(e *engine.Env) {
 // lookAtNextHolder has a wait outlast the holder that it began behind. Who gives up is told of the
 // present holder, if of any: a wait has asked again since.
 func lookAtNextHolder(e *engine.Env, a, b *engine.Client) {
-	if !e.Virtual() || !e.Claimed.HolderDetails {
+	if !e.Virtual() || !e.Claimed.HolderDetails || !waitsEnd(e) {
 		return
 	}
 	for n := range 8 {
@@ -72,7 +72,10 @@ func lookAtOddKey(e *engine.Env, a, b *engine.Client) {
 	if err != nil {
 		return // which keys there are is for other rules
 	}
-	_, gaveUp := b.GivesUp(key, false, new(engine.Lateness))
+	var gaveUp error
+	if waitsEnd(e) {
+		_, gaveUp = b.GivesUp(key, false, new(engine.Lateness))
+	}
 	for what, err := range map[string]error{
 		"TryAcquire": b.Refusal(key, "another client holds it"), "Acquire whose context ended": gaveUp,
 	} {

@@ -294,7 +294,7 @@ func tryIsImmediate(e *engine.Env) {
 	clients := e.Lockers(3)
 	h := clients[0].MustTry(key)
 	tryOftenAtOnce(e, key, clients, "")
-	if e.Virtual() {
+	if e.Virtual() && waitsEnd(e) {
 		for _, c := range clients[1:] {
 			_, _ = c.GivesUp(key, true, &engine.Lateness{})
 		}

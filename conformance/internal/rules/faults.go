@@ -350,6 +350,9 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	}
 	const patience = 200 * time.Millisecond
 	for how, cancelled := range map[string]bool{"ran out": false, "was cancelled": true} {
+		if !waitsEnd(e) {
+			break
+		}
 		ctx, cancel := context.WithTimeout(e.Ctx, patience)
 		if cancelled {
 			ctx, cancel = context.WithCancel(e.Ctx)
@@ -371,6 +374,9 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 		_, err := a.Try(key, k.opts...)
 		only(e, key, "TryAcquire for a lease with "+k.name+", with the server refusing connections,", err, lock.ErrUnavailable)
 		unchanged(b, key)
+		if !waitsEnd(e) {
+			return
+		}
 		ctx, cancel := context.WithTimeout(e.Ctx, patience)
 		_, err = a.Acquire(ctx, key, k.opts...)
 		cancel()
@@ -381,7 +387,7 @@ func unavailableIsTold(e *engine.Env, via engine.FaultSite) {
 	})
 	w := a.Acquiring(key)
 	e.Settle()
-	if e.Virtual() { // the server may be away for longer than a restart takes
+	if e.Virtual() && !e.Declared("WaitOutlastsTTL", "waiting") { // the server may be away for longer than a restart takes
 		e.Pause(time.Minute)
 	}
 	c.Heal()
@@ -491,6 +497,9 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 		return context.WithTimeout(e.Ctx, min(100*time.Millisecond, e.Long/10)) // three of them are to end before the hold
 	}
 	for op, get := range map[string]engine.Getter{"TryAcquire": a.Locker.TryAcquire, "Acquire": a.Locker.Acquire} {
+		if op == "Acquire" && !waitsEnd(e) {
+			continue
+		}
 		bounded(op, 100*time.Millisecond, func() {
 			ctx, cancel := short()
 			defer cancel()

@@ -124,6 +124,20 @@ func TestUnusualLocks(t *testing.T) {
 			cfg.Deviations = polls
 			return cfg
 		},
+		"waits that end after five seconds, and not with their contexts": func() conformance.Config {
+			cfg := wrapped(func(m *lockerMutant, _ backend.Backend) {
+				m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					if ctx.Err() != nil {
+						return nil, ctx.Err()
+					}
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+					defer cancel()
+					return m.Client.Acquire(ctx, key, opts...)
+				}
+			})
+			cfg.Deviations = map[string]string{"waiting": "a wait lasts for five seconds at most, whatever its context says"}
+			return cfg
+		},
 		"requests that may arrive late, always": func() conformance.Config {
 			return overPlain(time.Second, func(p *plainBackend) { p.mayArrive = true })
 		},

@@ -9,6 +9,10 @@ import (
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
+// waitsEnd reports whether waits are meant to end with their contexts. Otherwise the cases of other
+// subjects that rest on that are left out.
+func waitsEnd(e *engine.Env) bool { return !e.Declared("waiting") }
+
 // endedContexts makes calls whose contexts have ended beside holds and waits, which must
 // be none the worse for it.
 func endedContexts(e *engine.Env) {
