@@ -422,7 +422,7 @@ func awayWhenRefused(e *engine.Env, via engine.FaultSite) {
 		e.Pause(patience)
 		c.All(faultlock.FailBefore(), engine.OpsToGet...)
 		before := engine.Requests(c, key, engine.OpsToGet...)
-		for end := time.Now().Add(e.WaitBound()); engine.Requests(c, key, engine.OpsToGet...) == before; e.Pause(20 * time.Millisecond) {
+		for end := time.Now().Add(e.Slack()); engine.Requests(c, key, engine.OpsToGet...) == before; e.Pause(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				w.Cancel()
 				return
