@@ -235,9 +235,9 @@ func withdrawnWhenItSaysSo(e *engine.Env, a, b *engine.BackendClient) {
 	second.withdraw(e)
 }
 
-// placeIsARequest looks at places as at other requests: at one that is first at once, its
-// request when it comes once more, one whose grant is renewed, and its TTL beside that of the
-// hold before.
+// placeIsARequest looks at places as at other requests: at one that is first at once, waited at
+// or not, its request when it comes once more, one whose grant is renewed, and its TTL beside
+// that of the hold before.
 func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 	after := func(name string, before, ttl time.Duration) *place {
 		key := e.Key("%s", name)
@@ -255,6 +255,15 @@ func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 			}
 			p.waiting(e).mustGet(e, "nobody else wants the key")
 			p.withdraw(e)
+		},
+		func() {
+			p := enqueue(e, a, e.Key("first at once, and left"), e.Long)
+			p.withdraw(e)
+			g, err := b.Try(e.Request(p.req.Key, "", e.Long))
+			if err != nil {
+				e.UnexpectedFatal(p.req.Key, err, "a place for a free key was withdrawn at which nobody had waited, and a try of the key returned %s; expected a grant, since Withdraw removes that of its place", engine.Outcome(err))
+			}
+			_ = g.Release(e.Ctx)
 		},
 		func() {
 			p := after("repeated", e.Long, e.Long)

@@ -1419,6 +1419,17 @@ func TestMutantsOfPlaces(t *testing.T) {
 				return t.Ticket.Withdraw(ctx)
 			}
 		}},
+		"a place that was the first at once, and not waited at, is withdrawn in words": {"QueueWithdraw", "at which nobody had waited", func(t *bentTicket) {
+			t.withdraw = func(ctx context.Context) error {
+				t.mu.Lock()
+				waited := t.token != 0
+				t.mu.Unlock()
+				if !waited && !t.Ticket.Behind() {
+					return ctx.Err()
+				}
+				return t.Ticket.Withdraw(ctx)
+			}
+		}},
 		"every place is behind another": {"QueueWithdraw", "Behind of a place for a free key is true", func(t *bentTicket) {
 			t.behind = func() bool { return true }
 		}},
