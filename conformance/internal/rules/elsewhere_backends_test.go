@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
@@ -337,6 +338,17 @@ func keepsBeside(end string) func() around {
 	})
 }
 
+// cutAtFourBytes is what is before the first character of four bytes, which MySQL's utf8 does not
+// have, and that character.
+func cutAtFourBytes(s string) (before, char string) {
+	for i, r := range s {
+		if n := utf8.RuneLen(r); n == utf8.UTFMax {
+			return s[:i], s[i : i+n]
+		}
+	}
+	return s, ""
+}
+
 var elsewhereBackends = map[string]struct {
 	rule, says string
 	queue      bool
@@ -354,6 +366,20 @@ var elsewhereBackends = map[string]struct {
 			hash = 31*hash + r
 		}
 		return fmt.Sprint(hash)
+	})},
+	"owners end at the first character of four bytes": {rule: "ReentrantExplicit", says: `its owner is "x🔒a"`, around: ownersAs(func(owner string) string {
+		kept, _ := cutAtFourBytes(owner)
+		return kept
+	})},
+	"keys end with the first character of four bytes": {rule: "IndependentKeys", says: "although only other keys are held", around: hooked(func() func(*hooks) {
+		return func(h *hooks) {
+			try := h.try
+			h.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				before, char := cutAtFourBytes(req.Key)
+				req.Key = before + char
+				return try(ctx, req)
+			}
+		}
 	})},
 	"owners are paths":           {rule: "ReentrantExplicit", says: `its owner is "a//b"`, around: ownersAs(func(owner string) string { return strings.ReplaceAll(owner, "//", "/") })},
 	"owners are percent-decoded": {rule: "ReentrantExplicit", says: `its owner is "a%25"`, around: ownersAs(func(owner string) string { return strings.ReplaceAll(owner, "%25", "%") })},

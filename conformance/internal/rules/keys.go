@@ -44,7 +44,7 @@ var nastyKeys = []string{
 	"a", "A", "a ", "a  ", " a", "a/b", "a/", "a//b", "a.b", "a:b", "a\\b", "aa", "ab", "a%", "a_", "a%25", "a*", "a?",
 	"a[b]", "{a}", "{a}b", "{b}a", "a{}", "a'b", "a\"b", "a;b", "a--", "a#b", "a&b=c", "a+b", "a b", "a%2Fb", "a/./b", "a\u200b", "a,b", "a$b", "..", ".",
 	"a/..", "a/../b", "../a", "~a", "-a", "a\u00a0", "\u00e4", "a\u0308", "\u00c4", "ss", "\u00df", "\u0131", "i", "I", "\u0130",
-	"\U0001f512", "\U0001f511", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "\uff41", "a\u00adb", "a&amp;b=c", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
+	"\U0001f512", "\U0001f511", "\U0001f512a", "\U0001f512b", "\u65e5\u672c", "\u200b", "\ufeffa", "\ufffd", "\uff41", "a\u00adb", "a&amp;b=c", "0", "00", "1e3", "NULL", "null", "lock-0000000001",
 	"a\u2028b", "\uffff", "\ue000", "\U0010ffff", "a-1", "a-01", "Aa", "BB", "plumless", "buckeroo",
 	"\u304b", "\u30ab", "\u306f", "\u3070", "\u3071",
 	"a.", "a,", "a|b", "a@b", "a=b", "a^b", "a!b", "(a)", "<a>", "a`b",
