@@ -28,7 +28,22 @@ var lockersElsewhere = map[string]lockerCase{
 	"a lease that Close has ended has no key":     {"HandsOut", "after the Close of its Locker", endedKey(lock.ErrClosed)},
 	"a release makes a reached maximum a release": {"MaxHoldEnds", "after its Release", releasedAfter(lock.ErrMaxHold)},
 	"a release makes a removal a release":         {"LostOnRemoval", "after its Release", releasedAfter(lock.ErrTakenOver)},
-	"Close makes a reached maximum a Close":       {"MaxHoldEnds", "context.Cause, after the Close of its Locker", closedAfter(lock.ErrMaxHold)},
+	"a try of what the Locker believes to hold asks nobody": {"LostOnRemoval", "after another client had been granted the key", func(m *lockerMutant) {
+		var held sync.Map // the last leases without an owner, by key
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, ok := held.Load(key)
+			if ok && with(opts).Owner == "" && ctx.Err() == nil && l.(lock.Lease).Context().Err() == nil {
+				return nil, &lock.HeldError{Key: key}
+			}
+			return m.Client.TryAcquire(ctx, key, opts...)
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			if l.set.Owner == "" {
+				held.Store(l.Lease.Key(), l.Lease)
+			}
+		}
+	}},
+	"Close makes a reached maximum a Close": {"MaxHoldEnds", "context.Cause, after the Close of its Locker", closedAfter(lock.ErrMaxHold)},
 	"after Close a second release says closed, of what was released before": {"ReleaseTwice", "another Release, after the Close of its Locker", afterClose(func(l *leaseMutant, closed *atomic.Bool) {
 		l.release = func(ctx context.Context) error {
 			err := l.Lease.Release(ctx)

@@ -239,6 +239,7 @@ func lostOnRemoval(e *engine.Env) {
 		late[i].Judge(e, "", e.TTL*7/12, "records of leases with %s were removed by force, which a renewal each third of the TTL of %s tells, and their contexts ended", all[i].name, e.TTL)
 	}
 	removedBeforeRenew(e, a)
+	triedAfterRemoval(e, a, b)
 	e.Pause(e.TTL) // renewed once more, at least
 	other.MustLive("only records of other keys were removed")
 	other.MustRelease()
@@ -327,6 +328,26 @@ func removedBeforeRenew(e *engine.Env, a *engine.Client) {
 		e.Is(key, h.Renew(), "another Renew of a lease whose record was removed", lock.ErrNotHeld)
 		e.Is(key, h.Release(e.Ctx), "Release of a lease whose record was removed, as a Renew has found,", lock.ErrLost, lock.ErrNotHeld)
 		keepsToken(e, h)
+	}
+	_ = h.Release(e.Ctx)
+}
+
+// triedAfterRemoval has a Locker try a key whose record was removed a moment ago, which no renewal
+// has told it yet. That the key is free, another client has seen.
+func triedAfterRemoval(e *engine.Env, a, b *engine.Client) {
+	if !e.Says { // an adapter may refuse what it believes to hold itself
+		return
+	}
+	key := e.Key("tried at once")
+	h := a.MustTryFor(key, e.Long)
+	e.RemoveByForce(key)
+	b.Soon(key, "the record of its holder was removed by force").MustRelease()
+	again, err := a.Try(key)
+	switch {
+	case err == nil:
+		again.MustRelease()
+	case errors.Is(err, lock.ErrHeld):
+		e.Unexpected(key, err, "TryAcquire by the Locker whose lease was removed by force returned %s, after another client had been granted the key and had released it; expected a lease, since a try asks the server, and not the Locker what it believes to hold", engine.Outcome(err))
 	}
 	_ = h.Release(e.Ctx)
 }
