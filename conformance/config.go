@@ -110,7 +110,8 @@ type Config struct {
 
 	// Untouched makes another store, which nobody has used yet, such as one under a prefix
 	// of its own. Without it the rule LookingChangesNothing does not ask whether a look
-	// leaves something in a store, nor ForgetLeavesOthers whether anything is removed, and CleanupByAge is skipped.
+	// leaves something in a store, nor ForgetLeavesOthers whether anything is removed, nor
+	// RaisedFloorCounts whether the largest floor leaves a token, and CleanupByAge is skipped.
 	Untouched func(ctx context.Context) (Store, error)
 
 	// Child is by what another process makes this Config again, such as the address

@@ -42,7 +42,7 @@ var hooks = []hook{
 	{field: "Guarded", does: "writes a value guarded by a lease", rules: "GuardedWriteWhileHeld GuardedWriteNeverLate GuardedWriteHoldsUpNobody BatchRenewBesideGuardedWrite"},
 	{field: "EndSession", does: "ends the session of the last one in the server's queue", rules: "WaiterSessionCheck NextSessionHolds"},
 	{field: "Pool", does: "says what is set on the lock's connections", rules: "PoolClean"},
-	{field: "Untouched", does: "makes a new store, and tells what it contains", parts: "LookingChangesNothing ForgetLeavesOthers CleanupByAge"},
+	{field: "Untouched", does: "makes a new store, and tells what it contains", parts: "LookingChangesNothing ForgetLeavesOthers CleanupByAge RaisedFloorCounts"},
 	{field: "Tidy", does: "ends leases of dead clients after the run", without: "they end by their TTL"},
 	{field: "Progress", does: "is told each result as it comes", without: "results come at the end"},
 	{field: "Repeat", does: "decides which inconclusive cases are repeated", without: "all, up to three times"},

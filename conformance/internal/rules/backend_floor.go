@@ -108,6 +108,41 @@ func raisedFloorCounts(e *engine.Env) {
 	}
 	waitersCountFromRaised(e, raise)
 	askWhileRaised(e, above, raise)
+	largestFloorLeavesOne(e)
+}
+
+// largestFloorLeavesOne raises the floor of a store of its own as far as a counter can go.
+func largestFloorLeavesOne(e *engine.Env) {
+	if e.Claimed.Token != backend.TokenCounter { // others may count on in larger steps
+		return
+	}
+	if e.Untouched == nil {
+		e.Notef("without Config.Untouched it was not asked whether the largest floor leaves a token")
+		return
+	}
+	const floor = tooLarge - 2
+	s := untouched(e).open("backend on a store of its own")
+	defer func() { _ = s.Backend.Close() }()
+	raiser, ok := backend.As[backend.FloorRaiser](s.Backend)
+	if !ok {
+		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.FloorRaiser")
+	}
+	ev := e.Log.Begin(s.Who, "RaiseFloor", "")
+	err := raiser.RaiseFloor(e.Ctx, floor)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil {
+		e.UnexpectedFatal("", err, "RaiseFloor(%d) returned %s; expected no error, since it leaves a counter one token", uint64(floor), engine.Outcome(err))
+	}
+	key := e.Key("the last token")
+	h, err := s.Try(e.Request(key, "", e.Long))
+	switch {
+	case errors.Is(err, backend.ErrUnavailable): // a new store may have to wait before it grants
+		e.Notef("whether the largest floor leaves a token is not known: a store of its own grants nothing yet (%v)", err)
+	case err != nil:
+		e.Unexpected(key, err, "Try of a free key after RaiseFloor(%d) returned %s; expected a grant, with the last token", uint64(floor), engine.Outcome(err))
+	case h.Token != floor+1:
+		e.Failf(key, "the token %d was granted after RaiseFloor(%d); expected %d, the last one", h.Token, uint64(floor), uint64(floor+1))
+	}
 }
 
 // heldWhileRaised takes keys before the floor is raised. What it returns looks at them afterwards:

@@ -693,6 +693,22 @@ func TestMutantsOfOperating(t *testing.T) {
 				return m.operated.RaiseFloor(ctx, above)
 			}
 		}},
+		"the largest floor is refused": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above >= 1<<53-2 {
+					return backend.ErrInvalid
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
+		"the largest floor is accepted, and lowered": {"RaisedFloorCounts", func(m *operateMutant) {
+			m.raise = func(ctx context.Context, above uint64) error {
+				if above == 1<<53-2 {
+					above--
+				}
+				return m.operated.RaiseFloor(ctx, above)
+			}
+		}},
 		"a floor with a sign is accepted": {"RaisedFloorCounts", func(m *operateMutant) {
 			m.raise = func(ctx context.Context, above uint64) error {
 				if int64(above) < 0 {
@@ -810,19 +826,21 @@ func TestMutantsOfOperating(t *testing.T) {
 		}},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
-			store := memlock.NewStore(nil)
-			var waited sync.Map
-			cfg := conformance.Config{TTL: 300 * time.Millisecond, Budget: 5 * time.Second, OpenBackend: func(ctx context.Context) (backend.Backend, error) {
-				b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
-				if err != nil {
-					return nil, err
+			on := func(store *memlock.Store, waited *sync.Map) func(ctx context.Context) (backend.Backend, error) {
+				return func(ctx context.Context) (backend.Backend, error) {
+					b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store})
+					if err != nil {
+						return nil, err
+					}
+					m := &operateMutant{operated: b.(operated), waited: waited}
+					c.change(m)
+					return m, nil
 				}
-				m := &operateMutant{operated: b.(operated), waited: &waited}
-				c.change(m)
-				return m, nil
-			}}
+			}
+			cfg := conformance.Config{TTL: 300 * time.Millisecond, Budget: 5 * time.Second, OpenBackend: on(memlock.NewStore(nil), new(sync.Map))}
 			cfg.Untouched = func(context.Context) (conformance.Store, error) {
-				return conformance.Store{Open: cfg.OpenBackend, Contents: func(context.Context) (string, error) {
+				waited := new(sync.Map)
+				return conformance.Store{Open: on(memlock.NewStore(nil), waited), Contents: func(context.Context) (string, error) {
 					n := 0
 					waited.Range(func(any, any) bool { n++; return true })
 					return fmt.Sprint(n, " things"), nil
