@@ -100,6 +100,11 @@ func noticesOfLoss(e *engine.Env) {
 	}
 	ask()
 	e.Settle()
+	endedTogether(e, lost, beside, func(id backend.ID) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told[id]) > 0
+	})
 	lives := false
 	if e.Claimed.ManualRenewal {
 		_, err := a.Renew(beside.Hold)
@@ -131,6 +136,28 @@ func noticesOfLoss(e *engine.Env) {
 	}
 	_ = a.Release(e.Ctx, lost.Hold)
 	_ = a.Release(e.Ctx, beside.Hold)
+}
+
+// endedTogether looks at a hold of the client whose session has ended. Where it has ended too, as
+// another client sees, who tells of the one tells of the other.
+func endedTogether(e *engine.Env, lost, beside *engine.Grant, told func(id backend.ID) bool) {
+	if !told(lost.Hold.ID) || told(beside.Hold.ID) {
+		return
+	}
+	h, err := e.Backend().Try(e.Request(beside.Key, "", e.Long))
+	if err != nil {
+		return // it had a session of its own
+	}
+	_ = h.Release(e.Ctx)
+	if !time.Now().Before(beside.Until()) {
+		e.TooSlowf(beside.Key, "the hold had run out before its end was looked for")
+	}
+	for last := time.Now().Add(e.Slack()); time.Now().Before(last); e.Pause(e.TTL / 10) {
+		if told(beside.Hold.ID) {
+			return
+		}
+	}
+	e.Overduef(beside.Key, "a backend told of the loss of one hold, and not of another that had ended with the same session, for %s; expected it to tell of each", e.Slack())
 }
 
 // sharesSession has the Locker hold another key on the session that is to end, if it is

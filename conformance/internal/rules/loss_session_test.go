@@ -18,6 +18,7 @@ type sessionClient struct {
 	backend.Backend
 	backend.Queuer
 	hasty bool                             // it also tells of what the request asks for, which the next session grants
+	first bool                             // it tells of that hold only for which the session was ended
 	apart bool                             // each hold has a session of its own
 	told  func(id backend.ID, cause error) // instead of telling, where that is the mistake
 
@@ -70,6 +71,9 @@ func (c *sessionClient) findOut(req backend.Request) {
 	if !ended {
 		return
 	}
+	if c.first {
+		held = held[:1]
+	}
 	for _, id := range held {
 		if c.told != nil {
 			c.told(id, backend.ErrSessionLost)
@@ -86,17 +90,19 @@ func (c *sessionClient) findOut(req backend.Request) {
 func (c *sessionClient) end(ctx context.Context, key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, h := range c.held {
+	for first, h := range c.held {
 		if h.Key != key {
 			continue
 		}
-		c.ended = true
+		c.ended, c.gone = true, append(c.gone, first)
 		for id, other := range c.held {
 			if c.apart && other != h {
 				continue
 			}
 			_ = c.Backend.Release(ctx, other)
-			c.gone = append(c.gone, id)
+			if id != first {
+				c.gone = append(c.gone, id)
+			}
 			delete(c.held, id)
 		}
 		return true
@@ -149,6 +155,7 @@ func TestMutantNextSession(t *testing.T) {
 		"tells twice": func(c *sessionClient) {
 			c.told = func(id backend.ID, cause error) { c.lost(id, cause); c.lost(id, cause) }
 		},
+		"tells of the first only": func(c *sessionClient) { c.first = true },
 		"tells of nobody, too": func(c *sessionClient) {
 			c.told = func(id backend.ID, cause error) { c.lost(id, cause); c.lost(backend.NewID(), cause) }
 		},
