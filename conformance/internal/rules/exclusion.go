@@ -170,6 +170,7 @@ func exclusive(e *engine.Env) {
 func exclusiveAcrossTakeover(e *engine.Env) {
 	const pollers, keys = 6, 3
 	rounds := e.Rounds(e.TTL*3/2, 2, 100)
+	wait := e.Start(func() { takenOverStaysHeld(e) })
 	e.EachLayer(func(layer engine.Layer) {
 		parties := []engine.Party{layer.Open(), layer.Open(), layer.Open()}
 		e.Each(keys, func(n int) {
@@ -187,7 +188,40 @@ func exclusiveAcrossTakeover(e *engine.Env) {
 			}
 		})
 	})
+	wait()
 	e.Notef("%d takeovers with %d clients each", rounds*keys*len(e.Layers()), pollers)
+}
+
+// takenOverStaysHeld has keys be taken over and kept, in virtual time at every moment of some
+// seconds: what clears away expired records now and then may do so a moment after it has looked. A
+// Locker gives back what it has lost, so that backends do it where there are any.
+func takenOverStaysHeld(e *engine.Env) {
+	layers := e.Layers()
+	if len(layers) == 0 || e.Claimed.EndsWithSession { // whose session keeps what is abandoned
+		return
+	}
+	const moment = 40 * time.Millisecond
+	takers, end := 8, time.Now()
+	if e.Virtual() {
+		takers, end = 32, end.Add(8*time.Second)
+	}
+	layer := layers[len(layers)-1]
+	gone, next, other := layer.Open(), layer.Open(), layer.Open()
+	e.Each(takers, func(n int) {
+		e.Pause(time.Duration(n) * (e.TTL + 4*moment) / time.Duration(takers))
+		for round := 0; round == 0 || time.Now().Before(end); round++ {
+			key := e.Key("kept-%d-%d", n, round)
+			abandoned := e.MustTake(gone, key, e.TTL)
+			abandoned.Lapses()
+			e.Pause(time.Until(abandoned.Until()) + moment)
+			g := e.TakeOver(next, key, e.Long, e.TakeoverLimit(e.TTL), moment/4, "its holder's lease had run out")
+			for range 3 {
+				e.Pause(moment)
+				other.Refuses(key, "another client has taken it over, after a lease had run out, and keeps it")
+			}
+			e.MustGiveBack(g, key, ", by who had taken the key over after a lease had run out")
+		}
+	})
 }
 
 // takeoverRace is one expiry that several clients notice.
