@@ -14,6 +14,7 @@ import (
 func listShowsHeldKeys(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
 	l := optional[backend.Lister](b, "Lister")
+	listsAfterAndBeside(e, a, l)
 	list := func(prefix string, most int) map[string]backend.Record {
 		found := map[string]backend.Record{}
 		ev := e.Log.Begin(b.Who, "List", prefix)
@@ -141,6 +142,43 @@ func listShowsHeldKeys(e *engine.Env) {
 			return rec, nil
 		})
 	})
+}
+
+// listsAfterAndBeside lists a few keys after a list that its visitor has ended early, and beside
+// another one that is still under way, by the same client.
+func listsAfterAndBeside(e *engine.Env, a *engine.BackendClient, l backend.Lister) {
+	prefix := e.Key("a few") + "/"
+	held := make([]*engine.Grant, 3)
+	for i := range held {
+		held[i] = a.MustTry(e.Request(fmt.Sprint(prefix, i), "", e.Long))
+	}
+	list := func(visit func(n int) bool) (n int) {
+		err := l.List(e.Ctx, prefix, func(backend.Record) bool { n++; return visit(n) })
+		if err != nil {
+			e.UnexpectedFatal(prefix, err, "List returned %s; expected no error", engine.Outcome(err))
+		}
+		return n
+	}
+	showsAll := func(when string) {
+		if n := list(func(int) bool { return true }); n != len(held) {
+			e.Fail(engine.TimelyFor(e.Long), prefix, "a List %s shows %d keys of the %d that are held", when, n, len(held))
+		}
+	}
+	list(func(int) bool { return false })
+	showsAll("after one that was ended early")
+	wait := func() {}
+	list(func(n int) bool {
+		if n == 1 {
+			shown := make(chan struct{})
+			wait = e.Start(func() { defer close(shown); showsAll("beside another List") })
+			e.Within(e.TTL/10, shown) // or they come one after the other
+		}
+		return true
+	})
+	wait()
+	for _, h := range held {
+		_ = h.Release(e.Ctx)
+	}
 }
 
 // listsBesideARelease has the first visitor of a list release a key that is not shown yet: the

@@ -338,6 +338,84 @@ func keepsBeside(end string) func() around {
 	})
 }
 
+// listsOn has the next list of a prefix go on where the visitor of the last one ended it.
+func listsOn() func(h *hooks) {
+	return func(h *hooks) {
+		var stopped sync.Map // keys, by prefix
+		list := h.list
+		h.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+			from, _ := stopped.LoadAndDelete(prefix)
+			return list(ctx, prefix, func(rec backend.Record) bool {
+				if from != nil && rec.Key <= from.(string) || visit(rec) {
+					return true
+				}
+				stopped.Store(prefix, rec.Key)
+				return false
+			})
+		}
+	}
+}
+
+// listsOnce has a client make one list at a time, and another one show nothing.
+func listsOnce() func(h *hooks) {
+	return func(h *hooks) {
+		var busy atomic.Bool
+		list := h.list
+		h.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+			if busy.Swap(true) {
+				return ctx.Err()
+			}
+			defer busy.Store(false)
+			return list(ctx, prefix, visit)
+		}
+	}
+}
+
+// clearsLate has a store look for expired records every three seconds, and remove what it has found
+// 20 ms later, whoever's it is by then.
+func clearsLate() func(h *hooks) {
+	var mu sync.Mutex
+	ends := map[string]time.Time{}
+	var last time.Time
+	return func(h *hooks) {
+		try, tell := h.try, h.tell
+		clear := func(key string) {
+			if rec, err := h.inspect(context.Background(), key); err == nil {
+				_ = h.force(context.Background(), key, rec.Token)
+			}
+		}
+		h.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			mu.Lock()
+			if time.Since(last) > 3*time.Second {
+				last = time.Now()
+				for key, end := range ends {
+					if !last.Before(end) {
+						delete(ends, key)
+						time.AfterFunc(20*time.Millisecond, func() { clear(key) })
+					}
+				}
+			}
+			mu.Unlock()
+			g, err := try(ctx, req)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				ends[req.Key] = time.Now().Add(req.TTL)
+			}
+			return g, err
+		}
+		h.tell = func(ctx context.Context, o backend.Hold) (int, error) {
+			n, err := tell(ctx, o)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				delete(ends, o.Key)
+			}
+			return n, err
+		}
+	}
+}
+
 // cutAtFourBytes is what is before the first character of four bytes, which MySQL's utf8 does not
 // have, and that character.
 func cutAtFourBytes(s string) (before, char string) {
@@ -383,13 +461,16 @@ var elsewhereBackends = map[string]struct {
 	})},
 	"owners are paths":           {rule: "ReentrantExplicit", says: `its owner is "a//b"`, around: ownersAs(func(owner string) string { return strings.ReplaceAll(owner, "//", "/") })},
 	"owners are percent-decoded": {rule: "ReentrantExplicit", says: `its owner is "a%25"`, around: ownersAs(func(owner string) string { return strings.ReplaceAll(owner, "%25", "%") })},
-	"the label of an inner hold is shown where the outermost has none": {rule: "HolderIsShown", says: `shows the label "inner"; expected ""`, around: hooked(labelOfAny)},
-	"who lists a key can't inspect it meanwhile":                       {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("inspect")},
-	"who lists a key can't try another meanwhile":                      {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("try")},
-	"who lists a key can't release another meanwhile":                  {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("release")},
-	"a client that closes ends the watches of others":                  {rule: "WatchEndsWithContext", says: "when another client that watched them had been closed", around: hooked(closeUnsubscribes)},
-	"the token of a key is kept under the key with :token":             {rule: "IndependentKeys", says: "although only other keys are held", around: keepsBeside(":token")},
-	"the queue of a key is kept under the key with :queue":             {rule: "IndependentKeys", says: "although only other keys are held", around: keepsBeside(":queue")},
+	"the label of an inner hold is shown where the outermost has none":      {rule: "HolderIsShown", says: `shows the label "inner"; expected ""`, around: hooked(labelOfAny)},
+	"who lists a key can't inspect it meanwhile":                            {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("inspect")},
+	"who lists a key can't try another meanwhile":                           {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("try")},
+	"who lists a key can't release another meanwhile":                       {rule: "ListShowsHeldKeys", says: "from within a list", around: busyWhileListing("release")},
+	"a list begins where one stopped that was ended early":                  {rule: "ListShowsHeldKeys", says: "a List after one that was ended early shows", around: hooked(listsOn)},
+	"a list beside another one is empty":                                    {rule: "ListShowsHeldKeys", says: "a List beside another List shows", around: hooked(listsOnce)},
+	"what clears away expired records does so a moment after it has looked": {rule: "ExclusiveAcrossTakeover", says: "another client has taken it over", around: hooked(clearsLate)},
+	"a client that closes ends the watches of others":                       {rule: "WatchEndsWithContext", says: "when another client that watched them had been closed", around: hooked(closeUnsubscribes)},
+	"the token of a key is kept under the key with :token":                  {rule: "IndependentKeys", says: "although only other keys are held", around: keepsBeside(":token")},
+	"the queue of a key is kept under the key with :queue":                  {rule: "IndependentKeys", says: "although only other keys are held", around: keepsBeside(":queue")},
 }
 
 func TestMutantsWhereOthersComeAndGo(t *testing.T) {
