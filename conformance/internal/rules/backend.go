@@ -57,7 +57,7 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:         "CancelledSendsNothing",
-		Statement:    "With an ended context no method takes effect, optional ones included.",
+		Statement:    "With an ended context no method takes effect, optional ones included; what says so returns when its context ends, or waits for nothing.",
 		NeedsBackend: true,
 		Run:          cancelledSendsNothing,
 	},

@@ -42,11 +42,13 @@ type ableMutant struct {
 	says    func(g backend.Guarantees) backend.Guarantees
 	servers func(key string) string
 	ends    func() bool
+	idle    func() bool // it waits for nothing
 }
 
 func (m *ableMutant) Guarantees() backend.Guarantees                { return m.says(m.able.Guarantees()) }
 func (m *ableMutant) Partition(key string) string                   { return m.servers(key) }
 func (m *ableMutant) Interruptible() bool                           { return m.ends() }
+func (m *ableMutant) Immediate() bool                               { return m.idle() }
 func (m *ableMutant) LastToken(ctx context.Context) (uint64, error) { return m.last(ctx) }
 
 func (m *ableMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
@@ -97,7 +99,7 @@ func ably(change func(m *ableMutant)) conformance.Config {
 			able: a, seen: seen, try: a.Try, watch: a.Watch, tell: a.ReleaseTelling, batch: a.RenewBatch, list: a.List,
 			force: a.ForceRelease, revoke: a.Revoke, hand: a.HandOver, raise: a.RaiseFloor, last: a.LastToken,
 			says:    func(g backend.Guarantees) backend.Guarantees { return g },
-			servers: func(string) string { return "" }, ends: func() bool { return false },
+			servers: func(string) string { return "" }, ends: func() bool { return false }, idle: func() bool { return false },
 		}
 		change(m)
 		return m, nil
@@ -283,6 +285,47 @@ func TestMutantsOfAbilities(t *testing.T) {
 					err = nil
 				}
 				return others, err
+			}
+		}},
+		"what is interruptible takes its time for a release": {"CancelledSendsNothing", func(m *ableMutant) {
+			m.ends = func() bool { return true }
+			m.tell = func(ctx context.Context, hold backend.Hold) (int, error) {
+				if err := ctx.Err(); err != nil {
+					return 0, err
+				}
+				time.Sleep(150 * time.Millisecond)
+				return m.able.ReleaseTelling(context.WithoutCancel(ctx), hold)
+			}
+		}},
+		"what is interruptible takes its time for a try": {"CancelledSendsNothing", func(m *ableMutant) {
+			m.ends = func() bool { return true }
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if err := ctx.Err(); err != nil {
+					return backend.Grant{}, err
+				}
+				time.Sleep(20 * time.Millisecond)
+				return m.able.Try(context.WithoutCancel(ctx), req)
+			}
+		}},
+		"what is immediate has tries wait for releases": {"CancelledSendsNothing", func(m *ableMutant) {
+			m.idle = func() bool { return true }
+			conn := make(chan struct{}, 1)
+			m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+				if err := ctx.Err(); err != nil {
+					return backend.Grant{}, err
+				}
+				conn <- struct{}{}
+				defer func() { <-conn }()
+				return m.able.Try(context.WithoutCancel(ctx), req)
+			}
+			m.tell = func(ctx context.Context, hold backend.Hold) (int, error) {
+				if err := ctx.Err(); err != nil {
+					return 0, err
+				}
+				conn <- struct{}{}
+				defer func() { <-conn }()
+				time.Sleep(time.Millisecond) // less than the little time of who is interruptible
+				return m.able.ReleaseTelling(context.WithoutCancel(ctx), hold)
 			}
 		}},
 		"a floor of nothing is refused": {"RaisedFloorCounts", func(m *ableMutant) {

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -26,6 +27,117 @@ func cancelledSendsNothing(e *engine.Env) {
 		how := []string{"cancelled", "over"}[i%2]
 		endedSendsNothing(e, a, b, contexts[how], how, owners[i/2])
 	})
+	says := fixedAnswers(a.Backend)()
+	if says[1] && e.Virtual() {
+		waitsForNothing(e, a, b)
+	}
+	if says[0] || says[1] { // what is immediate is interruptible, too
+		endsWithItsContext(e, a, b)
+	}
+}
+
+// prepared is a request for a grant or a release that can be made, and what ends what it leaves.
+type prepared struct {
+	key, name string
+	request   func(ctx context.Context)
+	tidy      func()
+}
+
+// requests prepares one of each kind that the backend has, each for a key of its own, for which
+// another client stands where it is to be refused or to wait.
+func requests(e *engine.Env, s, other *engine.BackendClient, when string) (out []prepared) {
+	key := func(name string) string { return e.Key("%s, %s", name, when) }
+	add := func(name string, request func(ctx context.Context), tidy func()) {
+		out = append(out, prepared{key(name), name, request, tidy})
+	}
+	try := func(name string) {
+		req := e.Request(key(name), "", e.Long)
+		add(name, func(ctx context.Context) { _, _ = s.Backend.Try(ctx, req) }, func() { _ = s.Backend.Release(e.Ctx, backend.HoldOf(req)) })
+	}
+	held := func(name string, by *engine.BackendClient) *engine.Grant {
+		h := by.MustTry(e.Request(key(name), "", e.Long))
+		h.Lapses()
+		return h
+	}
+	release := func(name string, call func(ctx context.Context, h backend.Hold) error) {
+		h := held(name, s)
+		h.Releasing(e.Log.Now())
+		add(name, func(ctx context.Context) { _ = call(ctx, h.Hold) }, func() { _ = s.Backend.Release(e.Ctx, h.Hold) })
+	}
+	try("Try")
+	stands := held("Try of a held key", other)
+	try("Try of a held key")
+	out[len(out)-1].tidy = func() { _ = stands.Release(e.Ctx) }
+	release("Release", s.Backend.Release)
+	if r, ok := backend.As[backend.ReleaseTeller](s.Backend); ok {
+		release("ReleaseTelling", func(ctx context.Context, h backend.Hold) error { _, err := r.ReleaseTelling(ctx, h); return err })
+	}
+	if ho, ok := backend.As[backend.HandOverer](s.Backend); ok {
+		to := e.Request(key("HandOver"), "", e.Long)
+		release("HandOver", func(ctx context.Context, h backend.Hold) error { _, err := ho.HandOver(ctx, h, to); return err })
+		give := out[len(out)-1].tidy
+		out[len(out)-1].tidy = func() { give(); _ = s.Backend.Release(e.Ctx, backend.HoldOf(to)) }
+	}
+	q, ok := backend.As[backend.Queuer](s.Backend)
+	if !ok {
+		return out
+	}
+	before := held("Enqueue", other)
+	req := e.Request(before.Key, "", e.Long)
+	add("Enqueue", func(ctx context.Context) {
+		if t, err := q.Enqueue(ctx, req); err == nil {
+			_ = t.Withdraw(e.Ctx)
+		}
+	}, func() { _ = before.Release(e.Ctx) })
+	first := held("Withdraw", other)
+	p := enqueue(e, s, first.Key, e.Long)
+	add("Withdraw", func(ctx context.Context) { _ = p.ticket.Withdraw(ctx) }, func() { p.withdraw(e); _ = first.Release(e.Ctx) })
+	return out
+}
+
+// waitsForNothing makes all requests beside each other, where time passes only if something waits.
+func waitsForNothing(e *engine.Env, a, b *engine.BackendClient) {
+	all := append(requests(e, a, b, "beside others"), requests(e, a, b, "beside the same")...)
+	e.Each(len(all), func(i int) {
+		begun := time.Now()
+		all[i].request(e.Ctx)
+		if took := time.Since(begun); took > 0 {
+			e.Failf(all[i].key, "%s took %s beside other requests of its client; expected no time at all of a backend that is Immediate, whose requests wait for nothing", all[i].name, engine.Short(took))
+		}
+	})
+	for _, r := range all {
+		r.tidy()
+	}
+}
+
+// endsWithItsContext makes each request with little time.
+func endsWithItsContext(e *engine.Env, a, b *engine.BackendClient) {
+	const little = 5 * time.Millisecond
+	const late = "%s returned after the end of its context, although the backend is Interruptible, whose requests return at once then:"
+	delays, rounds := map[string]*engine.Lateness{}, 4
+	if e.Virtual() {
+		rounds = 1
+	}
+	for round := range rounds {
+		for _, r := range requests(e, a, b, fmt.Sprintf("with little time, %d", round)) {
+			begun := time.Now() // before the context begins
+			ctx, cancel := context.WithTimeout(e.Ctx, little)
+			r.request(ctx)
+			delay := time.Since(begun) - little
+			cancel()
+			r.tidy()
+			if delay > 0 && e.Virtual() { // where nothing else delays it
+				e.Failf(r.key, late+" %s later", r.name, engine.Short(delay))
+			}
+			if delays[r.name] == nil {
+				delays[r.name] = &engine.Lateness{}
+			}
+			delays[r.name].Add(e, delay)
+		}
+	}
+	for name, d := range delays {
+		d.Judge(e, "", e.Prompt(), late, name)
+	}
 }
 
 func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.Context, how, owner string) {
