@@ -38,6 +38,7 @@ type Env struct {
 	secrets  map[string]string // explicit owner -> the name it has in the evidence
 	rng      *rand.Rand
 	sealed   bool // what follows is no evidence
+	over     bool // what is opened from now on is closed at once
 	reason   any  // what has ended a goroutine of the case, first
 	overlaps bool // two leases of a key were valid at the same time
 }
@@ -221,6 +222,7 @@ func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, er
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.mustGoOn(l.Close)
 	c := &Client{Env: e, Locker: l, Who: fmt.Sprintf("client %d", len(e.clients)+1), closed: -1}
 	e.clients = append(e.clients, c)
 	return c, nil
@@ -238,6 +240,7 @@ func (e *Env) Backend() *BackendClient {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.mustGoOn(b.Close)
 	s.Who = fmt.Sprintf("backend %d", len(e.backends)+1)
 	e.backends = append(e.backends, s)
 	return s
@@ -276,6 +279,7 @@ func (e *Env) RemoveByForce(key string) {
 // closeAll closes every client, without waiting for ever.
 func (e *Env) closeAll() {
 	e.mu.Lock()
+	e.over = true
 	clients, backends, networks := e.clients, e.backends, e.networks
 	e.mu.Unlock()
 	for _, n := range networks {
@@ -301,6 +305,15 @@ func (e *Env) closeAll() {
 	case <-done:
 	case <-t.C:
 		e.Logf("%s: clients were still closing after %s; they are left to it", e.rule.Name, closeLimit)
+	}
+}
+
+// mustGoOn closes what a goroutine of the case has opened when the case was over, and ends the
+// goroutine. e.mu is held.
+func (e *Env) mustGoOn(closes func() error) {
+	if e.over {
+		go e.guardClose(closes)
+		panic(Abort{})
 	}
 }
 

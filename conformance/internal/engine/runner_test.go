@@ -223,6 +223,41 @@ func TestCaseOfManySlowTurnsIsInconclusive(t *testing.T) {
 }
 
 // A goroutine of a case may have a reason to end it while the others are not waited for.
+// What a goroutine of a case opens when the case is over is closed.
+func TestOpenedAfterTheCase(t *testing.T) {
+	t.Parallel()
+	cfg := memory()
+	open, late, over, closed := cfg.OpenBackend, make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var begun atomic.Bool
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := open(ctx)
+		if !begun.CompareAndSwap(true, false) {
+			return b, err
+		}
+		close(late)
+		<-over
+		return closingBackend{b, closed}, nil
+	}
+	one(t, cfg, &Rule{Run: func(e *Env) {
+		begun.Store(true)
+		e.Start(func() { e.Backend(); panic("the case is over") })
+		<-late
+		e.Skipf("it ends")
+	}})
+	close(over)
+	<-closed
+}
+
+type closingBackend struct {
+	backend.Backend
+	closed chan struct{}
+}
+
+func (b closingBackend) Close() error {
+	close(b.closed)
+	return b.Backend.Close()
+}
+
 func TestReasonOfALateGoroutine(t *testing.T) {
 	t.Parallel()
 	res := one(t, memory(), &Rule{Run: func(e *Env) {
