@@ -24,6 +24,7 @@ type tellingMutant struct {
 	slow   time.Duration // until a watch is in force
 	breaks *sync.Map     // of four watches three break soon, by key
 	twice  bool          // each signal comes twice
+	after  time.Duration // the release a signal comes
 }
 
 func (m tellingMutant) Clock() backend.Clock { return m.Backend.(backend.Clocked).Clock() }
@@ -52,7 +53,7 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 		}
 	}
 	hints, err := m.Watcher.Watch(on, key)
-	if err != nil || !m.late && !m.twice && m.hint == 0 {
+	if err != nil || !m.late && !m.twice && m.hint == 0 && m.after == 0 {
 		return hints, err
 	}
 	later := make(chan backend.Hint, 1)
@@ -67,6 +68,7 @@ func (m tellingMutant) Watch(ctx context.Context, key string) (<-chan backend.Hi
 				if hint.Watchers += m.hint; m.late {
 					time.Sleep(8 * time.Millisecond)
 				}
+				time.Sleep(m.after)
 				select {
 				case later <- hint:
 				default:
@@ -97,16 +99,18 @@ func TestMutantTurns(t *testing.T) {
 		slow   time.Duration
 		breaks bool
 		twice  bool
+		queue  bool // a signal comes to one client after the other
 	}{
-		"a release tells of nobody":                              {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0, false, false},
-		"a release counts its client":                            {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0, false, false},
-		"a watch is never freed":                                 {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0, false, false},
-		"a signal counts others twice":                           {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0, false, false},
-		"each signal comes twice":                                {"LeavesATurn", func(n int) int { return n }, false, false, 0, 0, false, true},
-		"healthy":                                                {"", func(n int) int { return n }, false, false, 0, 0, false, false},
-		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond, false, false},
-		"healthy, with watches that take their time and break":   {"", func(n int) int { return n }, false, false, 0, 300700 * time.Microsecond, true, false},
-		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond, false, false},
+		"a release tells of nobody":                    {"ReleaseTells LeavesATurn", func(int) int { return 0 }, true, false, 0, 0, false, false, false},
+		"a release counts its client":                  {"ReleaseTells", func(n int) int { return n + 1 }, false, false, 0, 0, false, false, false},
+		"a watch is never freed":                       {"ReleaseTells", func(n int) int { return n }, false, true, 0, 0, false, false, false},
+		"a signal counts others twice":                 {"ReleaseTells", func(n int) int { return n }, false, false, 1, 0, false, false, false},
+		"each signal comes twice":                      {"LeavesATurn", func(n int) int { return n }, false, false, 0, 0, false, true, true},
+		"healthy, with signals to one after the other": {"", func(n int) int { return n }, false, false, 0, 0, false, false, true},
+		"healthy": {"", func(n int) int { return n }, false, false, 0, 0, false, false, false},
+		"healthy, with watches that take their time":             {"", func(n int) int { return n }, false, false, 0, 300 * time.Millisecond, false, false, false},
+		"healthy, with watches that take their time and break":   {"", func(n int) int { return n }, false, false, 0, 300700 * time.Microsecond, true, false, false},
+		"a release tells of nobody, and watches take their time": {"LeavesATurn", func(int) int { return 0 }, true, false, 0, 300 * time.Millisecond, false, false, false},
 	} {
 		atOnce(t, &all, name, func(t *testing.T) {
 			cfg := memory()
@@ -114,12 +118,17 @@ func TestMutantTurns(t *testing.T) {
 			if c.breaks {
 				breaks = new(sync.Map)
 			}
+			var opened atomic.Int64
 			cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
 				b, err := healthy(ctx)
 				if err != nil {
 					return nil, err
 				}
-				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow, breaks, c.twice}, nil
+				var after time.Duration
+				if c.queue {
+					after = time.Duration(opened.Add(1)) * 50 * time.Microsecond
+				}
+				return tellingMutant{b, b.(backend.Watcher), b.(backend.ReleaseTeller), c.says, c.late, c.kept, c.hint, c.slow, breaks, c.twice, after}, nil
 			}
 			switch {
 			case c.breaks: // no release tells of a watch that broke
