@@ -24,6 +24,7 @@ pass the same lock without the mistake. The file of each tells what goes wrong, 
 write instead. Those that another project has had an issue about have a sentence here.
 
     go test -v -run 'TestFlawed|TestHealthy' ./conformance/flawed/...
+    go test -v -run 'TestFlawed/Z86' ./conformance/flawed                # one, by the number in its file
 
 The page is generated: ` + "`" + updateCommand + "`" + `.
 `
