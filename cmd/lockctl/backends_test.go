@@ -42,7 +42,8 @@ var places = []place{
 			for range 3 {
 				addrs = append(addrs, servertest.Redis(t).Addr())
 			}
-			return usedRedlock(t, addrs)
+			// The nodes of a busy machine have time to answer: a quarter of the shortest TTL.
+			return usedRedlock(t, addrs) + "?node_timeout=" + (takenTTL / 4).String()
 		},
 	},
 	{name: "mysql table on MySQL", url: mysqlURL(servertest.SharedMySQL, "table")},
@@ -81,15 +82,6 @@ func usedRedlock(t *testing.T, addrs []string) string {
 	l, err := lock.Open(t.Context(), url+"?new_nodes=true", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	return url
-}
-
-// inNoHurry is the URL with time for the nodes of a busy machine to answer, where the lease is
-// one of takenTTL or longer.
-func inNoHurry(url string) string {
-	if strings.HasPrefix(url, "redlock:") {
-		return url + "?node_timeout=" + (takenTTL / 4).String()
-	}
 	return url
 }
 

@@ -22,7 +22,7 @@ import (
 // nothing is left. It returns their tokens.
 func abandoned(t *testing.T, p place, url string, keys ...string) map[string]uint64 {
 	t.Helper()
-	b, err := backend.DefaultMux.Open(t.Context(), inNoHurry(url), backend.OpenConfig{TTL: takenTTL})
+	b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: takenTTL})
 	require.NoError(t, err)
 	defer b.Close()
 	tokens := map[string]uint64{}

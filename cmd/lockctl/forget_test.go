@@ -72,7 +72,7 @@ func databaseOf(t *testing.T, u *backend.URL) *sql.DB {
 func TestForget(t *testing.T) {
 	everywhere(t, func(t *testing.T, p place) {
 		url := p.url(t)
-		b, err := backend.DefaultMux.Open(t.Context(), inNoHurry(url), backend.OpenConfig{TTL: takenTTL})
+		b, err := backend.DefaultMux.Open(t.Context(), url, backend.OpenConfig{TTL: takenTTL})
 		require.NoError(t, err)
 		defer b.Close()
 		f, ok := b.(backend.Forgetter)
