@@ -107,6 +107,23 @@ func TestCheckReports(t *testing.T) {
 	assert.True(t, strings.HasPrefix(rep.String(), "Incomplete: the run was cancelled"), rep.String())
 }
 
+// Two holders of a key come first, unless a release of somebody else's hold explains them.
+func TestWhatToLookAtFirst(t *testing.T) {
+	t.Parallel()
+	for first, broken := range map[string][]string{
+		"Exclusive":                {"ReleaseTwice", "ReleaseOwnOnly", "Exclusive", "ExclusiveWithinLocker"},
+		"ReleaseOwnOnly":           {"ExclusiveAcrossTakeover", "ReleaseTwice", "ReleaseOwnOnly"},
+		"ExclusiveAcrossProcesses": {"HandsOut", "ExclusiveAcrossProcesses", "ExclusiveThroughFaults"},
+		"HandsOut":                 {"HandsOut", "ReleaseTwice"},
+	} {
+		var rep conformance.Report
+		for _, rule := range broken {
+			rep.Results = append(rep.Results, conformance.Result{Rule: rule, Verdict: conformance.Fail})
+		}
+		assert.Contains(t, rep.Verdict(), "look at "+first+" first")
+	}
+}
+
 // What a lock is declared not to keep is tried, and is neither a pass nor a failure.
 func TestDeviations(t *testing.T) {
 	t.Parallel()

@@ -48,15 +48,15 @@ func (r Report) Verdict() string {
 	return strings.Join(said, " ")
 }
 
-// broken says how many rules were broken, and which to look at first: that a key has two
-// holders, or else the first in the list of rules, which goes from what everything rests
+// broken says how many rules were broken, and which to look at first: the one of the lowest
+// rank, and of several the first in the list of rules, which goes from what everything rests
 // on to the particular. A claim that this denies is named.
 func (r Report) broken() string {
 	var first Result
 	n := 0
 	for _, x := range r.Results {
 		if x.Verdict == Fail {
-			if n++; n == 1 || x.excludes() && !first.excludes() {
+			if n++; n == 1 || x.rank() < first.rank() {
 				first = x
 			}
 		}
@@ -96,8 +96,19 @@ func (r Report) undecided() (said string) {
 	return said
 }
 
-// excludes reports whether the rule is about nothing but that a key has one holder at a time.
-func (x Result) excludes() bool { return strings.HasPrefix(x.Rule, "Exclusive") }
+// rank is low for what explains other failures. Two holders of a key are the worst. Where
+// holders that keep to their time exclude each other, a release of another's hold is often the cause.
+func (x Result) rank() int {
+	switch {
+	case x.Rule == "Exclusive":
+		return 0
+	case x.Rule == "ReleaseOwnOnly":
+		return 1
+	case strings.HasPrefix(x.Rule, "Exclusive"):
+		return 2
+	}
+	return 3
+}
 
 // ClaimReach is the Claim of an UntriedClaim about Guarantees.Reach.
 const ClaimReach = "Reach"

@@ -40,7 +40,7 @@ var expiryRules = []*engine.Rule{
 	},
 	{
 		Name:      "TTLGrain",
-		Statement: "A TTL is granted as it is, or refused with ErrInvalid before sending.",
+		Statement: "A TTL is granted as it is, or refused before sending with ErrInvalid and the limit.",
 		LimitTTLs: 40,
 		Run:       ttlGrain,
 	},
