@@ -113,7 +113,7 @@ func TestWhatToLookAtFirst(t *testing.T) {
 	for first, broken := range map[string][]string{
 		"Exclusive":                {"ReleaseTwice", "ReleaseOwnOnly", "Exclusive", "ExclusiveWithinLocker"},
 		"ReleaseOwnOnly":           {"ExclusiveAcrossTakeover", "ReleaseTwice", "ReleaseOwnOnly"},
-		"ExclusiveAcrossProcesses": {"HandsOut", "ExclusiveAcrossProcesses", "ExclusiveThroughFaults"},
+		"ExclusiveAcrossProcesses": {"ReleaseOwnOnly", "ExclusiveAcrossProcesses", "ExclusiveThroughFaults"},
 		"HandsOut":                 {"HandsOut", "ReleaseTwice"},
 	} {
 		var rep conformance.Report

@@ -100,7 +100,7 @@ func (r Report) undecided() (said string) {
 // holders that keep to their time exclude each other, a release of another's hold is often the cause.
 func (x Result) rank() int {
 	switch {
-	case x.Rule == "Exclusive":
+	case x.Rule == "Exclusive", x.Rule == "ExclusiveAcrossProcesses":
 		return 0
 	case x.Rule == "ReleaseOwnOnly":
 		return 1
