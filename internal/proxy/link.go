@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -80,11 +81,11 @@ func (l *link) pump(dir Direction) {
 
 func (l *link) read(dir Direction, chunks chan<- chunk) {
 	from := l.ends[1-dir]
+	buf := make([]byte, 32<<10)
 	for {
-		buf := make([]byte, 32<<10)
 		n, err := from.Read(buf)
 		due := time.Now().Add(l.proxy.delayOf(dir))
-		for _, c := range []chunk{{data: buf[:n], due: due}, {due: due, err: err}} {
+		for _, c := range []chunk{{data: bytes.Clone(buf[:n]), due: due}, {due: due, err: err}} {
 			if len(c.data) == 0 && c.err == nil {
 				continue
 			}
