@@ -3,7 +3,6 @@ package zklock
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -14,14 +13,18 @@ import (
 // underscore and inner dots is written as percent and two hexadecimal digits. No two
 // keys have the same element, and none is a path of another.
 func encodeKey(key string) string {
+	const digits = "0123456789ABCDEF"
 	var b strings.Builder
+	b.Grow(len(key) + 16)
 	for i := range len(key) {
 		c := key[i]
 		switch {
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.' && i > 0:
 			b.WriteByte(c)
 		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+			b.WriteByte('%')
+			b.WriteByte(digits[c>>4])
+			b.WriteByte(digits[c&15])
 		}
 	}
 	return b.String()
@@ -30,6 +33,7 @@ func encodeKey(key string) string {
 // decodeKey is the key of an element that encodeKey wrote, and false for others.
 func decodeKey(element string) (string, bool) {
 	var b strings.Builder
+	b.Grow(len(element))
 	for rest := element; rest != ""; {
 		if rest[0] != '%' {
 			b.WriteByte(rest[0])
