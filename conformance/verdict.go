@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -42,10 +43,35 @@ func (r Report) Verdict() string {
 	if names := r.with(Deviation); len(names) > 0 {
 		said = append(said, "Declared deviations: "+strings.Join(names, ", ")+".")
 	}
-	if names := r.Untried(); len(names) > 0 {
-		said = append(said, "Not tried: "+strings.Join(names, ", ")+".")
+	return strings.Join(append(said, r.untried()...), " ")
+}
+
+// hook is what a reason names that the Config lacks.
+var hook = regexp.MustCompile(`\bConfig\.\w+`)
+
+// untried has a sentence for each thing that is missing, with the rules that need it, and one
+// for what is missing otherwise.
+func (r Report) untried() (said []string) {
+	var missing []string
+	names := map[string][]string{}
+	for _, x := range r.Results {
+		if x.Verdict != Skipped || x.inapplicable() {
+			continue
+		}
+		what := hook.FindString(firstLine(x.Evidence))
+		if names[what] == nil {
+			missing = append(missing, what)
+		}
+		names[what] = append(names[what], x.Rule)
 	}
-	return strings.Join(said, " ")
+	for _, what := range missing {
+		reason := ""
+		if what != "" {
+			reason = " for want of " + what
+		}
+		said = append(said, fmt.Sprintf("Not tried%s: %s.", reason, strings.Join(names[what], ", ")))
+	}
+	return said
 }
 
 // broken says how many rules were broken, and which to look at first: the one of the lowest

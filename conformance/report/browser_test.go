@@ -59,7 +59,7 @@ func TestBrowserShowsTheReport(t *testing.T) {
 		verdict string
 		broken  int
 	}{
-		"passing":    {passing, `<p class="verdict">The claim GuardedWrite was not tried (needs Config.Guarded). Every other claim was kept. Not tried: GuardedWriteWhileHeld.</p>`, 0},
+		"passing":    {passing, `<p class="verdict">The claim GuardedWrite was not tried (needs Config.Guarded). Every other claim was kept. Not tried for want of Config.Guarded: GuardedWriteWhileHeld.</p>`, 0},
 		"failing":    {sample(), `<p class="verdict bad">1 rule was broken: ReleaseOwnOnly.</p>`, 1},
 		"incomplete": {incomplete, `<p class="verdict bad">Incomplete: the server stopped answering. Before that: 1 rule was broken: ReleaseOwnOnly.</p>`, 1},
 	} {

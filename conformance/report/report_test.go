@@ -36,7 +36,7 @@ func TestVerdict(t *testing.T) {
 	r := sample()
 	assert.Equal(t, "1 rule was broken: ReleaseOwnOnly.", r.Verdict())
 	r.Results[1].Verdict = conformance.Pass
-	assert.Equal(t, "The claim GuardedWrite was not tried (needs Config.Guarded). Every other claim was kept. Not tried: GuardedWriteWhileHeld.", r.Verdict())
+	assert.Equal(t, "The claim GuardedWrite was not tried (needs Config.Guarded). Every other claim was kept. Not tried for want of Config.Guarded: GuardedWriteWhileHeld.", r.Verdict())
 	for _, reason := range []string{"the backend does not implement backend.Queuer", "needs two TTLs, and only 15s can be had"} {
 		r.Results[2].Evidence = reason
 		assert.Empty(t, r.Untried(), reason)
@@ -69,7 +69,7 @@ func TestUntriedClaims(t *testing.T) {
 	assert.Empty(t, r.UntriedClaims())
 	r.Guarantees.Reach = backend.ReachNetwork
 	assert.Equal(t, []conformance.UntriedClaim{{Claim: "Reach", Value: "network", Reason: "no child processes: needs Config.Child"}}, r.UntriedClaims())
-	const said = `The claim Reach "network" was not tried (no child processes: needs Config.Child). Every other claim was kept. Not tried: ExclusiveAcrossProcesses.`
+	const said = `The claim Reach "network" was not tried (no child processes: needs Config.Child). Every other claim was kept. Not tried for want of Config.Child: ExclusiveAcrossProcesses.`
 	assert.Equal(t, said, r.Verdict())
 	assert.True(t, strings.HasPrefix(r.String(), said), r.String())
 	var page, text bytes.Buffer
