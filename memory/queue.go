@@ -104,7 +104,7 @@ func (q *queue) drop(n *node, why error) {
 
 func (q *queue) find(id backend.ID) *node {
 	for _, n := range q.nodes {
-		if n.id == id {
+		if n.id == id && !n.revoked {
 			return n
 		}
 	}
@@ -235,8 +235,13 @@ func (b *queueBackend) Enqueue(ctx context.Context, req backend.Request) (backen
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
-	s.liveQueue(req.Key, now)
-	_, n := s.append(b, req, now)
+	var n *node
+	if q := s.liveQueue(req.Key, now); q != nil {
+		n = q.find(req.ID)
+	}
+	if n == nil {
+		_, n = s.append(b, req, now)
+	}
 	return &ticket{b, req.Key, n, !n.granted}, nil
 }
 
@@ -268,6 +273,8 @@ func (t *ticket) Wait(ctx context.Context) (backend.Grant, error) {
 		switch {
 		case t.n.gone != nil:
 			return backend.Grant{}, t.n.gone
+		case t.n.revoked:
+			return backend.Grant{}, backend.ErrTakenOver
 		case t.n.granted && now < t.n.expiry:
 			// A grant is dated from here: the node could not expire while we waited.
 			t.n.expiry = now.Add(t.n.ttl)
@@ -359,7 +366,6 @@ func (b *queueBackend) Revoke(ctx context.Context, key string, token uint64) err
 	if q == nil || q.token != token {
 		return backend.ErrNotHeld
 	}
-	q.nodes[0].id = backend.NewID() // one that nobody knows
 	q.nodes[0].revoked = true
 	return nil
 }
