@@ -371,6 +371,7 @@ func holdCount(e *engine.Env) {
 		}
 	}
 	b.MustTry(e.Request(key, "", e.Long))
+	tooManyExtendsNothing(e, a, b)
 	holdsAtOnce(e, a, b)
 	holdsOutliveClient(e, a, b)
 	if _, ok := backend.As[backend.Queuer](b.Backend); ok {
@@ -443,6 +444,26 @@ func holdsOutliveClient(e *engine.Env, a, b *engine.BackendClient) {
 }
 
 // holdCountOfPlace has an owner wait in the queue, and enter again what it gets there.
+// tooManyExtendsNothing has an owner with the most holds ask for a longer one.
+func tooManyExtendsNothing(e *engine.Env, a, b *engine.BackendClient) {
+	ttl := e.Fit(2 * e.TTL)
+	if !e.Virtual() || e.Claimed.EndsWithSession || e.Long < 3*ttl+e.Claimed.TakeoverLag { // there are many requests, and time passes
+		return
+	}
+	key, owner := e.Key("too many, and longer"), e.Owner("A")
+	var last *engine.Grant
+	for range backend.MaxHolds {
+		last = a.MustTry(e.Request(key, owner, ttl))
+	}
+	if _, err := b.Try(e.Request(key, owner, e.Long)); err == nil {
+		e.Failf(key, "an owner with %d holds was granted another; expected ErrTooManyHolds", backend.MaxHolds)
+	}
+	e.Expire(last)
+	if _, err := b.Try(e.Request(key, "", e.TTL)); err != nil {
+		e.UnexpectedLate("", err, "a key whose owner had %d holds was not granted after their TTL of %s (%s); its owner had asked for one more, with a TTL of %s, and was refused, which changes nothing", backend.MaxHolds, ttl, engine.Outcome(err), e.Long)
+	}
+}
+
 func holdCountOfPlace(e *engine.Env, a, b *engine.BackendClient) {
 	key, owner := e.Key("queued"), e.Owner("A")
 	before := a.MustTry(e.Request(key, "", e.Long))

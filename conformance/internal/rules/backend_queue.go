@@ -247,7 +247,33 @@ func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 		p.mustGet(e, "the key was released")
 		return p
 	}
+	// untilThen tries the key shortly before a grant's validity ends.
+	untilThen := func(key string, clock backend.Clock, until backend.Instant, what string) {
+		e.Pause(until.Sub(clock.Now()) - e.TTL/10)
+		if g, err := a.Try(e.Request(key, "", e.Long)); err == nil && clock.Now() < until {
+			e.Failf(key, "a key was granted to another (token %d) %s before the end of what %s said; expected a refusal", g.Token, until.Sub(clock.Now()), what)
+		}
+	}
 	e.Together(
+		func() {
+			p := after("repeated after a while", e.Long, e.TTL)
+			e.Pause(e.TTL / 2)
+			g, err := b.Backend.Try(e.Ctx, p.req)
+			if err == nil && g.Token == p.grant.Token {
+				untilThen(p.req.Key, p.s.Clock, g.Until(), "the repeat of the request of a place that was granted")
+			}
+			p.withdraw(e)
+		},
+		func() {
+			p := enqueue(e, b, e.Key("first at once, and waited at later"), e.TTL)
+			e.Pause(min(e.TTL/2, time.Second/2))
+			ctx, cancel := context.WithTimeout(e.Ctx, e.WaitBound())
+			defer cancel()
+			if g, err := p.ticket.Wait(ctx); err == nil { // else it was passed over
+				untilThen(p.req.Key, p.s.Clock, g.Until(), "the grant of a place that was waited at later")
+			}
+			p.withdraw(e)
+		},
 		func() {
 			p := enqueue(e, a, e.Key("first at once"), e.Long)
 			if p.ticket.Behind() {

@@ -27,7 +27,10 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.owner, c.inner, c.locker, c.told, c.again, c.several, c.ranOut}
+	cases := []func(){c.gone, c.inner, c.locker, c.told, c.again, c.several, c.ranOut, c.queuedAfter, c.besideOthers}
+	for _, longFirst := range []bool{false, true} {
+		cases = append(cases, func() { c.owner(longFirst) })
+	}
 	for _, renewed := range []bool{false, true} {
 		cases = append(cases, func() { c.alive(renewed) }, func() { c.queued(renewed) })
 	}
@@ -236,6 +239,35 @@ func (c *revocation) batched(h *engine.Grant, what string) {
 		for _, x := range r.RenewBatch(c.e.Ctx, []backend.Hold{h.Hold}) {
 			c.e.Is(h.Key, x.Err, "the answer of RenewBatch for "+what, backend.ErrNotHeld)
 		}
+	}
+}
+
+// besideOthers renews a revoked hold in one batch with others, which are held.
+func (c *revocation) besideOthers() {
+	e := c.e
+	r, ok := backend.As[backend.BatchRenewer](c.a.Backend)
+	if !ok {
+		return
+	}
+	holds := make([]*engine.Grant, 3)
+	for i := range holds {
+		holds[i] = c.a.MustTry(e.Request(e.Key("beside others %d", i), "", e.Long))
+	}
+	c.mustRevoke(holds[1].Key, holds[1])
+	holds[1].Releasing(e.Log.Now())
+	answers := r.RenewBatch(e.Ctx, []backend.Hold{holds[0].Hold, holds[1].Hold, holds[2].Hold})
+	if len(answers) != len(holds) {
+		e.Fatalf(holds[1].Key, "RenewBatch returned %d answers for %d holds", len(answers), len(holds))
+	}
+	for i, x := range answers {
+		if i == 1 {
+			e.Is(holds[i].Key, x.Err, "the answer of RenewBatch for a revoked hold between others", backend.ErrNotHeld)
+			continue
+		}
+		if x.Err != nil {
+			e.Unexpected(holds[i].Key, x.Err, "the answer of RenewBatch for a hold beside one that was revoked is %s; expected a validity", engine.Outcome(x.Err))
+		}
+		e.MustGiveBack(holds[i], holds[i].Key, "")
 	}
 }
 
@@ -456,16 +488,23 @@ func (c *revocation) gone() {
 	e.Is(key, c.revoke(key, h.Token), "Revoke of a hold that has expired", backend.ErrNotHeld)
 }
 
-// owner: an explicit owner does not come back in.
-func (c *revocation) owner() {
+// owner: an explicit owner does not come back in, and the longest of its holds counts, whichever
+// was the last.
+func (c *revocation) owner(longFirst bool) {
 	e := c.e
 	if !engine.ClaimServerHolds.Made(e.Settings) {
 		return
 	}
-	key, owner := e.Key("owner"), e.Owner("o")
-	h := c.a.MustTry(c.request(key, owner, false))
+	key, owner := e.Key("owner, long first %t", longFirst), e.Owner("o")
 	longer := e.Request(key, owner, e.Fit(5*e.TTL/2))
-	last := c.a.MustTry(longer)
+	var h, last *engine.Grant // the shorter and the longer hold
+	if longFirst {
+		last = c.a.MustTry(longer)
+	}
+	h = c.a.MustTry(c.request(key, owner, false))
+	if !longFirst {
+		last = c.a.MustTry(longer)
+	}
 	c.mustRevoke(key, h)
 	switch again, err := c.a.Try(c.request(key, owner, false)); {
 	case err == nil && (again.Token == h.Token || c.keeps && time.Now().Before(last.Until())):
@@ -488,6 +527,24 @@ func (c *revocation) owner() {
 	}
 	h.Releasing(e.Log.Now())
 	last.Releasing(e.Log.Now())
+}
+
+// queuedAfter: the first place in the server's queue comes when the hold is revoked already.
+func (c *revocation) queuedAfter() {
+	e := c.e
+	if _, ok := backend.As[backend.Queuer](c.b.Backend); !ok || !c.keeps {
+		return
+	}
+	key := e.Key("queued after it")
+	h := c.a.MustTry(c.request(key, "", false))
+	c.mustRevoke(key, h)
+	p := enqueue(e, c.b, key, e.Long).waiting(e)
+	e.Pause(e.TTL / 20)
+	if h.Until().After(time.Now()) {
+		p.mustWait(e, "the hold was revoked before it came, and has not expired")
+	}
+	h.Lapses()
+	p.withdraw(e)
 }
 
 // inner: an owner's outermost hold has run out before.

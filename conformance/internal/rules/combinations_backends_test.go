@@ -33,6 +33,7 @@ type heldRecord struct {
 
 // kept is what the clients of one store share.
 type kept struct {
+	last     sync.Map // what a mutant remembers of the last entry of an owner, by key
 	mu       sync.Mutex
 	now      map[string]*heldRecord // by key, also of what has run out
 	of       map[backend.ID]string  // keys of acquisitions
@@ -545,6 +546,47 @@ var bentRecords = map[string]struct {
 			g, err := m.able.HandOver(ctx, from, long)
 			if err == nil {
 				g.For = backend.ValidFor(to.TTL)
+			}
+			return g, err
+		}
+	}},
+	"one revoked hold is the answer of a whole batch": {"RevokeByToken", "for a hold beside one that was revoked", func(m *bent) {
+		var at atomic.Int64
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			rec, live := m.live(h.Key)
+			if live && rec.Revoked {
+				at.Store(int64(m.Clock().Now()))
+			}
+			if out.Validity, out.Err = m.renew(ctx, h); at.Load() == int64(m.Clock().Now()) {
+				out.Validity, out.Err = backend.Validity{}, backend.ErrNotHeld
+			}
+			return out
+		}
+	}},
+	"a revoked hold lasts as long as its owner's last": {"RevokeByToken", "before the longer of them would have expired", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			if rec, live := m.live(req.Key); live && rec.Revoked {
+				if end, ok := m.k.last.Load(req.Key); ok && m.Clock().Now() > end.(backend.Instant) {
+					_ = m.able.ForceRelease(ctx, req.Key, rec.Token)
+				}
+			}
+			g, err := m.able.Try(ctx, req)
+			if err == nil && req.Owner != "" {
+				m.k.last.Store(req.Key, m.Clock().Now().Add(req.TTL))
+			}
+			return g, err
+		}
+	}},
+	"a hold too many extends the others": {"HoldCount", "its owner had asked for one more", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			if err == nil && req.Owner != "" {
+				m.k.last.Store(req.Key, backend.HoldOf(req))
+			}
+			if h, ok := m.k.last.Load(req.Key); ok && errors.Is(err, backend.ErrTooManyHolds) {
+				h := h.(backend.Hold)
+				h.TTL = req.TTL
+				_, _ = m.able.Renew(ctx, h)
 			}
 			return g, err
 		}
@@ -1316,7 +1358,7 @@ func TestMutantsOfChangedRecords(t *testing.T) {
 type bentQueue struct {
 	placed
 	ttls    *sync.Map // of the last try, by key
-	refuses *sync.Map // ids
+	refuses *sync.Map // ids, or the grants that they are told
 	renewed *sync.Map // ids
 	change  func(t *bentTicket)
 }
@@ -1330,7 +1372,11 @@ func (q bentQueue) Renew(ctx context.Context, h backend.Hold) (backend.Validity,
 }
 
 func (q bentQueue) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
-	if _, ok := q.refuses.Load(req.ID); ok {
+	if x, ok := q.refuses.Load(req.ID); ok {
+		if g, ok := x.(backend.Grant); ok {
+			g.Sent = q.Clock().Now()
+			return g, nil
+		}
 		return backend.Grant{}, &backend.HeldError{Key: req.Key}
 	}
 	g, err := q.placed.Try(ctx, req)
@@ -1357,6 +1403,7 @@ type bentTicket struct {
 	req      backend.Request
 	mu       sync.Mutex
 	token    uint64 // of its grant
+	first    *backend.Grant
 	granted  func(g backend.Grant)
 	behind   func() bool
 	withdraw func(ctx context.Context) error
@@ -1366,7 +1413,13 @@ func (t *bentTicket) Behind() bool                       { return t.behind() }
 func (t *bentTicket) Withdraw(ctx context.Context) error { return t.withdraw(ctx) }
 
 func (t *bentTicket) Wait(ctx context.Context) (backend.Grant, error) {
-	g, err := t.Ticket.Wait(ctx)
+	var g backend.Grant
+	err := ctx.Err()
+	if t.first != nil {
+		g, g.Sent = *t.first, t.q.Clock().Now()
+	} else {
+		g, err = t.Ticket.Wait(ctx)
+	}
 	if err == nil {
 		t.mu.Lock()
 		t.token = g.Token
@@ -1449,6 +1502,22 @@ func TestMutantsOfPlaces(t *testing.T) {
 					h.TTL = t.before()
 					_, _ = t.q.placed.Renew(context.Background(), h)
 				}
+			}
+		}},
+		"a place that comes to a revoked hold is granted the key": {"RevokeByToken", "the hold was revoked before it came", func(t *bentTicket) {
+			if rec, held := t.q.Inspect(context.Background(), t.req.Key); held == nil && rec.Revoked && rec.Waiters == 1 {
+				_ = t.q.placed.ForceRelease(context.Background(), t.req.Key, rec.Token)
+			}
+		}},
+		"the request of a place, once more, dates its grant anew": {"QueueWithdraw", "what the repeat of the request of a place", func(t *bentTicket) {
+			t.granted = func(g backend.Grant) { t.q.refuses.Store(t.req.ID, g) }
+		}},
+		"a place that is first at once is granted when it is waited at": {"QueueWithdraw", "what the grant of a place that was waited at later", func(t *bentTicket) {
+			if t.Behind() {
+				return
+			}
+			if g, err := t.Ticket.Wait(context.Background()); err == nil {
+				t.first = &g
 			}
 		}},
 		"nothing is wrong": {"", "", func(*bentTicket) {}},
