@@ -439,12 +439,16 @@ func shortSilenceIsNoLoss(e *engine.Env) {
 	a, net := e.Behind(key)
 	b := e.Locker()
 	h := a.MustTryFor(key, e.TTL)
-	for range 3 {
+	for i := range 3 {
 		// Most renew every third of the TTL, so that the first silence meets a renewal.
 		e.Pause(e.TTL/5 + e.Randomly(e.TTL/8))
 		net.Silent()
 		e.Pause(e.TTL / 4)
 		net.Heal()
+		// How long this takes tells how soon renewals can be answered now.
+		if beside, err := a.TryFor(e.Ctx, e.Key("beside %d", i), e.TTL); err == nil {
+			_ = beside.Release(e.Ctx)
+		}
 	}
 	e.Pause(e.TTL / 4)
 	h.MustLive("its network was silent for a quarter of its TTL at a time")
