@@ -399,6 +399,7 @@ func releaseIsNoLoss(e *engine.Env) {
 
 func lossEndsUse(e *engine.Env) {
 	a, b := e.Locker(), e.Locker()
+	wait := e.Start(func() { lostLeavesRenewal(e, b) })
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
 	unreleased := a.MustTryFor(e.Key("released after Close"), e.TTL, lock.WithoutRenewal())
@@ -425,11 +426,37 @@ func lossEndsUse(e *engine.Env) {
 		func() { runsOutBeforeNext(e, a) },
 		func() { eachKind(e, append(kinds(e), pairs(e)...), func(k kind) { lossEndsKind(e, k, a, &ended) }) })
 	awaitLapse(e, unreleased)
+	wait()
 	ended.outliveClose(e, a, "a lease that had run out")
 	if now := h.Cause(); now != first {
 		e.Failf(key, "the cause of a lost lease changed from %s to %s, after its release and the Close of its Locker", engine.Outcome(first), engine.Outcome(now))
 	}
 	isLoss(e, unreleased.Key, unreleased.Release(e.Ctx), "Release after Close of a lease that was lost before")
+}
+
+// lostLeavesRenewal has a Locker take a key again of which it has lost a lease. One call of that
+// lease is made then, and the next one is renewed on.
+func lostLeavesRenewal(e *engine.Env, b *engine.Client) {
+	if e.Declared("RenewKeeps", "renewal") {
+		return
+	}
+	calls := map[string]func(h *engine.Hold) error{"Release": func(h *engine.Hold) error { return h.Release(e.Ctx) }}
+	if e.Claimed.ManualRenewal {
+		calls["Renew"] = func(h *engine.Hold) error { return h.Renew() }
+	}
+	var cases []func()
+	for name, call := range calls {
+		cases = append(cases, func() {
+			a, key := e.Locker(), e.Key("renewed-after-%s", name)
+			lost := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+			awaitLapse(e, lost)
+			a.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/20, "the lease of the same Locker had run out").MustRelease()
+			next := a.MustTryFor(key, e.TTL)
+			e.Is(key, call(lost), name+" of a lost lease, while its Locker has the key by another one,", lock.ErrNotHeld)
+			staysHeld(e, next, b, "it is renewed automatically; only "+name+" of an earlier lease of its Locker, which was lost, was called")
+		})
+	}
+	e.Together(cases...)
 }
 
 // runsOutBeforeNext has leases of one Locker and key run out.
