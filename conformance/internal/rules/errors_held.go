@@ -87,10 +87,11 @@ func lookAtOddKey(e *engine.Env, a, b *engine.Client) {
 	h.MustRelease()
 }
 
-// lookAtKeptRefusal keeps a refusal while other calls are refused: it is of its key still.
+// lookAtKeptRefusal keeps a refusal while other calls are refused: it is of its key still, and of
+// the holder that there was.
 func lookAtKeptRefusal(e *engine.Env, a, b *engine.Client) {
 	key, other := e.Key("kept"), e.Key("other")
-	h, beside := a.MustTry(key), a.MustTry(other)
+	h, beside := a.MustTry(key, lock.WithLabel("the first")), a.MustTry(other)
 	err := b.Refusal(key, "another client holds it")
 	before := err.Error()
 	_ = b.Refusal(other, "another client holds it")
@@ -99,6 +100,12 @@ func lookAtKeptRefusal(e *engine.Env, a, b *engine.Client) {
 	}
 	beside.MustRelease()
 	h.MustRelease()
+	next := a.MustTry(key, lock.WithLabel("the next"))
+	_ = b.Refusal(key, "another client holds it")
+	if now := err.Error(); now != before {
+		e.Failf(key, "the refusal said %q, and %q once the key was refused because of its next holder; expected it as it was", before, now)
+	}
+	next.MustRelease()
 }
 
 // lookAtOwner has an owner hold a key twice. What is left is that of the longer hold.
