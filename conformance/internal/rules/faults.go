@@ -242,6 +242,9 @@ func releaseUnknown(e *engine.Env, via engine.FaultSite) {
 			e.Is(key, err, "Release whose reply was lost", lock.ErrOutcomeUnknown)
 		}
 		deadlineIsOver(e, h)
+		if e.Claimed.ManualRenewal {
+			e.Is(key, h.Renew(), "Renew after a Release whose reply was lost", lock.ErrNotHeld)
+		}
 		next, nextErr := b.Try(key)
 		if nextErr != nil {
 			e.UnexpectedFatal(key, nextErr, "a try returned %s, although the server had applied the release", engine.Outcome(nextErr))
@@ -312,6 +315,9 @@ func releasesUnsent(e *engine.Env, via engine.FaultSite, b *engine.Client) {
 			e.Is(h.Key, cause, "context.Cause after a Release whose request did not reach the server", lock.ErrReleased)
 		}
 		deadlineIsOver(e, h)
+		if e.Claimed.ManualRenewal {
+			e.Is(h.Key, h.Renew(), "Renew after a Release whose request did not reach the server", lock.ErrNotHeld)
+		}
 		// One may have been under way.
 		renewed, sent := engine.Requests(c, h.Key, engine.OpsToKeep...), engine.Requests(c, h.Key, engine.OpsToEnd...)
 		e.Pause(e.TTL)
