@@ -234,6 +234,7 @@ func reentrantOtherLocker(e *engine.Env) {
 		b.MustTry(key, owner).MustRelease()
 		return
 	}
+	defer e.Start(func() { leavesElsewhere(e, c) })()
 	again, err := b.Try(key, owner)
 	if err != nil {
 		e.UnexpectedFatal(key, err, "another client with the same owner got %s; expected a lease, since holds are counted on the server", engine.Outcome(err))
@@ -250,6 +251,22 @@ func reentrantOtherLocker(e *engine.Env) {
 	again.MustRelease()
 	c.MustTry(key).MustRelease()
 	_ = h
+}
+
+// leavesElsewhere has an owner enter a key through another Locker, and leave it there. The lease of
+// the first one is renewed on.
+func leavesElsewhere(e *engine.Env, c *engine.Client) {
+	if e.Declared("RenewKeeps", "renewal") {
+		return
+	}
+	key, owner := e.Key("left elsewhere"), lock.WithOwner(e.Owner("A"))
+	h := e.Locker().MustTryFor(key, e.TTL, owner)
+	inner, err := e.Locker().TryFor(e.Ctx, key, e.TTL, owner)
+	if err != nil {
+		return // the other case says so
+	}
+	inner.MustRelease()
+	staysHeld(e, h, c, "it is renewed automatically; its owner has entered and left the key through another Locker")
 }
 
 func reentrantAfterLoss(e *engine.Env) {
