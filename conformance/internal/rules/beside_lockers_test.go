@@ -2,9 +2,13 @@ package rules_test
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 )
 
@@ -43,6 +47,77 @@ func oldCallStops(release, renew bool) func() func(*lockerMutant, backend.Backen
 var besideLockers = map[string]waitMutant{
 	"the release of a lost lease stops the renewals of its key": {rule: "LossEndsUse", says: "only Release of an earlier lease of its Locker", change: oldCallStops(true, false)},
 	"a Renew of a lost lease stops the renewals of its key":     {rule: "LossEndsUse", says: "only Renew of an earlier lease of its Locker", change: oldCallStops(false, true)},
+	"the refusals of a key are one value": {rule: "HeldDetails", says: "because of its next holder", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		last := map[string]*lock.HeldError{}
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			held := (*lock.HeldError)(nil)
+			if !errors.As(err, &held) {
+				return l, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if last[key] == nil {
+				last[key] = &lock.HeldError{}
+			}
+			*last[key] = *held
+			return nil, last[key]
+		}
+	})},
+	"a lease is renewed until its release is confirmed": {rule: "ReleaseUnknown", says: "Renew after a Release whose request did not reach the server", change: alone(func(m *lockerMutant, b backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			held, _ := lock.HeldOn[backend.Backend](l.Lease)
+			var unsettled atomic.Bool
+			l.release = func(ctx context.Context) error {
+				err := l.Lease.Release(ctx)
+				unsettled.Store(errors.Is(err, lock.ErrOutcomeUnknown))
+				return err
+			}
+			l.renew = func(ctx context.Context) error {
+				if unsettled.Load() {
+					if _, err := b.Renew(ctx, held.Hold); err == nil {
+						return nil
+					}
+				}
+				return l.Lease.Renew(ctx)
+			}
+		}
+	})},
+	"what is renewed is in a map of all Lockers, by key and owner": {rule: "ReentrantOtherLocker", says: "through another Locker", change: func() func(*lockerMutant, backend.Backend) {
+		var renewed sync.Map
+		return func(m *lockerMutant, _ backend.Backend) {
+			renewing(m, func(l *leaseMutant) bool {
+				_, ok := renewed.Load([2]string{l.Key(), l.set.Owner})
+				return !ok
+			})
+			renews := m.lease
+			m.lease = func(ctx context.Context, l *leaseMutant) {
+				id := [2]string{l.Key(), l.set.Owner}
+				renewed.Store(id, true)
+				l.release = func(ctx context.Context) error {
+					renewed.Delete(id)
+					return l.Lease.Release(ctx)
+				}
+				renews(ctx, l)
+			}
+		}
+	}},
+	"a Renew that fails postpones the next renewal": {rule: "RenewKeeps", says: "each Renew by hand had a context that had ended", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var until sync.Map
+		renewing(m, func(l *leaseMutant) bool {
+			t, ok := until.Load(l)
+			return ok && time.Now().Before(t.(time.Time))
+		})
+		renews := m.lease
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			l.renew = func(ctx context.Context) error {
+				until.Store(l, time.Now().Add(l.set.TTL/3))
+				return l.Lease.Renew(ctx)
+			}
+			renews(ctx, l)
+		}
+	})},
 }
 
 func TestMutantsBeside(t *testing.T) {

@@ -94,7 +94,8 @@ func renewKeeps(e *engine.Env) {
 		func() { renewKeepsBeside(e, b, n, "another key") },
 		func() { renewKeepsKinds(e, a, b) },
 		func() { renewKeepsShortest(e) },
-		func() { renewKeepsShorter(e, b) })
+		func() { renewKeepsShorter(e, b) },
+		func() { renewKeepsDespiteVain(e) })
 	eachWay(e, everyWay, func(w way) {
 		key := e.Key("%s", w.name)
 		h, told := w.take(a, key, e.TTL)
@@ -277,6 +278,26 @@ func renewKeepsShorter(e *engine.Env, b *engine.Client) {
 	}
 	h.MustRelease()
 	longer.MustRelease()
+}
+
+// renewKeepsDespiteVain has each Renew by hand fail, with a context that has ended. They are more
+// frequent than the automatic renewals, and take the place of none.
+func renewKeepsDespiteVain(e *engine.Env) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	key := e.Key("renewed in vain")
+	h := e.Locker().MustTryFor(key, e.TTL)
+	const why = "it is renewed automatically; each Renew by hand had a context that had ended"
+	for end := time.Now().Add(3 * e.TTL); time.Now().Before(end); e.Pause(e.TTL / 5) {
+		h.MustLive(why)
+		_ = h.Lease.Renew(ended)
+	}
+	if err := h.Release(e.Ctx); err != nil {
+		e.UnexpectedLate(key, err, "Release after three TTLs returned %s; expected no error, since %s", engine.Outcome(err), why)
+	}
 }
 
 // renewKeepsLong keeps leases whose TTL is many times that of the run until they would have
