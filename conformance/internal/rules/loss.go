@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -520,6 +521,7 @@ func keepsToken(e *engine.Env, h *engine.Hold) {
 }
 
 func deadlineEnds(e *engine.Env) {
+	defer e.Start(func() { deadlineEndsBesideRenew(e) })()
 	a := e.Locker()
 	release := func(h *engine.Hold) { h.MustRelease() }
 	ends := []func(h *engine.Hold){release}
@@ -566,6 +568,47 @@ func deadlineEnds(e *engine.Env) {
 			release(h.Hold)
 			deadlineIsOver(e, h.Hold)
 		}
+	})
+}
+
+// deadlineEndsBesideRenew ends leases while a Renew of them hangs, which fails afterwards.
+func deadlineEndsBesideRenew(e *engine.Env) {
+	if e.OpenBackend == nil || !e.Claimed.ManualRenewal {
+		return
+	}
+	ends := map[string]func(h *engine.Hold){
+		"Release": func(h *engine.Hold) { _ = h.Release(e.Ctx) },
+		"Close":   func(h *engine.Hold) { _ = h.Client.Close() },
+	}
+	var cases []func()
+	for name, end := range ends {
+		cases = append(cases, func() {
+			a, server := e.Faulty()
+			defer server.Heal()
+			h := a.MustTry(e.Key("%s beside a Renew", name))
+			fails := hangingRenew(e, h, server)
+			defer fails()
+			end(h)
+			deadlineIsOver(e, h)
+			fails()
+			if d, known := h.Lease.Deadline(); known && d.After(time.Now()) {
+				e.Failf(h.Key, "the deadline is %s from now, after a %s and the failure of a Renew that had hung meanwhile; expected one that is not in the future", engine.Short(time.Until(d)), name)
+			}
+		})
+	}
+	e.Together(cases...)
+}
+
+// hangingRenew calls Renew, of which the server hears nothing. It hangs until fails is called, which
+// waits for its end.
+func hangingRenew(e *engine.Env, h *engine.Hold, server *faultlock.Faults) (fails func()) {
+	server.All(faultlock.HangBefore(), engine.OpsToKeep...)
+	ctx, cancel := context.WithCancel(e.Ctx)
+	wait := e.Start(func() { _ = h.Lease.Renew(ctx) })
+	e.Settle()
+	return sync.OnceFunc(func() {
+		cancel()
+		wait()
 	})
 }
 
