@@ -47,7 +47,7 @@ func maxHoldEnds(e *engine.Env) {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, 10*time.Minute) })
 		}
 		if w.name == ways[0].name {
-			cases = append(cases, func() { reachKindMaxHold(e, a, b) }, func() { reachThirdMaxHold(e, a) })
+			cases = append(cases, func() { reachKindMaxHold(e, a, b) }, func() { reachThirdMaxHold(e, a) }, func() { reachBesideRenew(e) })
 		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
@@ -218,6 +218,26 @@ func longMaxHoldIsTold(e *engine.Env, a *engine.Client, w way) {
 		}
 		h.MustRelease()
 	}
+}
+
+// reachBesideRenew has a lease reach its maximum, long before its deadline, while a Renew of it hangs.
+func reachBesideRenew(e *engine.Env) {
+	if e.OpenBackend == nil || !e.Claimed.ManualRenewal {
+		return
+	}
+	a, server := e.Faulty()
+	defer server.Heal()
+	key, limit := e.Key("beside a Renew"), e.TTL/2
+	h, err := a.Try(key, lock.WithMaxHold(limit))
+	if err != nil {
+		return // the other cases say so
+	}
+	fails := hangingRenew(e, h, server)
+	defer fails()
+	if !e.Within(limit+e.Slack(), h.Lease.Context().Done()) {
+		e.OverdueFatalf(key, "a lease had not ended %s after its maximum hold of %s, beside a Renew that hangs; its TTL was %s", e.Slack(), limit, h.EffectiveTTL())
+	}
+	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, beside a Renew that hangs,", lock.ErrMaxHold)
 }
 
 // neverReachMaxHold sets the largest maximum that there is.
