@@ -118,6 +118,64 @@ var besideLockers = map[string]waitMutant{
 			renews(ctx, l)
 		}
 	})},
+	"a Renew that fails puts back the deadline from before it": {rule: "DeadlineEnds", says: "the failure of a Renew that had hung", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var back atomic.Pointer[time.Time]
+			l.renew = func(ctx context.Context) error {
+				old, _ := l.Lease.Deadline()
+				began := l.Lease.Context().Err() == nil
+				err := l.Lease.Renew(ctx)
+				if ended := context.Cause(l.Lease.Context()); err != nil && began && (errors.Is(ended, lock.ErrReleased) || errors.Is(ended, lock.ErrClosed)) {
+					back.Store(&old)
+				}
+				return err
+			}
+			l.deadline = func() (time.Time, bool) {
+				if d := back.Load(); d != nil {
+					return *d, true
+				}
+				return l.Lease.Deadline()
+			}
+		}
+	})},
+	"the end of a maximum hold waits for the renewal by hand under way": {rule: "MaxHoldEnds", says: "beside a Renew that hangs", change: alone(func(m *lockerMutant, b backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			held, err := lock.HeldOn[backend.Backend](l.Lease)
+			if err != nil || l.set.MaxHold == 0 {
+				return
+			}
+			turn := turnOfRenewals(l)
+			l.renew = func(ctx context.Context) error {
+				defer turn()()
+				if _, err := b.Renew(ctx, held.Hold); err != nil && ctx.Err() != nil {
+					return err
+				}
+				return l.Lease.Renew(ctx)
+			}
+			toldLater(l, func(cause error) time.Duration {
+				if errors.Is(cause, lock.ErrMaxHold) {
+					turn()()
+				}
+				return 0
+			})
+		}
+	})},
+	"Close waits for the renewals by hand under way": {rule: "CallsAreBounded", says: "Close beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var under atomic.Int64
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.renew = func(ctx context.Context) error {
+				under.Add(1)
+				defer under.Add(-1)
+				return l.Lease.Renew(ctx)
+			}
+		}
+		m.close = func() error {
+			for under.Load() > 0 {
+				time.Sleep(5 * time.Millisecond)
+			}
+			return m.Client.Close()
+		}
+	})},
 }
 
 func TestMutantsBeside(t *testing.T) {

@@ -540,6 +540,20 @@ func callsAreBounded(e *engine.Env, via engine.FaultSite) {
 	}
 	closesBesideHanging(e, via, a, c, bounded)
 	endlessReleaseRefused(e, via)
+	closesBesideRenew(e, via)
+}
+
+// closesBesideRenew closes a Locker while a Renew hangs, of a lease that lasts for longer than Close.
+func closesBesideRenew(e *engine.Env, via engine.FaultSite) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	a, server := e.FaultyAt(via, nil)
+	defer server.Heal()
+	h := a.MustTry(e.Key("%s-renewed at Close", via.Name))
+	fails := hangingRenew(e, h, server)
+	defer fails()
+	returnsWithin(e, h.Key, "Close beside a Renew that hangs", "with the server hanging for renewals", 5*time.Second, func() { _ = a.Close() })
 }
 
 // closesBesideHanging closes a Locker while calls of it hang whose contexts live.
