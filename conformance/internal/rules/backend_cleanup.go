@@ -34,7 +34,7 @@ func cleanupByAge(e *engine.Env) {
 	}
 
 	earlier := map[string]uint64{}
-	released, held := e.Key("released"), e.Key("held")
+	released, held := e.Key("%s", "relea_ed%"), e.Key("held")
 	h, err := a.Try(e.Request(released, "", e.Long))
 	if errors.Is(err, backend.ErrUnavailable) { // a new store may have to wait before it grants
 		e.Skipf("a store of its own grants nothing yet (%v)", err)
@@ -50,6 +50,9 @@ func cleanupByAge(e *engine.Env) {
 		earlier[key], kept = h.Token, append(kept, h)
 	}
 	keep(held, "")
+	for _, name := range namesLikeReleased {
+		keep(e.Key("%s", name), "")
+	}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		twice, owner := e.Key("held twice"), e.Owner("A")
 		keep(twice, owner)
@@ -132,8 +135,48 @@ func cleanupByAge(e *engine.Env) {
 			e.Failf(key, "the token %d was given after %d; what was kept of the key was cleaned up by age in between, and no token goes back then", again.Token, token)
 		}
 	}
+	floorOutlivesCleanup(e, b, earlier, cleaned)
 	if e.Virtual() {
 		agesAreWhole(e)
+	}
+}
+
+// namesLikeReleased are those of held keys which a store takes for the one that was released, if
+// it compares only how they begin, or takes that name for a pattern.
+var namesLikeReleased = []string{"relea_ed%/b", "relea_ed%b", "relea_ed", "relea_ed of all", "released%"}
+
+// floorOutlivesCleanup raises the floor of the store, and cleans up what was used since then. Where
+// tokens come from the clock, none is as large as the floor without it.
+func floorOutlivesCleanup(e *engine.Env, s *engine.BackendClient, used map[string]uint64, cleaned func(olderThan time.Duration, dryRun bool) int) {
+	raiser, ok := backend.As[backend.FloorRaiser](s.Backend)
+	if !ok || !engine.ClaimTokens.Made(e.Settings) || e.Declines("FloorRaiser") {
+		return
+	}
+	key, floor := e.Key("used above a floor"), useOnce(e, s, e.Key("used before the floor"))
+	for _, token := range used {
+		floor = max(floor, token)
+	}
+	floor += floorStep
+	ev := e.Log.Begin(s.Who, "RaiseFloor", "")
+	err := raiser.RaiseFloor(e.Ctx, floor)
+	e.Log.End(ev, engine.Outcome(err))
+	if err != nil {
+		e.UnexpectedFatal("", err, "RaiseFloor(%d) returned %s; expected no error", floor, engine.Outcome(err))
+	}
+	useOnce(e, s, key)
+	last := useOnce(e, s, key)
+	e.Settle()
+	const moment = time.Millisecond
+	cleaned(moment, false)
+	if left := cleaned(moment, true); left != 0 {
+		e.Failf("", "Cleanup, a dry run, returned %d right after what it counts had been removed, in a store whose floor was raised: a floor is no key", left)
+	}
+	if token := useOnce(e, s, key); token <= last {
+		e.Failf(key, "the token %d was given after %d, which was granted after RaiseFloor(%d); what was kept of the key was cleaned up by age in between, and no token goes back then", token, last, floor)
+	}
+	fresh := e.Key("new after the clean-up")
+	if token := useOnce(e, s, fresh); token <= floor {
+		e.Failf(fresh, "the token %d was given for a new key after RaiseFloor(%d) and a clean-up by age; expected a larger one", token, floor)
 	}
 }
 

@@ -3,6 +3,8 @@ package rules_test
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,6 +139,34 @@ func TestMutantsOfCleanUp(t *testing.T) {
 	} {
 		mustSay(t, cleaning(change), "CleanupByAge", says)
 	}
+	// along has what is held go with what is cleaned up and not held, if its key passes the test.
+	along := func(test func(old, held string) bool) {
+		mustSay(t, cleaning(func(m *cleanMutant) {
+			m.remove = func(old string, dryRun bool) bool {
+				var like []backend.Record
+				_ = m.List(context.Background(), "", func(rec backend.Record) bool {
+					if test(old, rec.Key) {
+						like = append(like, rec)
+					}
+					return true
+				})
+				for _, rec := range like {
+					if !dryRun {
+						_ = m.ForceRelease(context.Background(), rec.Key, rec.Token)
+					}
+				}
+				return !dryRun
+			}
+		}), "CleanupByAge", "it is held, and only what is kept of unused keys")
+	}
+	along(func(old, held string) bool { return strings.HasPrefix(held, old) })
+	along(func(old, held string) bool { return strings.HasPrefix(held, old+"/") })
+	for _, wild := range []string{"_", "%"} { // a pattern in SQL
+		along(func(old, held string) bool {
+			like := strings.ReplaceAll(regexp.QuoteMeta(old), wild, map[string]string{"_": ".", "%": ".*"}[wild])
+			return regexp.MustCompile("^" + like + "$").MatchString(held)
+		})
+	}
 	// takes has some of what is held go with what is not.
 	takes := func(says string, held func(age time.Duration, rec *backend.Record) bool) {
 		mustSay(t, cleaning(func(m *cleanMutant) {
@@ -152,4 +182,101 @@ func TestMutantsOfCleanUp(t *testing.T) {
 	takes("it is held, and only what is kept of unused keys", func(age time.Duration, rec *backend.Record) bool {
 		return age > 600*time.Millisecond && rec.Remaining < time.Second // its first TTL has passed
 	})
+}
+
+// keptTokens is what a store keeps of tokens: a floor for all keys, and the last token of each key
+// that was granted above it.
+type keptTokens struct {
+	mu    sync.Mutex
+	floor uint64
+	last  map[string]uint64
+}
+
+// aboveFloor is a store with a clean-up that counts the tokens itself once its floor is raised.
+type aboveFloor struct {
+	*cleanMutant
+	kept    *keptTokens
+	cleaned func(k *keptTokens, n int, dryRun bool) int
+}
+
+func (m aboveFloor) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := m.cleanMutant.Try(ctx, req)
+	m.kept.mu.Lock()
+	defer m.kept.mu.Unlock()
+	if above := max(m.kept.floor, m.kept.last[req.Key]); err == nil && above > 0 {
+		g.Token = above + 1
+		m.kept.last[req.Key] = g.Token
+	}
+	return g, err
+}
+
+func (m aboveFloor) RaiseFloor(_ context.Context, above uint64) error {
+	m.kept.mu.Lock()
+	defer m.kept.mu.Unlock()
+	m.kept.floor = max(m.kept.floor, above)
+	return nil
+}
+
+func (m aboveFloor) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (int, error) {
+	n, err := m.cleanMutant.Cleanup(ctx, olderThan, dryRun)
+	m.kept.mu.Lock()
+	defer m.kept.mu.Unlock()
+	return m.cleaned(m.kept, n, dryRun), err
+}
+
+// cleaningFloors is a Config for such locks.
+func cleaningFloors(cleaned func(k *keptTokens, n int, dryRun bool) int) conformance.Config {
+	cfg := cleaning(func(*cleanMutant) {})
+	untouched := cfg.Untouched
+	cfg.Untouched = func(ctx context.Context) (conformance.Store, error) {
+		store, err := untouched(ctx)
+		open, kept := store.Open, &keptTokens{last: map[string]uint64{}}
+		store.Open = func(ctx context.Context) (backend.Backend, error) {
+			b, err := open(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return aboveFloor{b.(*cleanMutant), kept, cleaned}, nil
+		}
+		return store, err
+	}
+	return cfg
+}
+
+func TestMutantsOfCleanUpAboveAFloor(t *testing.T) {
+	t.Parallel()
+	forgets := func(k *keptTokens, dryRun bool) {
+		if !dryRun {
+			clear(k.last)
+		}
+	}
+	mustPass(t, cleaningFloors(func(k *keptTokens, n int, dryRun bool) int {
+		if !dryRun {
+			for _, token := range k.last {
+				k.floor = max(k.floor, token)
+			}
+		}
+		forgets(k, dryRun)
+		return n
+	}), "CleanupByAge")
+	for says, cleaned := range map[string]func(k *keptTokens, n int, dryRun bool) int{
+		"which was granted after RaiseFloor": func(k *keptTokens, n int, dryRun bool) int { // a key counts from the floor again
+			forgets(k, dryRun)
+			return n
+		},
+		"was given for a new key after RaiseFloor": func(k *keptTokens, n int, dryRun bool) int { // the floor is removed like a key
+			if !dryRun {
+				k.floor = 0
+			}
+			return n
+		},
+		"a floor is no key": func(k *keptTokens, n int, dryRun bool) int { // which is counted as one
+			if k.floor > 0 {
+				n++
+			}
+			return n
+		},
+	} {
+		mustSay(t, cleaningFloors(cleaned), "CleanupByAge", says)
+	}
 }
