@@ -20,7 +20,7 @@ func handOver(e *engine.Env) {
 	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
 	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
 	c.once()
-	cases := []func(){c.longer, c.shorter, c.expired, c.forced, c.revoked}
+	cases := []func(){c.longer, c.shorter, c.expired, c.forced, c.revoked, c.beforeAPlace}
 	owners := []string{""}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners = append(owners, e.Owner("B"))
@@ -231,6 +231,41 @@ func (c *handing) expired() {
 	_, err = c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
 	e.Is(key, err, "HandOver of a hold that has expired, of a key that another client holds by now,", backend.ErrNotHeld)
 	e.MustGiveBack(next, key, ", although only a hold that had expired was handed over")
+}
+
+// beforeAPlace hands over while a place in the queue waits. Whoever is due then, the hold before is
+// released.
+func (c *handing) beforeAPlace() {
+	e, key := c.e, c.e.Key("before a place")
+	if _, ok := backend.As[backend.Queuer](c.b.Backend); !ok || e.Declines("Queuer") {
+		return
+	}
+	from := c.a.MustTry(e.Request(key, "", e.Long))
+	until := from.Until()
+	p := enqueue(e, c.b, key, e.Long).waiting(e)
+	e.Settle() // it waits by then
+	g, err := c.a.HandOver(c.ho, from, e.Request(key, "", e.Long))
+	switch {
+	case err == nil:
+		e.Settle()
+		select {
+		case <-p.done:
+			if p.err == nil && time.Now().Before(g.Until()) {
+				e.Failf(key, "a place in the queue was granted the token %d, when the key had been handed over to another request, with the token %d, and was not released; expected that it goes on waiting", p.grant.Token, g.Token)
+			}
+		default:
+		}
+		e.Is(key, c.a.Release(e.Ctx, from.Hold), "Release of a hold that was handed over while a place waited", backend.ErrNotHeld)
+		e.MustGiveBack(g, key, ", which was handed over")
+	case errors.Is(err, backend.ErrHeld):
+		e.Is(key, c.a.Release(e.Ctx, from.Hold), "Release of a hold after its HandOver returned an error matching ErrHeld, which says that it was released,", backend.ErrNotHeld)
+	case errors.Is(err, backend.ErrNotHeld) && !time.Now().Before(until):
+		e.TooSlowf(key, "the hold had run out before it was handed over; its TTL is %s", e.Long)
+	default:
+		e.UnexpectedFatal(key, err, "HandOver of a hold, while a place waits, returned %s; expected a grant, or an error matching ErrHeld", engine.Outcome(err))
+	}
+	p.mustGet(e, "the hold before was released by HandOver, or handed over and released then")
+	p.release(e)
 }
 
 // shown looks at what is shown of a key that was handed over.

@@ -196,3 +196,93 @@ func TestMutantAfterHandOver(t *testing.T) {
 		})
 	}
 }
+
+// handsOverInQueue is a queue in memory with a hand-over. While a place waits, it does what ahead says.
+type handsOverInQueue struct {
+	placed
+	mu    *sync.Mutex
+	ahead func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error)
+	kept  map[backend.ID]backend.Hold // what was handed over past a place, by the new id
+	gone  map[backend.ID]bool         // from which that was
+}
+
+func (b handsOverInQueue) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.placed.Try(ctx, req)
+}
+
+func (b handsOverInQueue) Release(ctx context.Context, h backend.Hold) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gone[h.ID] {
+		return backend.ErrNotHeld
+	}
+	if kept, ok := b.kept[h.ID]; ok {
+		h = kept
+	}
+	return b.placed.Release(ctx, h)
+}
+
+func (b handsOverInQueue) HandOver(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rec, err := b.Inspect(ctx, from.Key)
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	if rec.Waiters > 0 {
+		return b.ahead(ctx, b, rec, from, to)
+	}
+	return b.releaseAndTry(ctx, from, to)
+}
+
+func (b handsOverInQueue) releaseAndTry(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+	if err := b.placed.Release(ctx, from); err != nil {
+		return backend.Grant{}, err
+	}
+	return b.placed.Try(ctx, to)
+}
+
+func (b handsOverInQueue) granted(rec backend.Record, to backend.Request) backend.Grant {
+	return backend.Grant{Token: rec.Token + 1, Holds: 1, Validity: backend.Validity{Sent: b.Clock().Now(), For: backend.ValidFor(to.TTL)}}
+}
+
+func TestMutantsOfHandOverInAQueue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		says  string
+		ahead func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error)
+	}{
+		"the place is due": {"", func(ctx context.Context, b handsOverInQueue, _ backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			return b.releaseAndTry(ctx, from, to)
+		}},
+		"the place is passed over": {"", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			b.kept[to.ID], b.gone[from.ID] = from, true
+			return b.granted(rec, to), nil
+		}},
+		"who can't hand over keeps the key": {"after its HandOver returned an error matching ErrHeld", func(_ context.Context, _ handsOverInQueue, rec backend.Record, from backend.Hold, _ backend.Request) (backend.Grant, error) {
+			return backend.Grant{}, &backend.HeldError{Key: from.Key, Holder: rec.Holder, Remaining: rec.Remaining}
+		}},
+		"the place and the request are granted": {"expected that it goes on waiting", func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			return b.granted(rec, to), b.placed.Release(ctx, from)
+		}},
+		"what is handed over past a place is released, too": {"that was handed over while a place waited", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			b.kept[to.ID] = from
+			return b.granted(rec, to), nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mu, kept, gone := &sync.Mutex{}, map[backend.ID]backend.Hold{}, map[backend.ID]bool{}
+			cfg := onMemory(true, func(b backend.Backend) backend.Backend {
+				return handsOverInQueue{b.(placed), mu, c.ahead, kept, gone}
+			})
+			if c.says != "" {
+				mustSay(t, cfg, "HandOverIsOneStep", c.says)
+				return
+			}
+			mustPass(t, cfg, "HandOverIsOneStep")
+		})
+	}
+}
