@@ -251,23 +251,23 @@ func (b handsOverInQueue) granted(rec backend.Record, to backend.Request) backen
 func TestMutantsOfHandOverInAQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		says  string
-		ahead func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error)
+		rule, says string
+		ahead      func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error)
 	}{
-		"the place is due": {"", func(ctx context.Context, b handsOverInQueue, _ backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+		"the place is due": {"", "", func(ctx context.Context, b handsOverInQueue, _ backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			return b.releaseAndTry(ctx, from, to)
 		}},
-		"the place is passed over": {"", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+		"the place is passed over": {"", "", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			b.kept[to.ID], b.gone[from.ID] = from, true
 			return b.granted(rec, to), nil
 		}},
-		"who can't hand over keeps the key": {"after its HandOver returned an error matching ErrHeld", func(_ context.Context, _ handsOverInQueue, rec backend.Record, from backend.Hold, _ backend.Request) (backend.Grant, error) {
+		"who can't hand over keeps the key": {"HandOverIsOneStep", "after its HandOver returned an error matching ErrHeld", func(_ context.Context, _ handsOverInQueue, rec backend.Record, from backend.Hold, _ backend.Request) (backend.Grant, error) {
 			return backend.Grant{}, &backend.HeldError{Key: from.Key, Holder: rec.Holder, Remaining: rec.Remaining}
 		}},
-		"the place and the request are granted": {"expected that it goes on waiting", func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+		"the place and the request are granted": {"HandOverIsOneStep", "expected that it goes on waiting", func(ctx context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			return b.granted(rec, to), b.placed.Release(ctx, from)
 		}},
-		"what is handed over past a place is released, too": {"that was handed over while a place waited", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
+		"what is handed over past a place is released, too": {"HandOverIsOneStep", "that was handed over while a place waited", func(_ context.Context, b handsOverInQueue, rec backend.Record, from backend.Hold, to backend.Request) (backend.Grant, error) {
 			b.kept[to.ID] = from
 			return b.granted(rec, to), nil
 		}},
@@ -279,7 +279,7 @@ func TestMutantsOfHandOverInAQueue(t *testing.T) {
 				return handsOverInQueue{b.(placed), mu, c.ahead, kept, gone}
 			})
 			if c.says != "" {
-				mustSay(t, cfg, "HandOverIsOneStep", c.says)
+				mustSay(t, cfg, c.rule, c.says)
 				return
 			}
 			mustPass(t, cfg, "HandOverIsOneStep")
