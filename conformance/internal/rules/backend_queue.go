@@ -465,7 +465,8 @@ func queueAbandoned(e *engine.Env) {
 }
 
 // abandonedLongAgo has the TTLs of places pass whose client has gone, before the holder is released.
-// Meanwhile others ask for the key, and its holder renews: nothing of that is the client's.
+// Meanwhile others ask for the key, look at it and list it, and its holder renews: nothing of that is
+// the client's.
 func abandonedLongAgo(e *engine.Env, a, b, gone *engine.BackendClient) {
 	key, newcomer, ttl := e.Key("long ago"), e.Backend(), e.Fit(2*e.TTL)
 	if !e.Claimed.ManualRenewal && e.Long < 3*ttl+e.Claimed.TakeoverLag {
@@ -479,6 +480,7 @@ func abandonedLongAgo(e *engine.Env, a, b, gone *engine.BackendClient) {
 	others := func() {
 		enqueue(e, newcomer, key, ttl).withdraw(e)
 		newcomer.MustRefuse(key, "it is held")
+		recordsShown(e, newcomer, key, func(string, backend.Record) {})
 		if !e.Claimed.ManualRenewal {
 			return
 		}
@@ -493,7 +495,7 @@ func abandonedLongAgo(e *engine.Env, a, b, gone *engine.BackendClient) {
 	next.mustWait(e, "the key is held")
 	e.MustGiveBack(h, key, "")
 	if !e.Within(ttl/2, next.done) {
-		e.OverdueFatalf(key, "a waiter had not been granted the key %s after its release, behind places whose client had gone; their TTL of %s had passed before, in which others asked for the key", ttl/2, ttl)
+		e.OverdueFatalf(key, "a waiter had not been granted the key %s after its release, behind places whose client had gone; their TTL of %s had passed before, in which others asked for the key, and looked at it", ttl/2, ttl)
 	}
 	next.withdraw(e)
 }

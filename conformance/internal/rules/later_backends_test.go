@@ -145,6 +145,55 @@ func (b lastingPlaces) Enqueue(ctx context.Context, req backend.Request) (backen
 	return ability[backend.Queuer](b.Backend).Enqueue(ctx, req)
 }
 
+// lookKeepsPlaces keeps the places of a key for who looks at it.
+type lookKeepsPlaces struct {
+	wrapper
+	tickets     *sync.Map // each with its key
+	list, shown bool      // what keeps them
+}
+
+func (b lookKeepsPlaces) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	t, err := ability[backend.Queuer](b.Backend).Enqueue(ctx, req)
+	if err == nil {
+		b.tickets.Store(t, req.Key)
+	}
+	return t, err
+}
+
+func (b lookKeepsPlaces) keep(key string) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	b.tickets.Range(func(t, of any) bool {
+		if t := t.(backend.Ticket); of == key && t.Behind() {
+			_, _ = t.Wait(ended)
+		}
+		return true
+	})
+}
+
+func (b lookKeepsPlaces) Inspect(ctx context.Context, key string) (backend.Record, error) {
+	if b.shown {
+		b.keep(key)
+	}
+	return ability[backend.Inspector](b.Backend).Inspect(ctx, key)
+}
+
+func (b lookKeepsPlaces) List(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+	return ability[backend.Lister](b.Backend).List(ctx, prefix, func(rec backend.Record) bool {
+		if b.list {
+			b.keep(rec.Key)
+		}
+		return visit(rec)
+	})
+}
+
+func looksKeep(list, shown bool) func() around {
+	return func() around {
+		var tickets sync.Map
+		return func(b backend.Backend) backend.Backend { return lookKeepsPlaces{wrapper{b}, &tickets, list, shown} }
+	}
+}
+
 // againOperated is right the first time that an operator does something to a key.
 type againOperated struct {
 	wrapper
@@ -294,6 +343,8 @@ var laterBackends = map[string]struct {
 	"places last for eight TTLs": {rule: "QueueAbandoned", says: "behind places whose client had gone", queue: true, around: func() around {
 		return func(b backend.Backend) backend.Backend { return lastingPlaces{wrapper{b}} }
 	}},
+	"a list keeps places": {rule: "QueueAbandoned", says: "and looked at it", queue: true, around: looksKeep(true, false)},
+	"a look keeps places": {rule: "QueueAbandoned", says: "and looked at it", queue: true, around: looksKeep(false, true)},
 	"the time of the outermost hold goes with it": {rule: "HolderIsShown", says: "expected the time of the outermost grant", around: afterOutermost(func(h *backend.Holder) {
 		h.Since = h.Since.Add(20 * time.Millisecond)
 	})},
