@@ -138,7 +138,6 @@ func cleanupByAge(e *engine.Env) {
 	floorOutlivesCleanup(e, b, earlier, cleaned)
 	if e.Virtual() {
 		agesAreWhole(e)
-		ageIsOfLastUse(e)
 	}
 }
 
@@ -209,32 +208,4 @@ func agesAreWhole(e *engine.Env) {
 	}
 	const often = 10 * time.Second
 	aged([]time.Duration{often, often, often / 5}, map[time.Duration]int{often / 2: 0, often / 10: 1}, "used again and again, the last time")
-}
-
-// ageIsOfLastUse renews a hold for long, and releases it: the grant was long ago, and the use was not.
-func ageIsOfLastUse(e *engine.Env) {
-	if !e.Claimed.ManualRenewal {
-		return
-	}
-	b := untouched(e).open("the only client of a store of its own")
-	defer func() { _ = b.Backend.Close() }()
-	c := optional[backend.Cleaner](b, "Cleaner")
-	key, ttl := e.Key("renewed for long"), e.TTL
-	h := b.MustTry(e.Request(key, "", ttl))
-	for range 8 {
-		e.Pause(ttl / 2)
-		if err := h.Renew(); err != nil {
-			e.UnexpectedLateFatal(key, err, "Renew of a hold after half of its TTL returned %s; expected no error", engine.Outcome(err))
-		}
-	}
-	released := time.Now()
-	e.MustGiveBack(h, key, ", although it was renewed in time")
-	e.Pause(ttl / 2)
-	n, err := c.Cleanup(e.Ctx, 2*ttl, true)
-	switch since := time.Since(released); {
-	case err != nil:
-		e.UnexpectedFatal(key, err, "Cleanup of what is older than %s, a dry run, returned %s; expected no error", 2*ttl, engine.Outcome(err))
-	case n != 0 && since < 2*ttl:
-		e.Failf(key, "Cleanup of what was not used for %s, a dry run, returned %d; expected 0, since the only key of the store was renewed, and released %s before", 2*ttl, n, since)
-	}
 }

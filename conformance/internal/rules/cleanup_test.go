@@ -14,7 +14,7 @@ import (
 	memlock "github.com/mortiselock/lock/memory"
 )
 
-// usedKeys is a store that remembers when each key was used last.
+// usedKeys is a store that remembers when each key was granted last.
 type usedKeys struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -28,7 +28,6 @@ type cleanMutant struct {
 	old    func(key string, age, olderThan time.Duration, held *backend.Record) bool
 	remove func(key string, dryRun bool) bool
 	told   func(n int, dryRun bool) int
-	grants bool // the age counts from the grant
 }
 
 func (m *cleanMutant) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
@@ -39,16 +38,6 @@ func (m *cleanMutant) Try(ctx context.Context, req backend.Request) (backend.Gra
 		m.keys.last[req.Key] = time.Now()
 	}
 	return g, err
-}
-
-func (m *cleanMutant) Release(ctx context.Context, h backend.Hold) error {
-	err := m.operated.Release(ctx, h)
-	if err == nil && !m.grants {
-		m.keys.mu.Lock()
-		defer m.keys.mu.Unlock()
-		m.keys.last[h.Key] = time.Now()
-	}
-	return err
 }
 
 func (m *cleanMutant) Cleanup(ctx context.Context, olderThan time.Duration, dryRun bool) (n int, err error) {
@@ -128,7 +117,6 @@ func TestMutantsOfCleanUp(t *testing.T) {
 		"which would be everything": func(m *cleanMutant) { // and is
 			m.refuse = func(time.Duration) bool { return false }
 		},
-		"was renewed, and released": func(m *cleanMutant) { m.grants = true },
 		"although keys were used before": func(m *cleanMutant) { // ages are never reached
 			m.old = func(string, time.Duration, time.Duration, *backend.Record) bool { return false }
 		},
