@@ -3,6 +3,7 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,6 +159,107 @@ var besideLockers = map[string]waitMutant{
 				}
 				return 0
 			})
+		}
+	})},
+	"a Renew joins the one under way": {rule: "RenewByHand", says: "which had no answer yet, has moved the deadline by", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var calls sharedCalls
+			l.renew = func(ctx context.Context) error { return calls.join(ctx, func() error { return l.Lease.Renew(ctx) }) }
+		}
+	})},
+	"the answer to a Renew that comes last is the deadline": {rule: "RenewByHand", says: "the deadline went back by", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var last atomic.Pointer[time.Time]
+			l.renew = func(ctx context.Context) error {
+				sent := time.Now()
+				err := l.Lease.Renew(ctx)
+				if err == nil {
+					until := sent.Add(backend.ValidFor(l.set.TTL))
+					last.Store(&until)
+				}
+				return err
+			}
+			l.deadline = func() (time.Time, bool) {
+				if until := last.Load(); until != nil && l.Lease.Context().Err() == nil {
+					return *until, true
+				}
+				return l.Lease.Deadline()
+			}
+		}
+	})},
+	"a removal is heard while the context of the call goes on": {rule: "LostOnRemoval", says: "after the context of the", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(ctx context.Context, l *leaseMutant) {
+			toldLater(l, func(cause error) time.Duration {
+				if errors.Is(cause, lock.ErrTakenOver) && ctx.Err() != nil {
+					return l.set.TTL
+				}
+				return 0
+			})
+		}
+	})},
+	"renewals go on when the release at the maximum has failed": {rule: "MaxHoldEnds", says: "whose release does not get through", change: alone(func(m *lockerMutant, b backend.Backend) {
+		closed := make(chan struct{})
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			held, err := lock.HeldOn[backend.Backend](l.Lease)
+			if err != nil || l.set.MaxHold == 0 {
+				return
+			}
+			context.AfterFunc(l.Lease.Context(), func() {
+				for errors.Is(context.Cause(l.Lease.Context()), lock.ErrMaxHold) {
+					if _, err := b.Renew(context.Background(), held.Hold); errors.Is(err, backend.ErrNotHeld) {
+						return
+					}
+					select {
+					case <-closed:
+						return
+					case <-time.After(l.set.TTL / 3):
+					}
+				}
+			})
+		}
+		m.close = func() error {
+			close(closed)
+			return m.Client.Close()
+		}
+	})},
+	"a try that fails costs the place in line": {rule: "WaiterOrderLocal", says: "through", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		lines := map[string][]*string{}
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			me := new(string)
+			mu.Lock()
+			lines[key] = append(lines[key], me)
+			mu.Unlock()
+			leave := func() { lines[key] = slices.DeleteFunc(lines[key], func(other *string) bool { return other == me }) }
+			for {
+				mu.Lock()
+				first := lines[key][0] == me
+				mu.Unlock()
+				err := lock.ErrHeld
+				if first {
+					var l lock.Lease
+					if l, err = m.Client.TryAcquire(ctx, key, opts...); err == nil || !errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrOutcomeUnknown) {
+						mu.Lock()
+						leave()
+						mu.Unlock()
+						return l, err
+					}
+				}
+				mu.Lock()
+				if !errors.Is(err, lock.ErrHeld) {
+					leave()
+					lines[key] = append(lines[key], me)
+				}
+				mu.Unlock()
+				select {
+				case <-ctx.Done():
+					mu.Lock()
+					leave()
+					mu.Unlock()
+					return nil, errors.Join(lock.ErrHeld, ctx.Err())
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
 		}
 	})},
 	"Close waits for the renewals by hand under way": {rule: "CallsAreBounded", says: "Close beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {

@@ -116,6 +116,18 @@ func (k *kept) wasReleased(id backend.ID) bool {
 	return k.released[id]
 }
 
+// holdsOf is how many holds the owner has on other keys.
+func (k *kept) holdsOf(owner, key string) (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for other, r := range k.now {
+		if other != key && r.owner == owner {
+			n += len(r.holds)
+		}
+	}
+	return n
+}
+
 // keyOf is empty for an acquisition that the store does not know.
 func (k *kept) keyOf(id backend.ID) string {
 	k.mu.Lock()
@@ -431,6 +443,24 @@ var bentRecords = map[string]struct {
 			}
 			return m.able.Try(ctx, req)
 		}
+	}},
+	"an owner's holds are counted over all keys": {"ReentrantLimit", "holds are counted by key", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			if req.Owner != "" && m.k.holdsOf(req.Owner, req.Key) >= backend.MaxHolds {
+				return backend.Grant{}, backend.ErrTooManyHolds
+			}
+			return m.able.Try(ctx, req)
+		}
+	}},
+	"a key is kept while its owner holds another one": {"ReentrantCount", "who has held another key at the time", func(m *bent) {
+		keeps := func(ctx context.Context, h backend.Hold) error {
+			if rec, live := m.live(h.Key); h.Owner == "" || !live || rec.Holds > 1 || m.k.holdsOf(h.Owner, h.Key) == 0 {
+				return m.able.Release(ctx, h)
+			}
+			return nil
+		}
+		m.release = keeps
+		m.tell = func(ctx context.Context, h backend.Hold) (int, error) { return -1, keeps(ctx, h) }
 	}},
 	"an owner's hold that ran out is renewed by its next record": {"RenewByID", "of a key that its owner holds again", func(m *bent) {
 		m.renews(func(ctx context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {

@@ -169,7 +169,7 @@ func lostOnRemoval(e *engine.Env) {
 	all := append(kinds(e), renewedPairs(e)...)
 	late := make([]engine.Lateness, len(all))
 	var ended endedLeases
-	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) })
+	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) }, func() { removedAfterCall(e, a) })
 	e.Each(2*len(all), func(i int) {
 		k, late, replaced := all[i%len(all)], &late[i%len(all)], i < len(all)
 		key := e.Key("%d", i)
@@ -258,6 +258,36 @@ func waitsForRemoved(e *engine.Env, a *engine.Client) {
 	e.RemoveByForce(key)
 	w.MustGet(e, key, e.TTL/3+e.WaitBound(), "the record of another caller of its Locker was removed, who does not release it").MustRelease()
 	_ = h.Release(e.Ctx)
+}
+
+// removedAfterCall has the contexts of the calls that acquired leases end before their records are
+// removed.
+func removedAfterCall(e *engine.Env, a *engine.Client) {
+	calls := map[string]func(ctx context.Context, key string, ttl time.Duration, more ...lock.Option) (*engine.Hold, error){
+		"TryAcquire": a.TryFor, "Acquire": a.AcquireFor,
+	}
+	late := make([]engine.Lateness, len(calls))
+	e.Each(len(calls), func(i int) {
+		name := ways[i].name
+		key := e.Key("after its call-%s", name)
+		ctx, cancel := context.WithCancel(e.Ctx)
+		h, err := calls[name](ctx, key, e.TTL)
+		cancel()
+		if err != nil {
+			return // other rules say so
+		}
+		e.Settle()
+		h.MustLive("it is renewed automatically; only the context of the call that acquired it has ended")
+		e.RemoveByForce(key)
+		removed := time.Now()
+		if bound := e.TTL/3 + e.Slack(); !e.Within(bound, h.Lease.Context().Done()) {
+			e.OverdueFatalf(key, "the holder had not been told %s after its record was removed by force; the context of its %s had ended before", bound, name)
+		}
+		late[i].Add(e, time.Since(removed))
+		late[i].Judge(e, key, e.TTL*7/12, "a record was removed by force after the context of the %s had ended, which a renewal each third of the TTL of %s tells, and the context of the lease ended", name, e.TTL)
+		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, after the context of its call had ended,")
+		_ = h.Release(e.Ctx)
+	})
 }
 
 // removedAgain has one Locker lose one key several times. Each time it is told as soon.

@@ -111,6 +111,24 @@ func reentrantCount(e *engine.Env) {
 		h.MustRelease()
 	}
 	b.MustTry(key).MustRelease()
+	holdsOfTwoKeys(e, a, b, owner)
+}
+
+// holdsOfTwoKeys has an owner hold two keys, the first by more leases. Each is free when the last of
+// its own has ended.
+func holdsOfTwoKeys(e *engine.Env, a, b *engine.Client, owner lock.Option) {
+	keys := [2]string{e.Key("the first of two keys"), e.Key("the second of two keys")}
+	var holds [2][]*engine.Hold
+	for n := range 5 {
+		holds[n%2] = append(holds[n%2], a.MustTry(keys[n%2], owner))
+	}
+	for i, all := range holds {
+		for left := len(all); left > 0; left-- {
+			b.MustRefuse(keys[i], fmt.Sprintf("%d of %d leases of its owner are left, who has held two keys", left, len(all)))
+			all[left-1].MustRelease()
+		}
+		b.Soon(keys[i], "all leases of its owner have ended, who has held another key at the time").MustRelease()
+	}
 }
 
 // confusable are owners that some store would take for one, the holder's first: what it cuts,
@@ -446,6 +464,11 @@ func reachesLimit(e *engine.Env) {
 			earlier.MustLive("it is renewed automatically, and counts")
 		}
 		e.Failf(key, "hold %d was granted by %s; expected a refusal", backend.MaxHolds+1, w.name)
+	}
+	if h, err := a.Try(e.Key("another"), owner); err != nil {
+		e.Unexpected(key, err, "the owner with %d holds on this key tried another one, and that returned %s; expected a lease, since holds are counted by key", backend.MaxHolds, engine.Outcome(err))
+	} else {
+		h.MustRelease()
 	}
 	holds[0].MustRelease()
 	again, err := a.Try(key, owner)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -14,7 +15,7 @@ func renewByHand(e *engine.Env) {
 	wait := e.Start(func() { renewByHandLong(e) }, func() {
 		a, b := e.Locker(), e.Locker()
 		eachKind(e, append(kinds(e)[1:], renewedPairs(e)...), func(k kind) { renewKindByHand(e, k, a, b) })
-	}, func() { renewOneOfOwner(e) })
+	}, func() { renewOneOfOwner(e) }, func() { renewalsOverlap(e) })
 	defer wait()
 	e.EachLayer(func(layer engine.Layer) {
 		key := e.Key("%s", layer.Name)
@@ -139,6 +140,43 @@ func renewAllOfOwner(e *engine.Env, holds []*engine.Hold) {
 			e.Failf(h.Key, "Renew of hold %d of an owner, at the time of those of its other holds, moved its deadline by %s; expected it to count from now", i+1, engine.Short(moved))
 		}
 	})
+}
+
+// renewalsOverlap has a Renew begin while an earlier one has no answer yet, which comes before that of
+// the second, or after it. The second counts from its own call, and the first takes nothing back.
+func renewalsOverlap(e *engine.Env) {
+	if e.OpenBackend == nil || !e.Claimed.Deadline {
+		return
+	}
+	const part = 4 // of the TTL, for the first answer
+	for _, last := range []bool{false, true} {
+		a, server := e.Faulty()
+		key := e.Key("overlap-%t", last)
+		h := a.MustTryFor(key, e.TTL, unrenewed(e)...)
+		answered := e.TTL / part
+		server.Next(1, faultlock.DelayAfter(answered), faultlock.OpRenew)
+		if !last {
+			server.Next(1, faultlock.DelayAfter(answered/2), faultlock.OpRenew)
+		}
+		first := e.Start(func() { _ = h.Lease.Renew(e.Ctx) })
+		e.Pause(answered * 3 / 4)
+		granted := h.Until()
+		err := h.Lease.Renew(e.Ctx)
+		until := h.Until()
+		first()
+		switch left := h.Until(); {
+		case h.Lost():
+			e.TooSlowf(key, "the lease ran out beside two renewals")
+		case err != nil:
+			e.UnexpectedLate(key, err, "Renew of a lease that was held, which began while another Renew had no answer yet, returned %s; expected no error", engine.Outcome(err))
+		case until.Sub(granted) < answered*3/8:
+			e.Latef(key, "a Renew that began %s after another one, which had no answer yet, has moved the deadline by %s; expected it to count from its own call", engine.Short(answered*3/4), engine.Short(until.Sub(granted)))
+		case left.Before(until.Add(-time.Millisecond)):
+			e.Failf(key, "the deadline went back by %s with the answer to an earlier Renew, which came after that to a later one; expected that of the later one", engine.Short(until.Sub(left)))
+		}
+		server.Heal()
+		_ = h.Release(e.Ctx)
+	}
 }
 
 // renewByHandLong moves the deadline of a lease that is far from it.

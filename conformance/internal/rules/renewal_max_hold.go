@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -47,7 +48,7 @@ func maxHoldEnds(e *engine.Env) {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, 10*time.Minute) })
 		}
 		if w.name == ways[0].name {
-			cases = append(cases, func() { reachKindMaxHold(e, a, b) }, func() { reachThirdMaxHold(e, a) }, func() { reachBesideRenew(e) })
+			cases = append(cases, func() { reachKindMaxHold(e, a, b) }, func() { reachThirdMaxHold(e, a) }, func() { reachBesideRenew(e) }, func() { reachUnreleased(e, b) })
 		}
 		if e.Claimed.WithoutRenewal {
 			cases = append(cases, func() { reachMaxHold(e, a, b, w, e.Long, e.TTL/2, lock.WithoutRenewal()) })
@@ -238,6 +239,27 @@ func reachBesideRenew(e *engine.Env) {
 		e.OverdueFatalf(key, "a lease had not ended %s after its maximum hold of %s, beside a Renew that hangs; its TTL was %s", e.Slack(), limit, h.EffectiveTTL())
 	}
 	e.Is(key, h.Cause(), "context.Cause of a lease that reached its maximum hold, beside a Renew that hangs,", lock.ErrMaxHold)
+}
+
+// reachUnreleased has a lease that is renewed reach its maximum while no release gets through. The
+// key is free a TTL later all the same.
+func reachUnreleased(e *engine.Env, b *engine.Client) {
+	if e.OpenBackend == nil {
+		return
+	}
+	a, server := e.Faulty()
+	defer server.Heal()
+	key, limit := e.Key("no release gets through"), e.TTL*3/2
+	h, err := a.TryFor(e.Ctx, key, e.TTL, lock.WithMaxHold(limit))
+	if err != nil {
+		return // the other cases say so
+	}
+	server.All(faultlock.FailBefore(), engine.OpsToEnd...)
+	if !e.Within(limit+e.Slack(), h.Lease.Context().Done()) {
+		e.OverdueFatalf(key, "a lease had not ended %s after its maximum hold of %s; no release gets through", e.Slack(), limit)
+	}
+	h.Lapses()
+	b.Wins(key, e.TakeoverLimit(e.TTL), e.TTL/50, "the maximum hold of its holder was reached, and whose release does not get through renews it no more").MustRelease()
 }
 
 // neverReachMaxHold sets the largest maximum that there is.

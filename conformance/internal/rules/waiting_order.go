@@ -3,11 +3,13 @@ package rules
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -119,6 +121,11 @@ func waiterOrderLocal(e *engine.Env) {
 	for _, holder := range []*engine.Client{a, b} {
 		inOrder(e, "overtaken by a try, behind "+holder.Who, func(key string, gap time.Duration) []int { return servedAfterTry(e, key, holder, b, gap) }, 30*time.Millisecond)
 	}
+	if e.OpenBackend != nil && e.Virtual() {
+		for _, n := range []int{1, 3, math.MaxInt} {
+			inOrder(e, fmt.Sprintf("through %d failures", n), func(key string, gap time.Duration) []int { return servedThroughFailures(e, key, a, n, gap) }, 30*time.Millisecond)
+		}
+	}
 	if e.Claimed.WithoutRenewal {
 		inOrder(e, "behind a lease that ran out", func(key string, gap time.Duration) []int { return servedAfterLoss(e, key, a, b, gap) }, 10*time.Millisecond)
 	}
@@ -139,6 +146,24 @@ func servedAfterTry(e *engine.Env, key string, holder, b *engine.Client, gap tim
 		}
 	}
 	return order
+}
+
+// servedThroughFailures is the order in which waiters of one Locker get a key, of whose tries some
+// have failed, which says nothing of their turns.
+func servedThroughFailures(e *engine.Env, key string, holder *engine.Client, failures int, gap time.Duration) []int {
+	b, server := e.Faulty()
+	h := holder.MustTry(key)
+	waiters := make([]*engine.Acquiring, 4)
+	for i := range waiters {
+		waiters[i] = b.Acquiring(key)
+		<-waiters[i].Begun
+		e.Pause(gap)
+	}
+	server.Next(failures, faultlock.FailBefore(), faultlock.OpTry)
+	e.Pause(e.WaitBound())
+	server.Heal()
+	h.MustRelease()
+	return inTurn(e, key, waiters)
 }
 
 func servedBesideTry(e *engine.Env, key string, holder, b *engine.Client, gap time.Duration) (order []int, overtook bool) {
