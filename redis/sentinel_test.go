@@ -51,7 +51,7 @@ func sentinels(t *testing.T) watched {
 	var all []*goredis.SentinelClient
 	var hosts []string
 	for range 3 {
-		at := redistest.FreePort(t)
+		at := servertest.FreePort(t)
 		conf := filepath.Join(t.TempDir(), "sentinel.conf")
 		require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil,
 			"port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor main %s %s 2\nsentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 2000\n",

@@ -43,6 +43,16 @@ var ownPorts = &portShare{low: 12000, high: 22000, block: 100, most: 8, listen: 
 // freePort returns a TCP port of this process's own on which nobody listens.
 func freePort() (int, error) { return ownPorts.take() }
 
+// FreePort returns such a port, for a server that the test starts itself.
+func FreePort(t TB) string {
+	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatalf("servertest: %v", err)
+	}
+	return strconv.Itoa(port)
+}
+
 func (p *portShare) take() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

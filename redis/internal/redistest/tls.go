@@ -4,8 +4,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/internal/servertest"
 )
@@ -22,19 +20,8 @@ func SpeakTLS(t *testing.T, s *servertest.Server, ours *servertest.Authority) (p
 		}
 	}
 	backendtest.Eventually(t, "a port that nobody else has taken", func() bool {
-		port = FreePort(t)
+		port = servertest.FreePort(t)
 		return c.ConfigSet(t.Context(), "tls-port", port).Err() == nil
 	})
-	return port
-}
-
-// FreePort is a port that nobody listens on at the moment.
-func FreePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
 	return port
 }
