@@ -115,10 +115,16 @@ func TestWhatToLookAtFirst(t *testing.T) {
 		"ReleaseOwnOnly":           {"ExclusiveAcrossTakeover", "ReleaseTwice", "ReleaseOwnOnly"},
 		"ExclusiveAcrossProcesses": {"ReleaseOwnOnly", "ExclusiveAcrossProcesses", "ExclusiveThroughFaults"},
 		"HandsOut":                 {"HandsOut", "ReleaseTwice"},
+		"CloseTwice":               {"KeysRefused", "ErrorsAreTyped", "CloseTwice"},
+		"KeysRefused":              {"KeysRefused", "ErrorsAreTyped"},
 	} {
+		subject := map[string]string{}
+		for _, r := range conformance.Rules() {
+			subject[r.Name] = r.Subject
+		}
 		var rep conformance.Report
 		for _, rule := range broken {
-			rep.Results = append(rep.Results, conformance.Result{Rule: rule, Verdict: conformance.Fail})
+			rep.Results = append(rep.Results, conformance.Result{Rule: rule, Subject: subject[rule], Verdict: conformance.Fail})
 		}
 		assert.Contains(t, rep.Verdict(), "look at "+first+" first")
 	}

@@ -124,6 +124,7 @@ func (r Report) undecided() (said string) {
 
 // rank is low for what explains other failures. Two holders of a key are the worst. Where
 // holders that keep to their time exclude each other, a release of another's hold is often the cause.
+// What is said, in errors and of keys, explains nothing else.
 func (x Result) rank() int {
 	switch {
 	case x.Rule == "Exclusive", x.Rule == "ExclusiveAcrossProcesses":
@@ -132,6 +133,8 @@ func (x Result) rank() int {
 		return 1
 	case strings.HasPrefix(x.Rule, "Exclusive"):
 		return 2
+	case x.Subject == "errors", x.Subject == "keys":
+		return 4
 	}
 	return 3
 }
