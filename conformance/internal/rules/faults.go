@@ -278,7 +278,7 @@ func releasesUntilExpiry(e *engine.Env, via engine.FaultSite, b *engine.Client) 
 		ctx, cancel := context.WithCancel(e.Ctx)
 		_ = h.Release(ctx)
 		cancel() // of a call that has returned
-		e.Pause(e.Long / 4)
+		e.Pause(time.Until(until) / 4)
 		c.Heal()
 		left := time.Until(until)
 		b.Wins(key, engine.Short(max(left*2/3, e.Prompt())), e.TTL/20, "the server can be reached again, "+engine.Short(left).String()+" before the lease would have expired, and its release is repeated until then").MustRelease()
