@@ -10,17 +10,21 @@ import (
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
-// batchKeepsTTLs renews holds of two TTLs in one batch, and waits until those with the longer
-// one would have run out without it, and the others have.
-func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer) {
+// batchKeepsTTLs renews so many holds of two TTLs in one batch, and waits until those with the
+// longer one would have run out without it, and the others have.
+func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.BatchRenewer, n int) {
 	longer := e.Fit(2 * e.TTL)
 	if longer < 2*e.TTL || e.Claimed.EndsWithSession { // whose session keeps what is not renewed
 		return
 	}
 	var grants []*engine.Grant
 	var holds []backend.Hold
-	for i, ttl := range []time.Duration{longer, e.TTL, longer, e.TTL, longer} {
-		h := a.MustTry(e.Request(e.Key("of its own TTL %d", i), "", ttl))
+	for i := range n {
+		ttl := longer
+		if i%2 == 1 {
+			ttl = e.TTL
+		}
+		h := a.MustTry(e.Request(e.Key("of its own TTL, %d of %d", i+1, n), "", ttl))
 		grants, holds = append(grants, h), append(holds, h.Hold)
 	}
 	first := grants[0].Until()
@@ -32,7 +36,7 @@ func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.Bat
 	}
 	for i, x := range answers {
 		if x.Err != nil {
-			e.UnexpectedLateFatal(holds[i].Key, x.Err, "a batch after half of the shortest TTL answers %s for hold %d; expected a validity", engine.Outcome(x.Err), i+1)
+			e.UnexpectedLateFatal(holds[i].Key, x.Err, "a batch of %d after half of the shortest TTL answers %s for hold %d; expected a validity", n, engine.Outcome(x.Err), i+1)
 		}
 		if x.Validity.For == 0 {
 			return // it says that it did not extend it
@@ -42,7 +46,7 @@ func batchKeepsTTLs(e *engine.Env, a, b *engine.BackendClient, batch backend.Bat
 	gone := e.Log.Now() + e.TTL + e.Claimed.TakeoverLag + e.TTL/10 // those with the shorter one
 	e.Pause(time.Until(first.Add(e.TTL / 4)))
 	for i := 0; i < len(grants); i += 2 {
-		b.MustRefuse(holds[i].Key, "a batch has renewed it by its own TTL, which is longer than that of others in it")
+		b.MustRefuse(holds[i].Key, fmt.Sprintf("a batch of %d has renewed it by its own TTL, which is longer than that of others in it", n))
 		e.MustGiveBack(grants[i], holds[i].Key, ", although a batch has renewed it in time")
 	}
 	e.Pause(gone - e.Log.Now())
@@ -140,8 +144,14 @@ func batchRenewMixed(e *engine.Env) {
 		func() { batchRenewMany(e, a, b, batch) },
 		func() { batchExtends(e, a, b, batch) },
 		func() { largeBatchExtends(e, a, batch) },
-		func() { batchKeepsTTLs(e, a, b, batch) },
+		func() { batchKeepsTTLs(e, a, b, batch, 5) },
+		func() {
+			if e.Virtual() { // there are many requests
+				batchKeepsTTLs(e, a, b, batch, 101)
+			}
+		},
 		func() { batchOfAnOwner(e, a, batch) },
+		func() { batchOfAnotherKey(e, a, batch) },
 		func() {
 			innerKeepsTTL(e, a, b, e.Key("inner, in a batch"), func(h *engine.Grant) error {
 				from := e.Log.Now()
@@ -179,6 +189,19 @@ func batchOfAnOwner(e *engine.Env, a *engine.BackendClient, batch backend.BatchR
 		e.Is(key, x.Err, "the answer of RenewBatch for a hold that has run out, of a key that its owner holds again,", backend.ErrNotHeld)
 	}
 	e.MustGiveBack(again, key, "")
+}
+
+// batchOfAnotherKey renews a hold beside one that has its id, and a key that was never held.
+func batchOfAnotherKey(e *engine.Env, a *engine.BackendClient, batch backend.BatchRenewer) {
+	h := a.MustTry(e.Request(e.Key("of the id"), "", e.Long))
+	elsewhere := h.Hold
+	elsewhere.Key = e.Key("never held by the id")
+	answers := batch.RenewBatch(e.Ctx, []backend.Hold{elsewhere, h.Hold})
+	if len(answers) != 2 {
+		e.Fatalf(h.Key, "RenewBatch returned %d answers for 2 holds", len(answers))
+	}
+	e.Is(elsewhere.Key, answers[0].Err, "the answer of RenewBatch for a key that was never held, with the id of another key's hold,", backend.ErrNotHeld)
+	e.MustGiveBack(h, h.Key, "")
 }
 
 // batchExtends keeps holds by batches past their first TTL, beside one that was released.

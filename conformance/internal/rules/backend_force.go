@@ -95,6 +95,7 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 				e.Failf(key, "the token after %s was removed by force is %d; expected more than %d", what, next.Token, holds[0].Token)
 			}
 			e.MustGiveBack(next, key, "")
+			forcedIsOver(e, a, what, holds)
 		}
 	}
 	if engine.ClaimServerHolds.Made(e.Settings) {
@@ -128,6 +129,17 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 		if err := r.Revoke(e.Ctx, key, h.Token); err == nil {
 			end(key, "a hold that was revoked", "", h)
 		}
+	}
+}
+
+// forcedIsOver renews each of the holds of a record that was removed by force.
+func forcedIsOver(e *engine.Env, a *engine.BackendClient, what string, holds []*engine.Grant) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	for i, h := range holds {
+		_, err := a.Renew(h.Hold)
+		e.Is(h.Key, err, fmt.Sprintf("Renew of hold %d of %s, which was removed by force,", i+1, what), backend.ErrNotHeld)
 	}
 }
 

@@ -79,6 +79,12 @@ func forgetLeavesHolds(e *engine.Env, a, b *engine.BackendClient, forget func(pr
 		forgotten(key)
 		b.MustRefuse(key, "a hold of its owner is left, and only what is kept of unused keys was forgotten")
 		e.MustGiveBack(outer, key, ", although only what is kept of unused keys was forgotten")
+		key = prefix + "outermost released"
+		outer, inner = a.MustTry(e.Request(key, owner, e.Long)), a.MustTry(e.Request(key, owner, e.Long))
+		e.MustGiveBack(outer, key, "")
+		forgotten(key)
+		b.MustRefuse(key, "its outermost hold was released and its owner has another one, and only what is kept of unused keys was forgotten")
+		e.MustGiveBack(inner, key, ", although only what is kept of unused keys was forgotten")
 	}
 	still := func(h *engine.Grant, what string) {
 		if h == nil {

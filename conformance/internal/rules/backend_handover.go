@@ -20,7 +20,7 @@ func handOver(e *engine.Env) {
 	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
 	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
 	c.once()
-	cases := []func(){c.longer, c.shorter, c.expired, c.forced, c.revoked, c.beforeAPlace}
+	cases := []func(){c.longer, c.shorter, c.unknown, c.expired, c.forced, c.revoked, c.beforeAPlace}
 	owners := []string{""}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners = append(owners, e.Owner("B"))
@@ -84,6 +84,22 @@ func (c *handing) once() {
 	if err != nil {
 		c.grantedNothing(key, "of a hold that was released")
 	}
+}
+
+// unknown cleans up what was handed over as after an unknown outcome, when the token is not known.
+func (c *handing) unknown() {
+	e, key := c.e, c.e.Key("of unknown outcome")
+	g := c.give("", e.Long, e.Request(key, "", e.Long))
+	clean, until := g.Hold, g.Until()
+	clean.Token = 0
+	err := g.EndedBy(e, func() error { return c.a.Release(e.Ctx, clean) })
+	switch {
+	case err != nil && !time.Now().Before(until):
+		e.TooSlowf(key, "the hold had run out before it was released; its TTL is %s", e.Long)
+	case err != nil:
+		e.UnexpectedFatal(key, err, "Release of a hold that was handed over, whose token is not known, returned %s; expected no error", engine.Outcome(err))
+	}
+	freed(e, key, nil, c.b)
 }
 
 // grantedNothing takes the key after a HandOver that was refused.

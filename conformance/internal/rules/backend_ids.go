@@ -40,7 +40,8 @@ func tryIdempotent(e *engine.Env) {
 		b.MustTry(e.Request(key, "", e.Long))
 	}
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { repeatOfKind(e, k, a, b) }) },
-		func() { eachGrantKind(e, func(k grantKind) { lateRepeat(e, k, a, b) }) })
+		func() { eachGrantKind(e, func(k grantKind) { lateRepeat(e, k, a, b) }) },
+		func() { repeatOfExpired(e, a) })
 }
 
 // repeatOfKind repeats the request of a hold in all the forms that a repeat may have, and of
@@ -166,6 +167,25 @@ func lateRepeat(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	_ = next.Release(e.Ctx)
 }
 
+// repeatOfExpired repeats the request of a hold that has run out. It is granted anew, if at all.
+func repeatOfExpired(e *engine.Env, a *engine.BackendClient) {
+	if !e.Virtual() || e.Claimed.EndsWithSession || !engine.ClaimTokens.Made(e.Settings) { // a session keeps the hold
+		return
+	}
+	key := e.Key("ran out, and once more")
+	req := e.Request(key, "", e.TTL)
+	h := a.MustTry(req)
+	e.Expire(h)
+	g, err := a.Backend.Try(e.Ctx, req)
+	if err != nil {
+		return // who is not granted it can't mistake it for the hold
+	}
+	if g.Token <= h.Token {
+		e.Latef(key, "the request of a hold with the token %d came once more when that had run out, and was granted the token %d; expected a larger one, since it is another hold", h.Token, g.Token)
+	}
+	_ = a.Backend.Release(e.Ctx, backend.HoldOf(req))
+}
+
 // again repeats what goes wrong at times only, for as long as the case has, and no
 // longer than its holds last.
 func again(e *engine.Env, f func()) {
@@ -226,6 +246,10 @@ func releaseOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	elsewhere := h.Hold
 	elsewhere.Key = e.Key("never-held")
 	e.Is(elsewhere.Key, a.Release(e.Ctx, elsewhere), "Release of a key that was never held", backend.ErrNotHeld)
+	if t := able[backend.ReleaseTeller](a, "ReleaseTeller"); t != nil {
+		_, err := t.ReleaseTelling(e.Ctx, elsewhere)
+		e.Is(elsewhere.Key, err, "ReleaseTelling of a key that was never held, with the id of another key's hold,", backend.ErrNotHeld)
+	}
 	// Clean-up after an unknown outcome knows no token.
 	clean := h.Hold
 	clean.Token = 0

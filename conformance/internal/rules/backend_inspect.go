@@ -154,6 +154,7 @@ func inspectShows(e *engine.Env) {
 	}
 	e.Together(
 		func() { inspectShowsLongest(e, a, in, grain) },
+		func() { inspectShowsLeft(e, a, in) },
 		func() { inspectShowsInner(e, a, in, grain) },
 		func() { inspectShowsRenewed(e, a, in, grain) },
 		func() {
@@ -281,6 +282,23 @@ func inspectShowsLongest(e *engine.Env, a *engine.BackendClient, in backend.Insp
 	e.Expire(short)
 	shows("after the shorter of two holds has run out", 1)
 	e.MustGiveBack(long, key, "")
+}
+
+// inspectShowsLeft has an owner release the longer of two holds. The other one counts then.
+func inspectShowsLeft(e *engine.Env, a *engine.BackendClient, in backend.Inspector) {
+	if !engine.ClaimServerHolds.Made(e.Settings) || e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag || e.Claimed.EndsWithSession {
+		return
+	}
+	key, owner := e.Key("longest released"), e.Owner("A")
+	long := a.MustTry(e.Request(key, owner, e.Long))
+	short := a.MustTry(e.Request(key, owner, e.TTL))
+	short.Lapses()
+	e.MustGiveBack(long, key, "")
+	rec, err := in.Inspect(e.Ctx, key)
+	if most := mostLeft(e, e.TTL, 0); err == nil && rec.Remaining > most+rounding(rec.Remaining) {
+		e.Failf(key, "Inspect shows %s remaining after the longer of its owner's two holds was released; expected at most %s, since the other has a TTL of %s", rec.Remaining, most, e.TTL)
+	}
+	_ = short.Release(e.Ctx)
 }
 
 // inspectKeepsNothing looks at a hold that is not renewed until it has run out, which

@@ -128,7 +128,7 @@ func listShowsHeldKeys(e *engine.Env) {
 	}
 	listsOfMany(e, a, b, prefix, len(held), missing)
 	keep()
-	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) }, func() { listsBesideARelease(e, a, b) }, func() { asksWhileListing(e, a, b) })
+	e.Together(func() { listShowsMany(e, a, list, missing) }, func() { listShowsTheLast(e, a, b) }, func() { listsBesideARelease(e, a, b) }, func() { listsBesideRenewals(e, a, b) }, func() { asksWhileListing(e, a, b) })
 	keep()
 	if n := len(list(prefix, 2)); n != 2 {
 		missing(prefix, "List showed %d keys before it was told to stop at 2", n)
@@ -211,6 +211,39 @@ func listsBesideARelease(e *engine.Env, a, b *engine.BackendClient) {
 		if !shown[key] {
 			e.Fail(engine.TimelyFor(e.Long), key, "List does not show a key that stayed held, while another was released after its first visit")
 		}
+		_ = h.Release(e.Ctx)
+	}
+}
+
+// listsBesideRenewals has the first visitor of a list renew all keys, the one that is shown and those
+// that are not yet. None is shown twice.
+func listsBesideRenewals(e *engine.Env, a, b *engine.BackendClient) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	prefix := e.Key("renewed meanwhile") + "/"
+	held := make([]*engine.Grant, 4)
+	for i := range held {
+		held[i] = a.MustTry(e.Request(fmt.Sprint(prefix, i), "", e.Long))
+	}
+	shown := map[string]bool{}
+	err := optional[backend.Lister](b, "Lister").List(e.Ctx, prefix, func(rec backend.Record) bool {
+		if shown[rec.Key] {
+			e.Failf(rec.Key, "List shows the key twice, whose hold was renewed meanwhile; expected it once")
+			return false
+		}
+		if len(shown) == 0 {
+			for _, h := range held {
+				_ = h.Renew() // whatever comes of it
+			}
+		}
+		shown[rec.Key] = true
+		return true
+	})
+	if err != nil {
+		e.Unexpected(prefix, err, "List returned %s, while keys were renewed; expected no error", engine.Outcome(err))
+	}
+	for _, h := range held {
 		_ = h.Release(e.Ctx)
 	}
 }

@@ -27,7 +27,7 @@ func revokeByToken(e *engine.Env) {
 	if !engine.ClaimTokens.Made(e.Settings) {
 		e.Skipf("needs tokens to name a record by, and none are claimed")
 	}
-	cases := []func(){c.gone, c.inner, c.locker, c.told, c.again, c.several, c.ranOut, c.queuedAfter, c.besideOthers}
+	cases := []func(){c.gone, c.goneAfterBatch, c.inner, c.innerLeft, c.locker, c.told, c.again, c.several, c.ranOut, c.queuedAfter, c.besideOthers}
 	for _, longFirst := range []bool{false, true} {
 		cases = append(cases, func() { c.owner(longFirst) })
 	}
@@ -475,17 +475,43 @@ func (c *revocation) gone() {
 	if after := c.left(key); before > 0 && after > before {
 		e.Failf(key, "a hold that would have lasted for another %s lasts for another %s since it was revoked; Revoke must leave its expiry as it is", before, after)
 	}
-	deadline := h.Until()
-	e.Pause(time.Until(deadline) - e.TTL/16)
-	next := e.TakeOver(c.b, key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its hold was revoked and not renewed")
-	if now := time.Now(); now.Before(deadline) {
-		e.Failf(key, "another client was granted the key %s before the deadline of a holder that did not know of the revocation", deadline.Sub(now))
-	}
-	_ = next.Release(e.Ctx)
+	c.lastsOut(h, "a holder that did not know of the revocation")
 	key = e.Key("expired")
 	h = c.a.MustTry(c.request(key, "", false))
 	e.Expire(h)
 	e.Is(key, c.revoke(key, h.Token), "Revoke of a hold that has expired", backend.ErrNotHeld)
+}
+
+// goneAfterBatch: the holder does not come back, who was renewed in a batch.
+func (c *revocation) goneAfterBatch() {
+	e := c.e
+	r, ok := backend.As[backend.BatchRenewer](c.a.Backend)
+	if !ok || !e.Virtual() || e.Claimed.EndsWithSession || !e.Claimed.ManualRenewal {
+		return
+	}
+	key := e.Key("gone, after a batch")
+	h := c.a.MustTry(c.request(key, "", false))
+	e.Pause(e.TTL / 2)
+	from := e.Log.Now()
+	for _, x := range r.RenewBatch(e.Ctx, []backend.Hold{h.Hold}) {
+		if x.Err != nil {
+			e.UnexpectedLateFatal(key, x.Err, "the answer of RenewBatch after half of the TTL is %s; expected a validity", engine.Outcome(x.Err))
+		}
+		h.Renewed(from, x.Validity)
+	}
+	c.mustRevoke(key, h)
+	c.lastsOut(h, "a holder whose hold was renewed in a batch, and revoked")
+}
+
+// lastsOut takes the key when the revoked hold of a holder who is gone has expired.
+func (c *revocation) lastsOut(h *engine.Grant, who string) {
+	e, deadline := c.e, h.Until()
+	e.Pause(time.Until(deadline) - e.TTL/16)
+	next := e.TakeOver(c.b, h.Key, e.Long, e.TakeoverLimit(e.TTL), 2*time.Millisecond, "its hold was revoked and not renewed")
+	if now := time.Now(); now.Before(deadline) {
+		e.Failf(h.Key, "another client was granted the key %s before the deadline of %s", deadline.Sub(now), who)
+	}
+	_ = next.Release(e.Ctx)
 }
 
 // owner: an explicit owner does not come back in, and the longest of its holds counts, whichever
@@ -496,12 +522,12 @@ func (c *revocation) owner(longFirst bool) {
 		return
 	}
 	key, owner := e.Key("owner, long first %t", longFirst), e.Owner("o")
-	longer := e.Request(key, owner, e.Fit(5*e.TTL/2))
+	longer, shorter := e.Request(key, owner, e.Fit(5*e.TTL/2)), c.request(key, owner, false)
 	var h, last *engine.Grant // the shorter and the longer hold
 	if longFirst {
 		last = c.a.MustTry(longer)
 	}
-	h = c.a.MustTry(c.request(key, owner, false))
+	h = c.a.MustTry(shorter)
 	if !longFirst {
 		last = c.a.MustTry(longer)
 	}
@@ -513,6 +539,9 @@ func (c *revocation) owner(longFirst bool) {
 	case err != nil && c.keeps:
 		e.JudgeRefusal(key, "Try by the owner of a revoked hold", "it was revoked, and has not expired", nil, err)
 		not(e, key, err, "Try by the owner of a revoked hold", backend.ErrPermanent, backend.ErrTooManyHolds)
+	}
+	if c.keeps {
+		c.repeated(last, longer, shorter)
 	}
 	if c.keeps && e.Claimed.ManualRenewal {
 		c.tellOwner(key, last, h)
@@ -527,6 +556,22 @@ func (c *revocation) owner(longFirst bool) {
 	}
 	h.Releasing(e.Log.Now())
 	last.Releasing(e.Log.Now())
+}
+
+// repeated has the requests of an owner's revoked holds come once more. The longest of them is h.
+func (c *revocation) repeated(h *engine.Grant, requests ...backend.Request) {
+	e := c.e
+	for _, req := range requests {
+		g, err := c.a.Backend.Try(e.Ctx, req)
+		if err != nil {
+			continue
+		}
+		if g.Token != h.Token && !time.Now().Before(h.Until()) {
+			_ = c.a.Backend.Release(e.Ctx, backend.HoldOf(req))
+			e.TooSlowf(req.Key, "the revoked holds had expired before their requests came once more")
+		}
+		e.Fatalf(req.Key, "the request of an owner's revoked hold, with a TTL of %s, came once more, and was granted with the token %d, where the hold had %d; expected that it is not entered again", req.TTL, g.Token, h.Token)
+	}
 }
 
 // queuedAfter: the first place in the server's queue comes when the hold is revoked already.
@@ -562,6 +607,30 @@ func (c *revocation) inner() {
 	if e.Claimed.ManualRenewal {
 		_, err := c.a.Renew(h.Hold)
 		e.Is(key, err, "Renew of an owner's inner hold, which was revoked,", backend.ErrNotHeld)
+	}
+	_ = c.a.Release(e.Ctx, h.Hold)
+}
+
+// innerLeft: an owner's outermost hold was released before.
+func (c *revocation) innerLeft() {
+	e, key, owner := c.e, c.e.Key("inner, left"), c.e.Owner("A")
+	if !engine.ClaimServerHolds.Made(e.Settings) || !c.keeps {
+		return
+	}
+	outer, h := c.a.MustTry(e.Request(key, owner, e.Long)), c.a.MustTry(e.Request(key, owner, e.Long))
+	e.MustGiveBack(outer, key, "")
+	until := h.Until()
+	if err := c.revoke(key, h.Token); err != nil {
+		if !time.Now().Before(until) {
+			e.TooSlowf(key, "the hold had run out before it was revoked; its TTL is %s", e.Long)
+		}
+		e.UnexpectedFatal(key, err, "Revoke of a key whose outermost hold was released, and that its owner holds by another one, returned %s; expected no error", engine.Outcome(err))
+	}
+	c.b.MustRefuse(key, "the hold that was left of its owner's was revoked, and has not expired")
+	h.Releasing(e.Log.Now())
+	if e.Claimed.ManualRenewal {
+		_, err := c.a.Renew(h.Hold)
+		e.Is(key, err, "Renew of the hold that was left of an owner's, which was revoked,", backend.ErrNotHeld)
 	}
 	_ = c.a.Release(e.Ctx, h.Hold)
 }

@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,6 +111,19 @@ func (k *kept) ended(h backend.Hold, err error) {
 	}
 }
 
+// note remembers something under a name.
+func (k *kept) note(name string, v any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.any[name] = v
+}
+
+func (k *kept) noted(name string) any {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.any[name]
+}
+
 func (k *kept) wasReleased(id backend.ID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,6 +195,7 @@ type bent struct {
 	release func(ctx context.Context, hold backend.Hold) error
 	tell    func(ctx context.Context, hold backend.Hold) (int, error)
 	batch   func(ctx context.Context, hold backend.Hold) backend.Renewal
+	ttl     func(h backend.Hold, all []backend.Hold) time.Duration // by which a batch renews the hold, if not by its own
 	hand    func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error)
 	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)
 	inspect func(ctx context.Context, key string) (backend.Record, error)
@@ -220,8 +235,14 @@ func (m *bent) ReleaseTelling(ctx context.Context, h backend.Hold) (int, error) 
 func (m *bent) RenewBatch(ctx context.Context, holds []backend.Hold) []backend.Renewal {
 	out := make([]backend.Renewal, len(holds))
 	for i, h := range holds {
-		out[i] = m.batch(ctx, h)
-		m.k.renewed(h, out[i].Err)
+		asked := h
+		if m.ttl != nil {
+			asked.TTL = m.ttl(h, holds)
+		}
+		if out[i] = m.batch(ctx, asked); out[i].Err == nil && asked.TTL != h.TTL {
+			out[i].Validity.For = backend.ValidFor(h.TTL)
+		}
+		m.k.renewed(asked, out[i].Err)
 	}
 	return out
 }
@@ -316,6 +337,48 @@ func bending(change func(m *bent)) conformance.Config {
 		return m, nil
 	}
 	cfg.Remove = func(_ context.Context, key string) error { store.Remove(key); return nil }
+	return cfg
+}
+
+// outerLeft reports that an owner has released the outermost hold, and has another one.
+func (m *bent) outerLeft(key string) bool {
+	r, ok := m.k.record(key)
+	if !ok || r.owner == "" || r.most < 2 || r.revoked {
+		return false
+	}
+	id, err := backend.ParseID(r.outermost)
+	rec, live := m.live(key)
+	return err == nil && m.k.wasReleased(id) && live && rec.Token == r.token
+}
+
+// textual takes the largest text of a token for that of the largest one.
+func textual(m *bent) {
+	m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+		g, err := m.able.Try(ctx, req)
+		if err == nil {
+			m.k.note("token of "+req.Key, g.Token)
+		}
+		return g, err
+	}
+	m.last = func(ctx context.Context) (uint64, error) {
+		last, err := m.able.LastToken(ctx)
+		m.k.mu.Lock()
+		defer m.k.mu.Unlock()
+		for name, v := range m.k.any {
+			if token, ok := v.(uint64); ok && strings.HasPrefix(name, "token of ") && fmt.Sprint(token) > fmt.Sprint(last) {
+				last = token
+			}
+		}
+		return last, err
+	}
+}
+
+// bendingOwn has stores of its own, too.
+func bendingOwn(change func(m *bent)) conformance.Config {
+	cfg := bending(change)
+	cfg.Untouched = func(context.Context) (conformance.Store, error) {
+		return conformance.Store{Open: bending(change).OpenBackend, Contents: func(context.Context) (string, error) { return "", nil }}, nil
+	}
 	return cfg
 }
 
@@ -435,6 +498,188 @@ var bentRecords = map[string]struct {
 	rule, says string
 	change     func(m *bent)
 }{
+	"what was handed over is not released without its token": {"HandOverIsOneStep", "that was handed over, whose token is not known", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			g, err := m.able.HandOver(ctx, from, to)
+			if err == nil {
+				m.k.note("to "+to.ID.Hex(), true)
+			}
+			return g, err
+		}
+		m.release = func(ctx context.Context, h backend.Hold) error {
+			if h.Token == 0 && m.k.noted("to "+h.ID.Hex()) != nil {
+				return backend.ErrNotHeld
+			}
+			return m.able.Release(ctx, h)
+		}
+	}},
+	"a large batch renews by its smallest TTL": {"BatchRenewMixed", "a batch of 101 has renewed it by its own TTL", func(m *bent) {
+		m.ttl = func(h backend.Hold, all []backend.Hold) time.Duration {
+			if len(all) <= 16 {
+				return h.TTL
+			}
+			return slices.MinFunc(all, func(a, b backend.Hold) int { return cmp.Compare(a.TTL, b.TTL) }).TTL
+		}
+	}},
+	"a batch finds holds by their ids alone": {"BatchRenewMixed", "a key that was never held, with the id of", func(m *bent) {
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			if key := m.k.keyOf(h.ID); key != "" {
+				h.Key = key
+			}
+			out.Validity, out.Err = m.able.Renew(ctx, h)
+			return out
+		}
+	}},
+	"a release that tells finds the hold by its id alone": {"ReleaseByID", "ReleaseTelling of a key that was never held", func(m *bent) {
+		m.tell = func(ctx context.Context, h backend.Hold) (int, error) {
+			if key := m.k.keyOf(h.ID); key != "" {
+				h.Key = key
+			}
+			return m.able.ReleaseTelling(ctx, h)
+		}
+	}},
+	"the request of a hold that ran out is granted with its old token": {"TryIdempotent", "came once more when that had run out", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			_, live := m.live(req.Key)
+			r, ok := m.k.record(req.Key)
+			g, err := m.able.Try(ctx, req)
+			if err == nil && !live && ok && !r.holds[req.ID].IsZero() {
+				g.Token = r.token
+			}
+			return g, err
+		}
+	}},
+	"a list shows what was renewed meanwhile again": {"ListShowsHeldKeys", "whose hold was renewed meanwhile", func(m *bent) {
+		m.renews(func(_ context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
+			m.k.note("renewed "+h.Key, h.ID)
+			return v, err
+		})
+		m.list = func(ctx context.Context, prefix string, visit func(backend.Record) bool) error {
+			var again []backend.Record
+			err := m.able.List(ctx, prefix, func(rec backend.Record) bool {
+				before := m.k.noted("renewed " + rec.Key)
+				goOn := visit(rec)
+				if goOn && before == nil && m.k.noted("renewed "+rec.Key) != nil {
+					again = append(again, rec)
+				}
+				return goOn
+			})
+			for _, rec := range again {
+				visit(rec)
+			}
+			return err
+		}
+	}},
+	"inspect shows what was left of an owner's longest hold, which was released": {"InspectShows", "after the longer of its owner's two holds was released", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			name, until := fmt.Sprint("longest ", req.Key, g.Token), time.Now().Add(req.TTL)
+			if was, ok := m.k.noted(name).(time.Time); err == nil && (!ok || was.Before(until)) {
+				m.k.note(name, until)
+			}
+			return g, err
+		}
+		m.inspected(func(rec backend.Record) (backend.Record, bool) {
+			if until, ok := m.k.noted(fmt.Sprint("longest ", rec.Key, rec.Token)).(time.Time); ok && !rec.Revoked {
+				rec.Remaining = max(rec.Remaining, time.Until(until))
+			}
+			return rec, true
+		})
+	}},
+	"an owner's inner hold is renewed after a forced release": {"ForceReleaseByToken", "Renew of hold 2 of a key that its owner holds twice", func(m *bent) {
+		m.force = func(ctx context.Context, key string, token uint64) error {
+			r, ok := m.k.record(key)
+			err := m.able.ForceRelease(ctx, key, token)
+			for id := range r.holds {
+				if err == nil && ok && id.Hex() != r.outermost {
+					m.k.note("forced "+id.Hex(), true)
+				}
+			}
+			return err
+		}
+		m.renews(func(_ context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
+			if m.k.noted("forced "+h.ID.Hex()) != nil && errors.Is(err, backend.ErrNotHeld) {
+				return m.inWords(h), nil
+			}
+			return v, err
+		})
+	}},
+	"the request of an owner's inner hold, which was revoked, gets it back": {"RevokeByToken", "the request of an owner's revoked hold", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			token, revoked := m.k.wasRevoked(req.ID)
+			rec, live := m.live(req.Key)
+			if r, ok := m.k.record(req.Key); revoked && ok && req.Owner != "" && live && rec.Revoked && rec.Token == token && r.outermost != req.ID.Hex() {
+				return backend.Grant{Token: token, Holds: 1, Validity: m.inWords(backend.HoldOf(req))}, nil
+			}
+			return m.able.Try(ctx, req)
+		}
+	}},
+	"what a batch has renewed is revoked until the end of its grant only": {"RevokeByToken", "whose hold was renewed in a batch, and revoked", func(m *bent) {
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			if out.Validity, out.Err = m.able.Renew(ctx, h); out.Err == nil {
+				m.k.note("batched "+h.Key, h.ID)
+			}
+			return out
+		}
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			r, ok := m.k.record(key)
+			err := m.able.Revoke(ctx, key, token)
+			if id, batched := m.k.noted("batched " + key).(backend.ID); err == nil && ok && batched && r.outermost == id.Hex() {
+				time.AfterFunc(max(time.Until(r.first), 0), func() { _ = m.able.ForceRelease(context.Background(), key, token) })
+			}
+			return err
+		}
+	}},
+	"revoke ends with the release of the outermost hold": {"RevokeByToken", "Revoke of a key whose outermost hold was released", func(m *bent) {
+		m.revoke = func(ctx context.Context, key string, token uint64) error {
+			if m.outerLeft(key) {
+				return backend.ErrNotHeld
+			}
+			return m.able.Revoke(ctx, key, token)
+		}
+	}},
+	"a raised floor does not count for who follows a revoked hold": {"RaisedFloorCounts", "a key whose hold was revoked before RaiseFloor", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			r, ok := m.k.record(req.Key)
+			_, live := m.live(req.Key)
+			g, err := m.able.Try(ctx, req)
+			if err == nil && ok && r.revoked && r.raised && !live {
+				g.Token = r.token + 1
+			}
+			return g, err
+		}
+	}},
+	"a raised floor does not count for a key that an owner held then": {"RaisedFloorCounts", "a key that an owner held during RaiseFloor", func(m *bent) {
+		m.raise = func(ctx context.Context, above uint64) error {
+			m.k.mu.Lock()
+			defer m.k.mu.Unlock()
+			for key, r := range m.k.now {
+				if r.owner != "" {
+					m.k.any["skipped "+key] = r.token
+				}
+			}
+			return m.able.RaiseFloor(ctx, above)
+		}
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			_, live := m.live(req.Key)
+			g, err := m.able.Try(ctx, req)
+			if token, skipped := m.k.noted("skipped " + req.Key).(uint64); err == nil && skipped && !live {
+				g.Token = token + 1
+			}
+			return g, err
+		}
+	}},
+	"a floor that is lower moves the tokens ahead": {"RaisedFloorCounts", "expected that to change nothing", func(m *bent) {
+		m.raise = func(ctx context.Context, above uint64) error {
+			if last, err := m.able.LastToken(ctx); err == nil && above <= last {
+				return m.able.RaiseFloor(ctx, last+1<<32)
+			}
+			return m.able.RaiseFloor(ctx, above)
+		}
+	}},
+	"what an owner holds by an inner hold, having released the outermost, is forgotten": {"ForgetLeavesOthers", "its outermost hold was released and its owner has another one", func(m *bent) {
+		m.forgetsHeld(func(rec backend.Record) bool { return m.outerLeft(rec.Key) })
+	}},
 	"holds that have run out count for the most that an owner has": {"ReentrantLimit", "by an owner of whose", func(m *bent) {
 		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
 			r, ok := m.k.record(req.Key)
@@ -1369,6 +1614,10 @@ func TestMutantsOfChangedRecords(t *testing.T) {
 	for name, c := range bentRecords {
 		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, bending(c.change), c.rule, c.says) })
 	}
+	atOnce(t, &all, "the largest token is the largest text", func(t *testing.T) {
+		mustSay(t, bendingOwn(textual), "LastTokenCoversAll", "the first with one digit more")
+	})
+	mustPass(t, bendingOwn(func(*bent) {}), "LastTokenCoversAll")
 	rules := map[string]bool{}
 	for _, c := range bentRecords {
 		rules[c.rule] = true
