@@ -145,8 +145,16 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 	if owner != "" {
 		of += "-owned"
 	}
+	// both looks whether an error that matches ErrNotSent comes with that of the context.
+	both := func(key, name string, err error) error {
+		if errors.Is(err, backend.ErrNotSent) && !errors.Is(err, ended.Err()) {
+			e.Failf(key, "%s with a context that had ended (%v) returned %s; expected that ErrNotSent comes with the error of the context", name, ended.Err(), engine.Outcome(err))
+		}
+		return err
+	}
 	key := e.Key("free-%s", of)
-	switch _, err := a.TryCtx(ended, e.Request(key, owner, e.Long)); {
+	_, err := a.TryCtx(ended, e.Request(key, owner, e.Long))
+	switch both(key, "Try", err); {
 	case err == nil:
 		e.Failf(key, "Try with a context that had ended was granted")
 	case errors.Is(err, backend.ErrHeld):
@@ -155,7 +163,8 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 	b.MustTry(e.Request(key, "", e.Long))
 	if q, ok := backend.As[backend.Queuer](a.Backend); ok {
 		key := e.Key("queue-%s", of)
-		if t, err := q.Enqueue(ended, e.Request(key, owner, e.Long)); err == nil {
+		t, err := q.Enqueue(ended, e.Request(key, owner, e.Long))
+		if both(key, "Enqueue", err) == nil {
 			_ = t.Withdraw(e.Ctx)
 		}
 		b.MustTry(e.Request(key, "", e.Long))
@@ -168,7 +177,12 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 		calls["ReleaseTelling"] = func(h *engine.Grant) error { _, err := r.ReleaseTelling(ended, h.Hold); return err }
 	}
 	if r, ok := backend.As[backend.BatchRenewer](a.Backend); ok {
-		calls["RenewBatch"] = func(h *engine.Grant) error { _ = r.RenewBatch(ended, []backend.Hold{h.Hold}); return nil }
+		calls["RenewBatch"] = func(h *engine.Grant) error {
+			for _, x := range r.RenewBatch(ended, []backend.Hold{h.Hold}) {
+				_ = both(h.Key, "RenewBatch", x.Err)
+			}
+			return nil
+		}
 	}
 	if ho, ok := backend.As[backend.HandOverer](a.Backend); ok {
 		calls["HandOver"] = func(h *engine.Grant) error {
@@ -183,7 +197,7 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 		calls["Revoke"] = func(h *engine.Grant) error { return r.Revoke(ended, h.Key, h.Token) }
 	}
 	if f, ok := backend.As[backend.Forgetter](a.Backend); ok {
-		calls["Forget"] = func(h *engine.Grant) error { _ = f.Forget(ended, h.Key); return nil }
+		calls["Forget"] = func(h *engine.Grant) error { _ = both(h.Key, "Forget", f.Forget(ended, h.Key)); return nil }
 	}
 	if in, ok := backend.As[backend.Inspector](a.Backend); ok {
 		calls["Inspect"] = func(h *engine.Grant) error { _, err := in.Inspect(ended, h.Key); return err }
@@ -204,7 +218,7 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 		}
 		h := holder.MustTry(e.Request(key, owner, e.Long))
 		ev := e.Log.Begin(a.Who, name, key)
-		err := call(h)
+		err := both(key, name, call(h))
 		e.Log.End(ev, "with a context that had ended: "+engine.Outcome(err))
 		if err == nil && name != "Renew" && name != "RenewBatch" && name != "Forget" && name != "Inspect" {
 			h.Releasing(e.Log.Now())

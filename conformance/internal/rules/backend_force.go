@@ -91,6 +91,9 @@ func forceEndsAll(e *engine.Env, a, b *engine.BackendClient, f backend.ForceRele
 		if next, err := b.Try(e.Request(key, next, e.Long)); err != nil {
 			e.Unexpected(key, err, "%s was removed by force, and a try returned %s; expected a grant", what, engine.Outcome(err))
 		} else {
+			if next.Answer.Holds != 1 {
+				e.Failf(key, "the grant after %s was removed by force says %d holds; expected 1, since nothing is left of what was removed", what, next.Answer.Holds)
+			}
 			if next.Token <= holds[0].Token {
 				e.Failf(key, "the token after %s was removed by force is %d; expected more than %d", what, next.Token, holds[0].Token)
 			}

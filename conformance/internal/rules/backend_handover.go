@@ -20,7 +20,7 @@ func handOver(e *engine.Env) {
 	c := &handing{e: e, a: e.Backend(), b: e.Backend()}
 	c.ho = optional[backend.HandOverer](c.a, "HandOverer")
 	c.once()
-	cases := []func(){c.longer, c.shorter, c.unknown, c.expired, c.forced, c.revoked, c.beforeAPlace}
+	cases := []func(){c.longer, func() { c.shorter(false) }, func() { c.shorter(true) }, c.unknown, c.expired, c.forced, c.revoked, c.beforeAPlace}
 	owners := []string{""}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners = append(owners, e.Owner("B"))
@@ -137,17 +137,23 @@ func (c *handing) longer() {
 	e.MustGiveBack(g, key, ", which was handed over")
 }
 
-// shorter has a hold of a short TTL follow one of a long TTL, and nobody renew it.
-func (c *handing) shorter() {
-	e, key := c.e, c.e.Key("shorter")
+// shorter has a hold of a short TTL follow one of a long TTL, and nobody renew it, whatever the
+// request says of that.
+func (c *handing) shorter(renewed bool) {
+	e, key, of := c.e, c.e.Key("shorter, renewed %t", renewed), "a request"
+	if renewed {
+		of = "a request of a hold that is renewed,"
+	}
 	if e.Long < 3*e.TTL+2*e.Claimed.TakeoverLag || e.Claimed.EndsWithSession { // whose session keeps it
 		return
 	}
-	g := c.give("", e.Long, e.Request(key, "", e.TTL))
+	to := e.Request(key, "", e.TTL)
+	to.Renewed = renewed
+	g := c.give("", e.Long, to)
 	e.Expire(g)
 	next, err := c.b.Try(e.Request(key, "", e.Long))
 	if err != nil {
-		e.UnexpectedFatal(key, err, "a hold with a TTL of %s was handed over to a request with a TTL of %s, and a try after the end of that returned %s; expected a grant", e.Long, e.TTL, engine.Outcome(err))
+		e.UnexpectedFatal(key, err, "a hold with a TTL of %s was handed over to %s with a TTL of %s, which nobody has renewed, and a try after the end of that returned %s; expected a grant", e.Long, of, e.TTL, engine.Outcome(err))
 	}
 	_ = next.Release(e.Ctx)
 }

@@ -41,7 +41,28 @@ func tryIdempotent(e *engine.Env) {
 	}
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { repeatOfKind(e, k, a, b) }) },
 		func() { eachGrantKind(e, func(k grantKind) { lateRepeat(e, k, a, b) }) },
-		func() { repeatOfExpired(e, a) })
+		func() { repeatOfExpired(e, a) }, func() { repeatOfInner(e, a, b) })
+}
+
+// repeatOfInner repeats the request of an owner's inner hold when the outermost one was released.
+func repeatOfInner(e *engine.Env, a, b *engine.BackendClient) {
+	if !engine.ClaimServerHolds.Made(e.Settings) {
+		return
+	}
+	key, owner := e.Key("repeated without the outermost"), e.Owner("A")
+	outer, req := a.MustTry(e.Request(key, owner, e.Long)), e.Request(key, owner, e.Long)
+	inner := b.MustTry(req)
+	e.MustGiveBack(outer, key, "")
+	again, err := b.Try(req)
+	switch {
+	case err != nil:
+		e.UnexpectedFatal(key, err, "the request of an owner's inner hold, sent again after the release of the outermost one, returned %s; expected the same grant", engine.Outcome(err))
+	case again.Answer.Token != inner.Answer.Token || again.Answer.Holds != 1:
+		e.Failf(key, "the request of an owner's inner hold, sent again after the release of the outermost one, was granted token %d and %d holds; expected token %d and 1 hold",
+			again.Answer.Token, again.Answer.Holds, inner.Answer.Token)
+	}
+	e.MustGiveBack(inner, key, ", since one release ends what was granted to several requests with one id")
+	freed(e, key, nil, a)
 }
 
 // repeatOfKind repeats the request of a hold in all the forms that a repeat may have, and of
@@ -198,7 +219,7 @@ func again(e *engine.Env, f func()) {
 
 func releaseByID(e *engine.Env) {
 	a, b := e.Backend(), e.Backend()
-	e.Together(func() { eachGrantKind(e, func(k grantKind) { releaseOfKind(e, k, a, b) }) },
+	e.Together(func() { eachGrantKind(e, func(k grantKind) { releaseOfKind(e, k, a, b); releaseRenewed(e, k, a, b) }) },
 		func() {
 			if !e.Claimed.EndsWithSession { // whose session keeps it
 				eachGrantKind(e, func(k grantKind) {
@@ -267,6 +288,24 @@ func releaseOfKind(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
 	freed(e, key, next, b)
 }
 
+// releaseRenewed releases a hold that was renewed as the clean-up does that knows no token.
+func releaseRenewed(e *engine.Env, k grantKind, a, b *engine.BackendClient) {
+	if !e.Claimed.ManualRenewal {
+		return
+	}
+	key := e.Key("renewed-%s", k.name)
+	h, beside := k.take(a, b, e.Request(key, k.owner, e.Long))
+	if err := h.Renew(); err != nil {
+		e.UnexpectedLateFatal(key, err, "Renew of a hold returned %s; expected no error", engine.Outcome(err))
+	}
+	clean := h.Hold
+	clean.Token = 0
+	if err := h.EndedBy(e, func() error { return a.Release(e.Ctx, clean) }); err != nil {
+		e.Unexpected(key, err, "Release of a hold that was renewed, and whose token is not told, returned %s; expected no error, since its id names it", engine.Outcome(err))
+	}
+	freed(e, key, beside, b)
+}
+
 // afterExpiry calls the operation for a hold that has run out.
 func afterExpiry(e *engine.Env, k grantKind, a, b *engine.BackendClient, op string, call func(h *engine.Grant) error) {
 	if e.Long < 3*e.TTL {
@@ -292,6 +331,7 @@ func renewByID(e *engine.Env) {
 	e.Together(func() { eachGrantKind(e, func(k grantKind) { renewOfKind(e, k, a, b) }) },
 		func() { innerKeepsTTL(e, a, b, e.Key("inner and outer"), (*engine.Grant).Renew) },
 		func() { renewLonger(e, a, b, e.Key("for longer")) },
+		func() { renewShorter(e, a, b, e.Key("for less long")) },
 		func() {
 			if !e.Claimed.EndsWithSession {
 				eachGrantKind(e, func(k grantKind) { afterExpiry(e, k, a, b, "Renew", (*engine.Grant).Renew) })
@@ -328,6 +368,33 @@ func renewLonger(e *engine.Env, a, b *engine.BackendClient, key string) {
 		if err == nil {
 			_ = g.Release(e.Ctx)
 		}
+	}
+	_ = h.Release(e.Ctx)
+}
+
+// renewShorter renews a hold by a TTL that is shorter than the one of its grant, whose end it may
+// have nevertheless. What the renewal says of its end is true.
+func renewShorter(e *engine.Env, a, b *engine.BackendClient, key string) {
+	longer := e.Fit(2 * e.TTL)
+	if !e.Claimed.ManualRenewal || e.Claimed.EndsWithSession || longer < 2*e.TTL {
+		return
+	}
+	h := a.MustTry(e.Request(key, "", longer))
+	h.Lapses()
+	e.Pause(e.TTL / 2)
+	hold := h.Hold
+	hold.TTL = e.TTL
+	v, err := a.Renew(hold)
+	if err != nil {
+		e.UnexpectedLateFatal(key, err, "Renew of a hold by a TTL that is shorter than that of its grant returned %s; expected no error", engine.Outcome(err))
+	}
+	e.Pause(time.Until(h.Until()) + e.TTL/4)
+	g, err := b.Try(e.Request(key, "", e.Long))
+	if left := v.Until().Sub(a.Clock.Now()); err == nil && left > 0 {
+		e.Failf(key, "another client was granted the key %s before the end that a renewal by %s was told, of a hold that was granted with a TTL of %s; expected what the server keeps", engine.Short(left), e.TTL, longer)
+	}
+	if err == nil {
+		_ = g.Release(e.Ctx)
 	}
 	_ = h.Release(e.Ctx)
 }

@@ -191,6 +191,8 @@ func queueWithdraw(e *engine.Env) {
 		func() { withdrawsItselfOnly(e, a, b) },
 		func() { withdrawnWhenItSaysSo(e, a, b) },
 		func() { placeIsARequest(e, a, b) },
+		func() { withdrawnInTurn(e, a, b) },
+		func() { closeLeavesPlaces(e, a, b) },
 	)
 }
 
@@ -216,7 +218,62 @@ func withdrawsItselfOnly(e *engine.Env, a, b *engine.BackendClient) {
 			e.Failf(key, "a key that a place holds was granted (token %d) after the place before it was withdrawn, whose grant %s before; expected that Withdraw ends nothing else", g.Token, how)
 		}
 		second.withdraw(e)
+		withdrawnByHolder(e, a, b, how, end)
 	}
+}
+
+// withdrawnByHolder withdraws a place whose grant has ended in another way, when its client holds the
+// key by a try.
+func withdrawnByHolder(e *engine.Env, a, b *engine.BackendClient, how string, end func(p *place) error) {
+	key := e.Key("held again after a grant that %s", how)
+	h := a.MustTry(e.Request(key, "", e.Long))
+	p := enqueue(e, b, key, e.Long).waiting(e)
+	e.MustGiveBack(h, key, "")
+	p.mustGet(e, "the key was released")
+	if err := end(p); err != nil {
+		e.UnexpectedFatal(key, err, "the end of a grant that %s returned %s; expected no error", how, engine.Outcome(err))
+	}
+	again := b.MustTry(e.Request(key, "", e.Long))
+	p.withdraw(e)
+	a.MustRefuse(key, "the client that holds it by a try has withdrawn a place only, whose grant "+how+" before")
+	e.MustGiveBack(again, key, ", since Withdraw ends nothing but its place and the grant of that")
+}
+
+// withdrawnInTurn withdraws each place with its grant. The next one is the one that came next.
+func withdrawnInTurn(e *engine.Env, a, b *engine.BackendClient) {
+	key := e.Key("in turn")
+	h := a.MustTry(e.Request(key, "", e.Long))
+	places := make([]*place, 4)
+	for i := range places {
+		places[i] = enqueue(e, []*engine.BackendClient{b, a}[i%2], key, e.Long).waiting(e)
+	}
+	e.MustGiveBack(h, key, "")
+	for i, p := range places {
+		p.mustGet(e, "all places before it were withdrawn with their grants, and it came next")
+		for _, later := range places[i+1:] {
+			select {
+			case <-later.done:
+				p.judgeEnded(e)
+			default:
+			}
+			later.mustWait(e, "an earlier place holds the key, and those before that were withdrawn with their grants")
+		}
+		p.withdraw(e)
+	}
+}
+
+// closeLeavesPlaces closes a client that has had a place, beside those of others.
+func closeLeavesPlaces(e *engine.Env, a, b *engine.BackendClient) {
+	key, c := e.Key("beside one that closes"), e.Backend()
+	h := a.MustTry(e.Request(key, "", e.Long))
+	p := enqueue(e, b, key, e.Long).waiting(e)
+	enqueue(e, c, key, e.Long).withdraw(e)
+	_ = c.Close()
+	e.Settle()
+	p.mustWait(e, "the key is held, and only another client was closed, which had withdrawn its place")
+	e.MustGiveBack(h, key, "")
+	p.mustGet(e, "the key was released")
+	p.release(e)
 }
 
 // withdrawnWhenItSaysSo withdraws a place with a context that has ended. Where that returns no
@@ -239,6 +296,7 @@ func withdrawnWhenItSaysSo(e *engine.Env, a, b *engine.BackendClient) {
 // or not, its request when it comes once more, one whose grant is renewed, and its TTL beside
 // that of the hold before.
 func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
+	q := optional[backend.Queuer](b, "Queuer")
 	after := func(name string, before, ttl time.Duration) *place {
 		key := e.Key("%s", name)
 		h := a.MustTry(e.Request(key, "", before))
@@ -297,8 +355,50 @@ func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 			if err != nil || g.Token != p.grant.Token || g.Holds != 1 {
 				e.Unexpected(p.req.Key, err, "the request of a place that was granted with the token %d came once more, as a try, and returned the token %d, %d holds: %s; expected the same grant",
 					p.grant.Token, g.Token, g.Holds, engine.Outcome(err))
+				return
 			}
 			p.withdraw(e)
+			next, err := a.Try(e.Request(p.req.Key, "", e.Long))
+			if err != nil {
+				e.UnexpectedFatal(p.req.Key, err, "a place was withdrawn whose request had come once more, as a try, and a try of the key by another client returned %s; expected a grant, since Withdraw removes that of its place", engine.Outcome(err))
+			}
+			_ = next.Release(e.Ctx)
+		},
+		func() {
+			if !e.Virtual() {
+				return
+			}
+			req := e.Request(e.Key("of a hold"), "", e.Long)
+			h := b.MustTry(req)
+			ticket, err := q.Enqueue(e.Ctx, req)
+			if err != nil || ticket == nil { // the caller takes another id for a place
+				_ = h.Release(e.Ctx)
+				return
+			}
+			ctx, cancel := context.WithTimeout(e.Ctx, e.TTL)
+			defer cancel()
+			if g, err := ticket.Wait(ctx); err != nil || g.Token != h.Token {
+				e.Latef(req.Key, "the request of a hold with the token %d came once more, as one for a place, and Wait returned %s, the token %d; expected the same grant, since nobody else is before it", h.Token, engine.Outcome(err), g.Token)
+			}
+			h.Releasing(e.Log.Now())
+			_ = ticket.Withdraw(e.Ctx)
+		},
+		func() {
+			key := e.Key("asked for twice")
+			h := a.MustTry(e.Request(key, "", e.Long))
+			p := enqueue(e, b, key, e.Long)
+			again, err := q.Enqueue(e.Ctx, p.req)
+			p.withdraw(e)
+			if err != nil || again == nil || again.Withdraw(e.Ctx) != nil {
+				_ = h.Release(e.Ctx)
+				return
+			}
+			e.MustGiveBack(h, key, "")
+			next, err := a.Try(e.Request(key, "", e.Long))
+			if err != nil {
+				e.UnexpectedFatal(key, err, "a place was asked for twice, by one request, and both tickets were withdrawn; a try of the key, which nobody holds, returned %s; expected a grant, since a repeat changes nothing", engine.Outcome(err))
+			}
+			_ = next.Release(e.Ctx)
 		},
 		func() {
 			if !e.Claimed.ManualRenewal {

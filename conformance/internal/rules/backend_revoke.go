@@ -584,12 +584,22 @@ func (c *revocation) queuedAfter() {
 	h := c.a.MustTry(c.request(key, "", false))
 	c.mustRevoke(key, h)
 	p := enqueue(e, c.b, key, e.Long).waiting(e)
+	held := c.a.MustTry(e.Request(e.Key("queued after one that goes on"), "", e.Long))
+	other := enqueue(e, c.b, held.Key, e.Long).waiting(e)
 	e.Pause(e.TTL / 20)
 	if h.Until().After(time.Now()) {
 		p.mustWait(e, "the hold was revoked before it came, and has not expired")
 	}
+	for half := h.Until().Add(-e.TTL / 2); !p.ticket.Behind() && time.Now().Before(half); { // a server may have said nothing yet
+		e.Pause(e.TTL / 20)
+	}
+	if other.ticket.Behind() && !p.ticket.Behind() {
+		e.Latef(key, "Behind of a place behind a revoked hold was false for half of its TTL, and true of a place behind another hold; expected true, since the hold was before the place")
+	}
 	h.Lapses()
 	p.withdraw(e)
+	other.withdraw(e)
+	_ = held.Release(e.Ctx)
 }
 
 // inner: an owner's outermost hold has run out before.

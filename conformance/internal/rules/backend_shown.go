@@ -119,6 +119,18 @@ func noSecretsShown(e *engine.Env) {
 			}
 			return err
 		}
+		waiter := e.Request(key, strings.ReplaceAll(owner, "p4ssw0rd", "l3tmein"), e.Long)
+		found.of("the waiter", waiter)
+		calls["Wait for a held key, whose context ended,"] = func() error {
+			t, err := q.Enqueue(e.Ctx, waiter)
+			if err == nil {
+				ctx, cancel := context.WithTimeout(e.Ctx, 40*time.Millisecond)
+				defer cancel()
+				_, err = t.Wait(ctx)
+				_ = t.Withdraw(e.Ctx)
+			}
+			return err
+		}
 	}
 	if f, ok := backend.As[backend.ForceReleaser](b.Backend); ok {
 		calls["ForceRelease with another token"] = func() error { return f.ForceRelease(e.Ctx, key, h.Token+1) }

@@ -51,7 +51,7 @@ func abilitiesTakeAnyValue(e *engine.Env) {
 	keys := oddKeys(e)
 	cases := []func(){
 		func() { e.EachFew(len(keys), func(i int) { v.key(keys[i]) }) },
-		v.handedTTLs, v.batchedTTLs, v.handedHolder,
+		v.handedTTLs, v.batchedTTLs, v.enteredTTL, v.handedHolder,
 	}
 	if engine.ClaimServerHolds.Made(e.Settings) {
 		owners := oddOwners(e)
@@ -319,6 +319,19 @@ func (v *values) batchedTTLs() {
 		v.batched(h, "a hold that is renewed by "+ttl.String())
 		v.lasts(h, "a hold that a batch renewed by "+ttl.String())
 	}
+}
+
+// enteredTTL has an owner enter for the longest TTL what it holds for a shorter one.
+func (v *values) enteredTTL() {
+	e, ttl := v.e, longestTTL(v.e)
+	if !engine.ClaimServerHolds.Made(e.Settings) || e.Claimed.EndsWithSession || ttl <= e.Long {
+		return
+	}
+	key, owner := e.Key("longest TTL, entered"), e.Owner("A")
+	outer, inner := v.a.MustTry(e.Request(key, owner, e.Long)), v.a.MustTry(e.Request(key, owner, ttl))
+	e.MustGiveBack(outer, key, "")
+	v.lastsAsTold(inner, "a hold by which an owner entered a key with a TTL of "+ttl.String())
+	e.MustGiveBack(inner, key, "")
 }
 
 // lastsAsTold looks for how long others are told that a hold lasts.

@@ -3,6 +3,8 @@ package rules_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -383,4 +385,326 @@ func onMemory(queue bool, change around) conformance.Config {
 		return change(b), nil
 	}
 	return cfg
+}
+
+// get, set and count are for what the mutants of one store remember by name.
+func (k *kept) get(name string) (v any, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v, ok = k.any[name]
+	return v, ok
+}
+
+func (k *kept) set(name string, v any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.any[name] = v
+}
+
+func (k *kept) count(name string) int {
+	v, _ := k.get(name)
+	n, _ := v.(int)
+	return n
+}
+
+// bentLater are mutants of records that are right with a hold as it was granted.
+var bentLater = map[string]struct {
+	rule, says string
+	change     func(m *bent)
+}{
+	"a release without a token does not find what was renewed": {"ReleaseByID", "that was renewed, and whose token is not told", func(m *bent) {
+		m.renews(func(_ context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
+			m.k.set("renewed "+h.ID.Hex(), err == nil)
+			return v, err
+		})
+		m.release = func(ctx context.Context, h backend.Hold) error {
+			if renewed, _ := m.k.get("renewed " + h.ID.Hex()); renewed == true && h.Token == 0 {
+				return backend.ErrNotHeld
+			}
+			return m.able.Release(ctx, h)
+		}
+	}},
+	"what was removed by force counts in its owner's next record": {"ForceReleaseByToken", "since nothing is left of what was removed", func(m *bent) {
+		m.force = func(ctx context.Context, key string, token uint64) error {
+			r, ok := m.k.record(key)
+			err := m.able.ForceRelease(ctx, key, token)
+			if err == nil && ok {
+				m.k.set("removed "+key+" of "+r.owner, len(r.holds))
+			}
+			return err
+		}
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			if err == nil && req.Owner != "" {
+				g.Holds += m.k.count("removed " + req.Key + " of " + req.Owner)
+			}
+			return g, err
+		}
+	}},
+	"a renewal by a shorter TTL is valid for that of the grant": {"RenewByID", "before the end that a renewal by", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			g, err := m.able.Try(ctx, req)
+			if err == nil {
+				m.k.set("ttl "+req.ID.Hex(), req.TTL)
+			}
+			return g, err
+		}
+		m.renews(func(_ context.Context, h backend.Hold, v backend.Validity, err error) (backend.Validity, error) {
+			if ttl, ok := m.k.get("ttl " + h.ID.Hex()); err == nil && ok && ttl.(time.Duration) > h.TTL {
+				v.For = backend.ValidFor(ttl.(time.Duration))
+			}
+			return v, err
+		})
+	}},
+	"an owner enters with a TTL of 32 bits": {"AbilitiesTakeAnyValue", "a hold by which an owner entered a key", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			_, held := m.live(req.Key)
+			cut := req
+			if ms := req.TTL.Milliseconds(); held && req.Owner != "" && ms > 1<<32-1 {
+				cut.TTL = time.Duration(uint32(ms)) * time.Millisecond //nolint:gosec // the mistake
+			}
+			g, err := m.able.Try(ctx, cut)
+			g.For = backend.ValidFor(req.TTL)
+			return g, err
+		}
+	}},
+	"the repeat of an inner request counts twice after the release of the outermost hold": {"TryIdempotent", "sent again after the release of the outermost one", func(m *bent) {
+		m.try = func(ctx context.Context, req backend.Request) (backend.Grant, error) {
+			r, ok := m.k.record(req.Key)
+			g, err := m.able.Try(ctx, req)
+			if outermost, bad := backend.ParseID(r.outermost); err == nil && ok && bad == nil && !r.holds[req.ID].IsZero() && r.holds[outermost].IsZero() {
+				g.Holds++
+			}
+			return g, err
+		}
+	}},
+	"what is handed over to one who renews it lasts for 20 TTLs": {"HandOverIsOneStep", "a request of a hold that is renewed, with a TTL of", func(m *bent) {
+		m.hand = func(ctx context.Context, from backend.Hold, to backend.Request) (backend.Grant, error) {
+			long := to
+			if to.Renewed {
+				long.TTL = 20 * to.TTL
+			}
+			g, err := m.able.HandOver(ctx, from, long)
+			g.For = backend.ValidFor(to.TTL)
+			return g, err
+		}
+	}},
+	"a renewal that was not sent does not say that its context has ended": {"CancelledSendsNothing", "expected that ErrNotSent comes with the error of the context", func(m *bent) {
+		m.renew = func(ctx context.Context, h backend.Hold) (backend.Validity, error) {
+			if ctx.Err() != nil {
+				return backend.Validity{}, backend.ErrNotSent
+			}
+			return m.able.Renew(ctx, h)
+		}
+	}},
+	"a batch that was not sent does not say that its context has ended": {"CancelledSendsNothing", "RenewBatch with a context that had ended (context", func(m *bent) {
+		m.batch = func(ctx context.Context, h backend.Hold) (out backend.Renewal) {
+			if ctx.Err() != nil {
+				return backend.Renewal{Err: backend.ErrNotSent}
+			}
+			out.Validity, out.Err = m.able.Renew(ctx, h)
+			return out
+		}
+	}},
+}
+
+func TestMutantsOfLaterRecords(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range bentLater {
+		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, bending(c.change), c.rule, c.says) })
+	}
+	all.Wait()
+	for _, c := range bentLater {
+		mustPass(t, bending(func(*bent) {}), c.rule)
+	}
+}
+
+// laterQueue is a client of a queue in memory, which knows the places of all clients.
+type laterQueue struct {
+	placed
+	k      *kept
+	line   *laterLine
+	change func(p *laterPlace)
+	has    *sync.Map // ids of what the client holds by a try, by key
+	closes func()
+}
+
+type laterLine struct {
+	mu     sync.Mutex
+	places []*laterPlace
+}
+
+// laterPlace is a place in the queue, of which the methods may be replaced.
+type laterPlace struct {
+	q             *laterQueue
+	req           backend.Request
+	inner         backend.Ticket
+	granted, over bool
+	wait          func(ctx context.Context) (backend.Grant, error)
+	behind        func() bool
+	withdraw      func(ctx context.Context) error
+}
+
+func (q *laterQueue) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
+	g, err := q.placed.Try(ctx, req)
+	if err == nil {
+		q.k.set("tried "+req.ID.Hex(), true)
+		q.has.Store(req.Key, req.ID)
+	}
+	return g, err
+}
+
+func (q *laterQueue) Close() error {
+	if q.closes != nil {
+		q.closes()
+	}
+	return q.placed.Close()
+}
+
+func (q *laterQueue) Enqueue(ctx context.Context, req backend.Request) (backend.Ticket, error) {
+	inner, err := q.placed.Enqueue(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	p := &laterPlace{q: q, req: req, inner: inner, behind: inner.Behind}
+	p.wait, p.withdraw = p.waits, p.leaves
+	q.line.mu.Lock()
+	q.line.places = append(q.line.places, p)
+	q.line.mu.Unlock()
+	q.change(p)
+	return p, nil
+}
+
+func (p *laterPlace) Wait(ctx context.Context) (backend.Grant, error) { return p.wait(ctx) }
+func (p *laterPlace) Behind() bool                                    { return p.behind() }
+func (p *laterPlace) Withdraw(ctx context.Context) error              { return p.withdraw(ctx) }
+
+// waits goes on where the place was taken anew.
+func (p *laterPlace) waits(ctx context.Context) (backend.Grant, error) {
+	for {
+		inner := p.now()
+		g, err := inner.Wait(ctx)
+		if err == nil || ctx.Err() != nil || p.now() == inner {
+			p.q.line.mu.Lock()
+			p.granted, p.over = err == nil, true
+			p.q.line.mu.Unlock()
+			return g, err
+		}
+	}
+}
+
+func (p *laterPlace) now() backend.Ticket {
+	p.q.line.mu.Lock()
+	defer p.q.line.mu.Unlock()
+	return p.inner
+}
+
+func (p *laterPlace) leaves(ctx context.Context) error {
+	p.q.line.mu.Lock()
+	defer p.q.line.mu.Unlock()
+	p.over = true
+	return p.inner.Withdraw(ctx)
+}
+
+// each calls the function for the places that wait for the key.
+func (l *laterLine) each(key string, f func(p *laterPlace) (more bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range slices.Clone(l.places) {
+		if p.req.Key == key && !p.over && !f(p) {
+			return
+		}
+	}
+}
+
+var laterPlaces = map[string]struct {
+	rule, says string
+	change     func(p *laterPlace)
+}{
+	"a place behind a revoked hold is behind nobody": {"RevokeByToken", "Behind of a place behind a revoked hold was false", func(p *laterPlace) {
+		if rec, err := p.q.Inspect(context.Background(), p.req.Key); err == nil && rec.Revoked {
+			p.behind = func() bool { return false }
+		}
+	}},
+	"a place that is asked for twice is two places": {"QueueWithdraw", "a place was asked for twice", func(p *laterPlace) {
+		name := "placed " + p.req.ID.Hex()
+		if _, twice := p.q.k.get(name); twice {
+			again := p.req
+			again.ID = backend.NewID()
+			_, _ = p.q.placed.Enqueue(context.Background(), again)
+		}
+		p.q.k.set(name, true)
+	}},
+	"who is next to a grant that is withdrawn goes to the end": {"QueueWithdraw", "were withdrawn with their grants", func(p *laterPlace) {
+		p.withdraw = func(ctx context.Context) error {
+			if p.granted {
+				p.q.line.each(p.req.Key, func(next *laterPlace) bool {
+					if next.inner.Withdraw(ctx) == nil {
+						next.inner, _ = next.q.placed.Enqueue(ctx, next.req)
+					}
+					return false
+				})
+			}
+			return p.leaves(ctx)
+		}
+	}},
+	"a client that closes takes the places of others along": {"QueueWithdraw", "only another client was closed", func(p *laterPlace) {
+		p.q.closes = func() {
+			p.q.line.each(p.req.Key, func(other *laterPlace) bool { return other.inner.Withdraw(context.Background()) == nil })
+		}
+	}},
+	"a wait that was given up tells the id of its place": {"NoSecretsShown", "shows the acquisition id of the waiter", func(p *laterPlace) {
+		p.wait = func(ctx context.Context) (backend.Grant, error) {
+			g, err := p.waits(ctx)
+			if err != nil {
+				err = fmt.Errorf("waiting at %s: %w", p.req.ID.Hex(), err)
+			}
+			return g, err
+		}
+	}},
+	"a place whose request came once more as a try is withdrawn in words": {"QueueWithdraw", "whose request had come once more", func(p *laterPlace) {
+		p.withdraw = func(ctx context.Context) error {
+			if _, tried := p.q.k.get("tried " + p.req.ID.Hex()); tried {
+				return ctx.Err()
+			}
+			return p.leaves(ctx)
+		}
+	}},
+	"a withdrawn place takes along what its client holds by a try": {"QueueWithdraw", "has withdrawn a place only", func(p *laterPlace) {
+		p.withdraw = func(ctx context.Context) error {
+			err := p.leaves(ctx)
+			if id, ok := p.q.has.Load(p.req.Key); err == nil && ok && p.granted && id != p.req.ID {
+				_ = p.q.placed.Release(ctx, backend.Hold{Key: p.req.Key, ID: id.(backend.ID)})
+			}
+			return err
+		}
+	}},
+	"the request of a hold that takes a place waits behind itself": {"QueueWithdraw", "came once more, as one for a place", func(p *laterPlace) {
+		if _, tried := p.q.k.get("tried " + p.req.ID.Hex()); tried {
+			p.wait = func(ctx context.Context) (backend.Grant, error) {
+				<-ctx.Done()
+				return backend.Grant{}, ctx.Err()
+			}
+		}
+	}},
+}
+
+func TestMutantsOfLaterPlaces(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for name, c := range laterPlaces {
+		atOnce(t, &all, name, func(t *testing.T) { mustSay(t, inLaterLine(c.change), c.rule, c.says) })
+	}
+	all.Wait()
+	for _, c := range laterPlaces {
+		mustPass(t, inLaterLine(func(*laterPlace) {}), c.rule)
+	}
+}
+
+func inLaterLine(change func(p *laterPlace)) conformance.Config {
+	k, line := newKept(), &laterLine{}
+	return onMemory(true, func(b backend.Backend) backend.Backend {
+		return &laterQueue{placed: b.(placed), k: k, line: line, change: change, has: &sync.Map{}}
+	})
 }
