@@ -293,8 +293,8 @@ func withdrawnWhenItSaysSo(e *engine.Env, a, b *engine.BackendClient) {
 }
 
 // placeIsARequest looks at places as at other requests: at one that is first at once, waited at
-// or not, its request when it comes once more, one whose grant is renewed, and its TTL beside
-// that of the hold before.
+// or not, its request when it comes once more, as a try or for a place, that of a hold, one whose
+// grant is renewed, and its TTL beside that of the hold before.
 func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 	q := optional[backend.Queuer](b, "Queuer")
 	after := func(name string, before, ttl time.Duration) *place {
@@ -355,7 +355,6 @@ func placeIsARequest(e *engine.Env, a, b *engine.BackendClient) {
 			if err != nil || g.Token != p.grant.Token || g.Holds != 1 {
 				e.Unexpected(p.req.Key, err, "the request of a place that was granted with the token %d came once more, as a try, and returned the token %d, %d holds: %s; expected the same grant",
 					p.grant.Token, g.Token, g.Holds, engine.Outcome(err))
-				return
 			}
 			p.withdraw(e)
 			next, err := a.Try(e.Request(p.req.Key, "", e.Long))
