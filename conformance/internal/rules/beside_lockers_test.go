@@ -1,6 +1,7 @@
 package rules_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -262,6 +263,254 @@ var besideLockers = map[string]waitMutant{
 			}
 		}
 	})},
+	"of releases of a lost lease at once the others are well": {rule: "ReleaseReportsLoss", says: "one of 4 simultaneous releases", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var begun, done atomic.Bool
+			l.release = func(ctx context.Context) error {
+				switch {
+				case !errors.Is(context.Cause(l.Lease.Context()), lock.ErrLost) || done.Load():
+					return l.Lease.Release(ctx)
+				case begun.CompareAndSwap(false, true):
+					defer done.Store(true)
+					time.Sleep(time.Millisecond) // the others begin
+					return l.Lease.Release(ctx)
+				}
+				return nil
+			}
+		}
+	})},
+	"the answer to a release with an ended context is not looked at": {rule: "ReleaseReportsLoss", says: "with a context that had ended", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var sent atomic.Bool
+			l.release = func(ctx context.Context) error {
+				unheard := ctx.Err() != nil && l.Lease.Context().Err() == nil && !sent.Swap(true)
+				if err := l.Lease.Release(ctx); !unheard {
+					return err
+				}
+				return nil
+			}
+		}
+	})},
+	"what ends soon is not released with an ended context": {rule: "ReleaseDetached", says: "before it would have run out", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.release = func(ctx context.Context) error {
+				d, _ := l.Lease.Deadline()
+				if ctx.Err() == nil || !l.set.NoRenewal || l.Lease.Context().Err() != nil || time.Until(d) > cmp.Or(l.set.TTL, memory().TTL)/3 {
+					return l.Lease.Release(ctx)
+				}
+				return nil
+			}
+		}
+	})},
+	"beside a renewal by hand the context ends after the release": {rule: "ReleaseBesideRenewal", says: "beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var under atomic.Int64
+			inner := l.Lease.Context()
+			ctx, end := context.WithCancelCause(context.Background())
+			follow := func() {
+				if inner.Err() != nil && (under.Load() == 0 || !errors.Is(context.Cause(inner), lock.ErrReleased)) {
+					end(context.Cause(inner))
+				}
+			}
+			l.ctx = following{ctx, follow}
+			context.AfterFunc(inner, follow)
+			l.renew = func(ctx context.Context) error {
+				under.Add(1)
+				defer func() {
+					under.Add(-1)
+					follow()
+				}()
+				return l.Lease.Renew(ctx)
+			}
+		}
+	})},
+	"a renewal by hand leaves its values": {rule: "CauseIsStable", says: "of the context of a Renew by hand", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var last atomic.Pointer[valuesOf]
+			l.renew = func(ctx context.Context) error {
+				err := l.Lease.Renew(ctx)
+				if err == nil {
+					last.Store(&valuesOf{l.Lease.Context(), ctx})
+				}
+				return err
+			}
+			l.now = func() context.Context {
+				if v := last.Load(); v != nil {
+					return v
+				}
+				return l.ctx
+			}
+		}
+	})},
+	"Close renames a lease whose release is under way": {rule: "CauseIsStable", says: "while its release had no answer yet", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var closing atomic.Bool
+		m.close = func() error { closing.Store(true); return m.Client.Close() }
+		over := endedBy(lock.ErrClosed)
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var renamed atomic.Bool
+			l.release = func(ctx context.Context) error {
+				before := closing.Load()
+				err := l.Lease.Release(ctx)
+				if !before && closing.Load() && errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) {
+					renamed.Store(true)
+				}
+				return err
+			}
+			l.now = func() context.Context {
+				if renamed.Load() {
+					return over
+				}
+				return l.ctx
+			}
+		}
+	})},
+	"a removal becomes the cause of an owner's hold that was released before": {rule: "LostOnRemoval", says: "when the record of another lease of its owner was removed", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		holds := map[[2]string][]lock.Lease{}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			id := [2]string{l.Key(), l.set.Owner}
+			mu.Lock()
+			holds[id] = append(holds[id], l.Lease)
+			mu.Unlock()
+			l.now = func() context.Context {
+				if l.set.Owner == "" || !errors.Is(context.Cause(l.Lease.Context()), lock.ErrReleased) {
+					return l.ctx
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, other := range holds[id] {
+					if other.Token() == l.Lease.Token() && errors.Is(context.Cause(other.Context()), lock.ErrTakenOver) {
+						return other.Context()
+					}
+				}
+				return l.ctx
+			}
+		}
+	})},
+	"when Close could not give back, its leases keep their deadlines": {rule: "CloseUnreachable", says: "after a Close that could not release it", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var failed atomic.Bool
+		m.close = func() error {
+			err := m.Client.Close()
+			failed.Store(errors.Is(err, lock.ErrOutcomeUnknown))
+			return err
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			first, _ := l.Lease.Deadline()
+			l.deadline = func() (time.Time, bool) {
+				if failed.Load() && errors.Is(context.Cause(l.Lease.Context()), lock.ErrClosed) {
+					return first, true
+				}
+				return l.Lease.Deadline()
+			}
+		}
+	})},
+	"Close hands the keys that it releases to its own waiters": {rule: "CloseEndsWaits", says: "its own Locker held was granted it", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var holds sync.Map
+		m.lease = func(_ context.Context, l *leaseMutant) { holds.Store(l.Key(), l.Lease) }
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			first, ok := holds.Load(key)
+			behind := ok && first.(lock.Lease).Context().Err() == nil
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if behind && errors.Is(err, lock.ErrClosed) && with(opts).Owner == "" {
+				return first.(lock.Lease), nil
+			}
+			return l, err
+		}
+	})},
+	"a renewal by hand of a lease without a TTL counts on fifteen seconds": {rule: "Defaults", says: "after a Renew by hand", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			var until atomic.Pointer[time.Time]
+			l.renew = func(ctx context.Context) error {
+				sent := time.Now()
+				err := l.Lease.Renew(ctx)
+				if err == nil && l.set.TTL == 0 {
+					d := sent.Add(backend.ValidFor(lock.DefaultTTL))
+					until.Store(&d)
+				}
+				return err
+			}
+			l.deadline = func() (time.Time, bool) {
+				if u := until.Load(); u != nil && l.Lease.Context().Err() == nil {
+					return *u, true
+				}
+				return l.Lease.Deadline()
+			}
+		}
+	})},
+	"a renewal by hand that the maximum cuts short says that it was reached": {rule: "MaxHoldEnds", says: "later the lease went on", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			begun, ttl := time.Now(), cmp.Or(l.set.TTL, memory().TTL)
+			l.renew = func(ctx context.Context) error {
+				err := l.Lease.Renew(ctx)
+				if err == nil && l.set.MaxHold > 0 && time.Since(begun)+ttl > l.set.MaxHold {
+					return lock.ErrMaxHold
+				}
+				return err
+			}
+		}
+	})},
+	"an owner who comes back by Acquire has its token again": {rule: "ReentrantSameToken", says: "outermost hold, by Acquire,", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		type acquired struct{ lock.Lease }
+		m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			l, err := m.Client.Acquire(ctx, key, opts...)
+			if err != nil {
+				return nil, err
+			}
+			return acquired{l}, nil
+		}
+		var tokens sync.Map // by key and owner
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			id := [2]string{l.Key(), l.set.Owner}
+			before, again := tokens.Load(id)
+			if _, by := l.Lease.(acquired); by && again && l.set.Owner != "" {
+				l.token = func() uint64 { return before.(uint64) }
+				return
+			}
+			tokens.Store(id, l.Lease.Token())
+		}
+	})},
+	"who enters is found by the text of key and owner": {rule: "ReentrantExplicit", says: "key and owner, written one after the other", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var holds sync.Map // of key and owner, with their lease
+		type hold struct {
+			key, owner string
+			ctx        context.Context
+		}
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			id := key + with(opts).Owner
+			if found, ok := holds.Load(id); ok && found.(hold).key != key && found.(hold).ctx.Err() == nil {
+				of := found.(hold)
+				return m.Client.TryAcquire(ctx, of.key, rewritten(opts, func(s *lock.Settings) { s.Owner = of.owner })...)
+			}
+			l, err := m.Client.TryAcquire(ctx, key, opts...)
+			if err == nil {
+				holds.Store(id, hold{key, with(opts).Owner, l.Context()})
+			}
+			return l, err
+		}
+	})},
+	"a try waits for the release under way": {rule: "TryIsImmediate", says: "beside a release of the key", change: alone(func(m *lockerMutant, _ backend.Backend) {
+		var mu sync.Mutex
+		releasing := map[string]int{}
+		add := func(key string, n int) int {
+			mu.Lock()
+			defer mu.Unlock()
+			releasing[key] += n
+			return releasing[key]
+		}
+		m.lease = func(_ context.Context, l *leaseMutant) {
+			l.release = func(ctx context.Context) error {
+				add(l.Key(), 1)
+				defer add(l.Key(), -1)
+				return l.Lease.Release(ctx)
+			}
+		}
+		m.try = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+			for add(key, 0) > 0 && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			return m.Client.TryAcquire(ctx, key, opts...)
+		}
+	})},
 	"Close waits for the renewals by hand under way": {rule: "CallsAreBounded", says: "Close beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		var under atomic.Int64
 		m.lease = func(_ context.Context, l *leaseMutant) {
@@ -278,6 +527,19 @@ var besideLockers = map[string]waitMutant{
 			return m.Client.Close()
 		}
 	})},
+}
+
+// valuesOf is a context with the values of another one.
+type valuesOf struct {
+	context.Context
+	values context.Context
+}
+
+func (v *valuesOf) Value(key any) any {
+	if own := v.Context.Value(key); own != nil {
+		return own
+	}
+	return v.values.Value(key)
 }
 
 func TestMutantsBeside(t *testing.T) {

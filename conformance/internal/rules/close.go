@@ -219,7 +219,29 @@ func closeEndsMany(e *engine.Env) {
 }
 
 func closeEndsWaits(e *engine.Env) {
-	e.Together(func() { closeEndsNewWaits(e) }, func() { closeEndsOldWaits(e) }, func() { closeEndsVainWaits(e) })
+	e.Together(func() { closeEndsNewWaits(e) }, func() { closeEndsOldWaits(e) }, func() { closeEndsVainWaits(e) }, func() { closeEndsOwnWaits(e) })
+}
+
+// closeEndsOwnWaits closes a Locker that holds a key for which its own callers wait. The key becomes
+// free with that, and is for none of them.
+func closeEndsOwnWaits(e *engine.Env) {
+	a, b := e.Locker(), e.Locker()
+	key := e.Key("its own")
+	h := a.MustTry(key)
+	waits := []*engine.Acquiring{a.Acquiring(key), a.Acquiring(key), a.Acquiring(key)}
+	e.Settle()
+	h.MustLive("nobody has released it")
+	_ = a.Close()
+	for _, w := range waits {
+		if !e.Within(e.Slack(), w.Done) {
+			e.OverdueFatalf(key, "a waiter for a key that its own Locker held had not returned %s after its Close", e.Slack())
+		}
+		if w.Err == nil {
+			e.Fatalf(key, "a waiter for a key that its own Locker held was granted it, while that was closed; expected ErrClosed")
+		}
+		e.Is(key, w.Err, "Acquire of a key that its own Locker held, while that was closed,", lock.ErrClosed)
+	}
+	b.Soon(key, "its holder was closed, with those who waited for it").MustRelease()
 }
 
 // closeEndsVainWaits closes a Locker of which callers wait for a server that is away.
@@ -442,8 +464,13 @@ func closeUnreachable(e *engine.Env) {
 	key := e.Key("a")
 	h := a.MustTryFor(key, e.TTL)
 	h.Lapses()
+	long := a.MustTry(e.Key("for long"))
+	long.Lapses()
 	server.All(faultlock.FailBefore())
 	_ = a.Close() // CallsAreBounded asks when it returns
+	if d, known := long.Lease.Deadline(); known && d.After(time.Now()) {
+		e.Failf(long.Key, "the deadline of a lease is %s from now, after a Close that could not release it; expected one that is not in the future, since Close ends every lease", engine.Short(time.Until(d)))
+	}
 	asked := func() int { return engine.Requests(server, key, append(engine.OpsToKeep, engine.OpsToGet...)...) }
 	before, closed := asked(), time.Now()
 	server.Heal()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -335,6 +336,7 @@ func tryIsImmediate(e *engine.Env) {
 		tryOftenAtOnce(e, key, clients, ", after a wait for the key that was given up,")
 	}
 	triesBesideItsWaits(e, key, clients)
+	triesBesideRelease(e)
 	if e.OpenBackend != nil {
 		c, server := e.FaultyWhole()
 		c.MustRefuse(key, "somebody else holds it")
@@ -357,6 +359,31 @@ func tryIsImmediate(e *engine.Env) {
 	h.MustRelease()
 	clients[2].MustTry(key).MustRelease()
 	clients[0].MustTry(key).MustRelease()
+}
+
+// triesBesideRelease tries a key whose release, by the same Locker, hangs.
+func triesBesideRelease(e *engine.Env) {
+	if e.OpenBackend == nil || !e.Virtual() {
+		return
+	}
+	a, server := e.FaultyWhole()
+	h := a.MustTry(e.Key("being released"))
+	server.All(faultlock.HangBefore(), engine.OpsToEnd...)
+	release := e.Start(func() { _ = h.Release(e.Ctx) })
+	e.Settle()
+	begun, done := time.Now(), make(chan struct{})
+	try := e.Start(func() {
+		defer close(done)
+		if next, err := a.Try(h.Key); err == nil {
+			_ = next.Release(e.Ctx)
+		}
+	})
+	if !e.Within(e.TTL/2, done) {
+		e.Latef(h.Key, "TryAcquire had not returned after %s, beside a release of the key, by the same Locker, which hangs; expected it to ask the server and to return", engine.Short(time.Since(begun)))
+	}
+	server.Heal()
+	try()
+	release()
 }
 
 // triesBesideItsWaits has an owner try keys while it waits for others, through the same Lockers. The

@@ -59,7 +59,7 @@ func defaults(e *engine.Env) {
 			h.MustRelease()
 			b.MustTry(key).MustRelease()
 		})
-	}, func() { endsByDefault(e, a, b) })
+	}, func() { endsByDefault(e, a, b) }, func() { renewsByDefault(e, a) })
 }
 
 // afterAWait is Acquire of a key that another client holds for a moment.
@@ -112,6 +112,25 @@ func keepsByDefault(e *engine.Env, h *engine.Hold, what string, mustRefuse func(
 	for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); e.Pause(ttl / 8) {
 		h.MustLive("it is renewed automatically by default, as " + what)
 		mustRefuse("its holder keeps it by automatic renewal, which is the default; it is " + what)
+	}
+}
+
+// renewsByDefault renews leases of the default TTL by hand, which is that of the Locker.
+func renewsByDefault(e *engine.Env, a *engine.Client) {
+	if e.Open != nil || !e.Claimed.ManualRenewal {
+		return // nothing tells how long the default is
+	}
+	for name, more := range map[string][]lock.Option{"": nil, ", which is not renewed otherwise,": unrenewed(e)} {
+		h, err := a.Get("TryAcquire", a.Locker.TryAcquire, e.Ctx, e.Key("renewed by hand%s", name), more)
+		if err != nil {
+			continue // the other cases say so
+		}
+		err = h.Renew()
+		d, known := h.Lease.Deadline()
+		if left := time.Until(d); err == nil && known && left > e.TTL && !h.Lost() {
+			e.Failf(h.Key, "a lease without lock.WithTTL%s lasts for another %s after a Renew by hand; expected at most the Locker's default of %s", name, engine.Short(left), e.TTL)
+		}
+		_ = h.Release(e.Ctx)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mortiselock/lock"
+	faultlock "github.com/mortiselock/lock/backend/fault"
 	"github.com/mortiselock/lock/conformance/internal/engine"
 )
 
@@ -169,7 +170,7 @@ func lostOnRemoval(e *engine.Env) {
 	all := append(kinds(e), renewedPairs(e)...)
 	late := make([]engine.Lateness, len(all))
 	var ended endedLeases
-	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) }, func() { removedAfterCall(e, a) })
+	waits := e.Start(func() { waitsForRemoved(e, a) }, func() { removedAgain(e, a) }, func() { removedAfterCall(e, a) }, func() { removedBesideReleased(e, a) })
 	e.Each(2*len(all), func(i int) {
 		k, late, replaced := all[i%len(all)], &late[i%len(all)], i < len(all)
 		key := e.Key("%d", i)
@@ -287,6 +288,28 @@ func removedAfterCall(e *engine.Env, a *engine.Client) {
 		late[i].Judge(e, key, e.TTL*7/12, "a record was removed by force after the context of the %s had ended, which a renewal each third of the TTL of %s tells, and the context of the lease ended", name, e.TTL)
 		isLoss(e, key, h.Cause(), "context.Cause of a lease whose record was removed, after the context of its call had ended,")
 		_ = h.Release(e.Ctx)
+	})
+}
+
+// removedBesideReleased has the record of an owner removed who has released one of two leases before,
+// the first or the second. That one was not lost.
+func removedBesideReleased(e *engine.Env, a *engine.Client) {
+	owner := oneOwner(e)
+	if owner == nil {
+		return
+	}
+	e.Each(2, func(i int) {
+		key := e.Key("beside a released one-%d", i)
+		holds := []*engine.Hold{a.MustTryFor(key, e.TTL, owner...), a.MustTryFor(key, e.TTL, owner...)}
+		released, left := holds[i], holds[1-i]
+		released.MustRelease()
+		first := released.Cause()
+		e.RemoveByForce(key)
+		_ = e.Within(e.TTL/3+e.Slack(), left.Lease.Context().Done()) // the other cases say when
+		if now := released.Cause(); now != first {
+			e.Failf(key, "the cause of a lease that was released changed from %s to %s, when the record of another lease of its owner was removed; expected it to stay", engine.Outcome(first), engine.Outcome(now))
+		}
+		_ = left.Release(e.Ctx)
 	})
 }
 
@@ -590,6 +613,30 @@ func causeIsStable(e *engine.Env) {
 			e.Failf(h.Key, "the cause of the lease changed from %s to %s", engine.Outcome(first), engine.Outcome(now))
 		}
 	}
+	closesBesideRelease(e)
+}
+
+// closesBesideRelease closes a Locker while the server has not answered yet to the release of a lease,
+// whose context has ended.
+func closesBesideRelease(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	a, server := e.FaultyWhole()
+	defer server.Heal()
+	h := a.MustTry(e.Key("closed beside its release"))
+	server.All(faultlock.DelayBefore(50*time.Millisecond), engine.OpsToEnd...)
+	wait := e.Start(func() { _ = h.Release(e.Ctx) })
+	if !e.Within(e.Slack(), h.Lease.Context().Done()) {
+		wait()
+		return // other rules say so
+	}
+	first := h.Cause()
+	_ = a.Close()
+	wait()
+	if now := h.Cause(); now != first {
+		e.Failf(h.Key, "the cause of a lease changed from %s to %s with the Close of its Locker, which began while its release had no answer yet", engine.Outcome(first), engine.Outcome(now))
+	}
 }
 
 // keepsCause looks at the context of a lease, which it releases. It returns the cause.
@@ -606,6 +653,9 @@ func keepsCause(e *engine.Env, h *engine.Hold) error {
 	if e.Claimed.ManualRenewal { // which makes no other context of it
 		if err := h.Renew(); err != nil {
 			e.UnexpectedLate(h.Key, err, "Renew of a lease that is held returned %s; expected no error", engine.Outcome(err))
+		}
+		if h.Lease.Context().Value(engine.CallersValue{}) != nil {
+			e.Failf(h.Key, "the lease's context carries a value of the context of a Renew by hand; expected it to carry none")
 		}
 	}
 	h.MustRelease()

@@ -173,10 +173,26 @@ func reentrantExplicit(e *engine.Env) {
 		a.MustRefuse(key, fmt.Sprintf("its owner is %q, and the caller's %q", pair[0], pair[1]), lock.WithOwner(pair[1]))
 		h.MustRelease()
 	}
+	joinedNames(e, a, b)
 	if e.Claimed.HolderDetails {
 		h := a.MustTry(key, lock.WithLabel(name))
 		a.MustRefuse(key, "it is held without an owner; the caller's is its label only", lock.WithOwner(name))
 		h.MustRelease()
+	}
+}
+
+// joinedNames has two owners hold two keys, where key and owner make the same text when one is
+// written after the other.
+func joinedNames(e *engine.Env, a, b *engine.Client) {
+	for _, between := range []string{"", ":", "/"} {
+		owner := e.Owner("D")
+		first := a.MustTry(e.Key("joined%sx", between), lock.WithOwner(owner))
+		second := a.MustTry(e.Key("joined"), lock.WithOwner("x"+between+owner))
+		const why = "an owner holds it; key and owner, written one after the other, are those of another hold"
+		b.MustRefuse(second.Key, why)
+		second.MustRelease()
+		b.MustRefuse(first.Key, why)
+		first.MustRelease()
 	}
 }
 
@@ -185,15 +201,20 @@ func reentrantSameToken(e *engine.Env) {
 	key := e.Key("a")
 	owner := lock.WithOwner(e.Owner("A"))
 	var last uint64
-	for range 5 {
-		holds := []*engine.Hold{a.MustTry(key, owner), a.MustTry(key, owner), a.MustAcquire(key, owner)}
+	outermost := []struct {
+		by   string
+		take func(key string, more ...lock.Option) *engine.Hold
+	}{{"TryAcquire", a.MustTry}, {"Acquire", a.MustAcquire}}
+	for i := range 6 {
+		first := outermost[i/2%2] // behind one of either
+		holds := []*engine.Hold{first.take(key, owner), a.MustTry(key, owner), a.MustAcquire(key, owner)}
 		holds[0].MustRelease()
 		holds = append(holds, a.MustTry(key, owner))
 		if tokens := tokensOf(holds); len(tokens) != 1 {
 			e.Failf(key, "the holds of one owner have the tokens %d; expected one token for all", tokens)
 		}
 		if t := holds[0].Token; t <= last {
-			e.Failf(key, "the token of a new outermost hold is %d; expected more than the last, %d", t, last)
+			e.Failf(key, "the token of a new outermost hold, by %s, is %d; expected more than the last, %d", first.by, t, last)
 		} else {
 			last = t
 		}

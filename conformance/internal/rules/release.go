@@ -293,6 +293,12 @@ func releaseDetached(e *engine.Env) {
 				freesWith(e, h, b, made, "a context made from that of its lease")
 			})
 		})
+	if e.Virtual() && e.Claimed.WithoutRenewal && e.Claimed.Deadline {
+		h := a.MustTryFor(e.Key("soon over"), e.TTL, lock.WithoutRenewal())
+		h.Lapses()
+		e.Pause(time.Until(h.Until()) - e.TTL/5)
+		freesWith(e, h, b, ended, "a cancelled context, "+(e.TTL/5).String()+" before it would have run out,")
+	}
 	// The usual shape: acquire with the context of the work, which ends first.
 	key := e.Key("work")
 	work, stop := context.WithCancel(e.Ctx)
@@ -355,17 +361,38 @@ func releaseReportsLoss(e *engine.Env) {
 		}
 		_ = next.Release(e.Ctx)
 	})
+	lostReleasedAtOnce(e, a)
 	if e.Remove == nil {
 		return
 	}
-	key := e.Key("removed") // which nobody has told the holder
-	h := a.MustTry(key)
-	e.RemoveByForce(key)
-	if err := h.Release(e.Ctx); err == nil {
-		e.Failf(key, "Release of a lease whose record had been removed a moment before returned no error; expected ErrLost")
-	} else if !errors.Is(err, lock.ErrOutcomeUnknown) {
-		e.Is(key, err, "Release of a lease whose record had been removed a moment before", targets...)
+	ended, cancel := context.WithCancel(e.Ctx)
+	cancel()
+	for with, ctx := range map[string]context.Context{"": e.Ctx, ", with a context that had ended,": ended} {
+		key := e.Key("removed%s", with) // which nobody has told the holder
+		h := a.MustTry(key)
+		e.RemoveByForce(key)
+		if err := h.Release(ctx); err == nil {
+			e.Failf(key, "Release of a lease whose record had been removed a moment before%s returned no error; expected ErrLost", with)
+		} else if !errors.Is(err, lock.ErrOutcomeUnknown) {
+			e.Is(key, err, "Release of a lease whose record had been removed a moment before"+with, targets...)
+		}
 	}
+}
+
+// lostReleasedAtOnce has several callers release a lease that has run out, at the same time. None of
+// them has kept the key for the whole time.
+func lostReleasedAtOnce(e *engine.Env, a *engine.Client) {
+	key := e.Key("at once")
+	h := a.MustTryFor(key, e.TTL, lock.WithoutRenewal())
+	awaitLapse(e, h)
+	e.Each(4, func(int) {
+		switch err := h.Release(e.Ctx); {
+		case err == nil:
+			e.Failf(key, "one of 4 simultaneous releases of a lease that had run out returned no error; expected ErrLost, and ErrNotHeld of the others")
+		case !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrOutcomeUnknown):
+			e.Unexpected(key, err, "one of 4 simultaneous releases of a lease that had run out returned %s; expected ErrLost, and ErrNotHeld of the others", engine.Outcome(err))
+		}
+	})
 }
 
 // awaitLapse waits until a lease that is not renewed has ended by its own

@@ -40,6 +40,7 @@ func releaseAtExpiry(e *engine.Env) {
 }
 
 func releaseBesideRenewal(e *engine.Env) {
+	defer e.Start(func() { releaseBesideHanging(e) })()
 	rounds := e.Rounds(e.Work(100*time.Millisecond), 10, 100)
 	e.EachLayer(func(layer engine.Layer) {
 		key := e.Key("%s", layer.Name)
@@ -82,4 +83,19 @@ func releaseBesideRenewal(e *engine.Env) {
 		}
 	})
 	e.Notef("%d releases", rounds*len(e.Layers()))
+}
+
+// releaseBesideHanging releases a lease while a Renew of it hangs, whose end nobody waits for.
+func releaseBesideHanging(e *engine.Env) {
+	if e.OpenBackend == nil {
+		return
+	}
+	a, server := e.Faulty()
+	defer server.Heal()
+	h := a.MustTry(e.Key("beside a Renew that hangs"))
+	fails := hangingRenew(e, h, server)
+	defer fails()
+	if err := h.Release(e.Ctx); !h.Lost() {
+		e.Failf(h.Key, "the context of a lease was alive after its Release, which returned %s, beside a Renew that hangs; expected it to end before the server is told", engine.Outcome(err))
+	}
 }

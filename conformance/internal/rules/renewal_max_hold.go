@@ -94,7 +94,9 @@ func reachMaxHold(e *engine.Env, a, b *engine.Client, ended *endedLeases, w way,
 		e.Within(max(e.TTL/5, min(limit/100, e.Long/50)), over)
 		e.Log.Patient()
 		if e.Claimed.ManualRenewal && ttl > e.TTL { // which is no new hold
-			_ = h.Renew()
+			if err := h.Renew(); errors.Is(err, lock.ErrNotHeld) && !e.Within(e.TTL/8, over) {
+				e.LateFatalf(key, "Renew returned %s, and %s later the lease went on, with a maximum hold of %s; expected such an error only of a hold that has ended", engine.Outcome(err), e.TTL/8, limit)
+			}
 			_ = h.Lease.Renew(gone)
 		}
 		if d, known := h.Lease.Deadline(); known && !h.Lost() && e.Log.At(d) > h.Granted+limit+time.Millisecond {
