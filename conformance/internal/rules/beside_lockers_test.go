@@ -511,6 +511,16 @@ var besideLockers = map[string]waitMutant{
 			return m.Client.TryAcquire(ctx, key, opts...)
 		}
 	})},
+	"Close forgets the releases that were not confirmed": {rule: "NoLeak", says: "the outcome of a release of it", change: alone(dropsAtClose), around: func() around {
+		return func(b backend.Backend) backend.Backend {
+			return &drops{wrapper: wrapper{b}, drops: func(d *drops, h backend.Hold) bool { _, failed := d.failed.Load(h.ID); return failed && h.Token != 0 }}
+		}
+	}},
+	"Close drops what is to be removed after a try without an answer": {rule: "NoLeak", says: "the outcome of a try of it", change: alone(dropsAtClose), around: func() around {
+		return func(b backend.Backend) backend.Backend {
+			return &drops{wrapper: wrapper{b}, drops: func(_ *drops, h backend.Hold) bool { return h.Token == 0 }}
+		}
+	}},
 	"Close waits for the renewals by hand under way": {rule: "CallsAreBounded", says: "Close beside a Renew that hangs", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		var under atomic.Int64
 		m.lease = func(_ context.Context, l *leaseMutant) {
@@ -540,6 +550,44 @@ func (v *valuesOf) Value(key any) any {
 		return own
 	}
 	return v.values.Value(key)
+}
+
+// drops says of some releases that they were confirmed, and sends nothing, once its Locker is closing.
+type drops struct {
+	wrapper
+	closing atomic.Bool
+	failed  sync.Map // ids of releases that were not confirmed
+	drops   func(d *drops, h backend.Hold) bool
+}
+
+func (d *drops) Release(ctx context.Context, h backend.Hold) error {
+	return d.unlessDropped(h, func() error { return d.Backend.Release(ctx, h) })
+}
+
+func (d *drops) ReleaseTelling(ctx context.Context, h backend.Hold) (others int, err error) {
+	err = d.unlessDropped(h, func() (err error) {
+		others, err = ability[backend.ReleaseTeller](d.Backend).ReleaseTelling(ctx, h)
+		return err
+	})
+	return others, err
+}
+
+func (d *drops) unlessDropped(h backend.Hold, release func() error) error {
+	if d.closing.Load() && d.drops(d, h) {
+		return nil
+	}
+	err := release()
+	if err != nil {
+		d.failed.Store(h.ID, true)
+	}
+	return err
+}
+
+func dropsAtClose(m *lockerMutant, b backend.Backend) {
+	m.close = func() error {
+		b.(*drops).closing.Store(true)
+		return m.Client.Close()
+	}
 }
 
 func TestMutantsBeside(t *testing.T) {

@@ -297,7 +297,7 @@ func releaseDetached(e *engine.Env) {
 		h := a.MustTryFor(e.Key("soon over"), e.TTL, lock.WithoutRenewal())
 		h.Lapses()
 		e.Pause(time.Until(h.Until()) - e.TTL/5)
-		freesWith(e, h, b, ended, "a cancelled context, "+(e.TTL/5).String()+" before it would have run out,")
+		freesWith(e, h, b, ended, "a cancelled context "+(e.TTL/5).String()+" before it would have run out")
 	}
 	// The usual shape: acquire with the context of the work, which ends first.
 	key := e.Key("work")
