@@ -15,7 +15,7 @@ var z105 = Lock{
 	Instead: "Let the server decide whether the lease is still there.",
 	File:    "renewal_at_the_last_moment.go", Over: Memory,
 	Rule: "RenewByHand",
-	Also: []string{"RenewTransient", "RenewUnknown", "RenewIdempotentCount"},
+	Also: []string{"RenewTransient", "RenewUnknown", "RenewIdempotentCount", "MaxHoldEnds"},
 	On:   asLocker(func(l *lock.Client) lock.Locker { return marginTwice{policy{l}} }),
 }
 
