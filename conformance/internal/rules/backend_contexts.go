@@ -154,7 +154,8 @@ func endedSendsNothing(e *engine.Env, a, b *engine.BackendClient, ended context.
 	}
 	key := e.Key("free-%s", of)
 	_, err := a.TryCtx(ended, e.Request(key, owner, e.Long))
-	switch both(key, "Try", err); {
+	err = both(key, "Try", err)
+	switch {
 	case err == nil:
 		e.Failf(key, "Try with a context that had ended was granted")
 	case errors.Is(err, backend.ErrHeld):
