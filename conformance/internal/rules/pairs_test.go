@@ -295,7 +295,7 @@ func TestMutantsOfPairs(t *testing.T) {
 		})},
 		"an owner's third hold has no maximum": {rule: "MaxHoldEnds", says: "the third hold of an owner", change: alone(maximumOfTwo)},
 		"a maximum is not told after a renewal whose context had ended": {
-			rule: "MaxHoldEnds", says: "had not ended", change: alone(maximumUntold),
+			rule: "MaxHoldEnds", says: "maximum hold", change: alone(maximumUntold),
 		},
 		"a limited lease with a label is not renewed": {rule: "RenewKeeps", says: "it has a maximum hold, and a label", change: takesFor(labelledAnd(isLimited), func(s *lock.Settings) {
 			s.NoRenewal = true
