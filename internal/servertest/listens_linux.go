@@ -1,6 +1,7 @@
 package servertest
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"os"
@@ -48,16 +49,23 @@ func listeners(port string) map[string]bool {
 	suffix := fmt.Sprintf(":%04X", n)
 	found := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(table)
+		f, err := os.Open(table)
 		if err != nil {
 			continue
 		}
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			if len(fields) > 9 && fields[3] == listening && strings.HasSuffix(fields[1], suffix) {
+		lines := bufio.NewScanner(f)
+		lines.Scan() // the titles
+		// Those that listen come first, and to go through all others takes the kernel long.
+		for lines.Scan() {
+			fields := strings.Fields(lines.Text())
+			if len(fields) < 10 || fields[3] != listening {
+				break
+			}
+			if strings.HasSuffix(fields[1], suffix) {
 				found["socket:["+fields[9]+"]"] = true
 			}
 		}
+		_ = f.Close()
 	}
 	return found
 }
