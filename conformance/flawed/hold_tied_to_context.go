@@ -18,7 +18,7 @@ var z28 = Lock{
 		"ReleaseTwice", "ReleaseFrees", "ReleaseIsNoLoss", "RenewAfterRelease", "TokenStable",
 		"HandsOut", "ReleaseDetached", "NoLeak", "CancelDuring", "CancelHarmsNobody", "WaiterDeathHarmless",
 		"HeldDetails", "Progress", "AcquireKeepsTTL", "RenewKeeps", "WithoutRenewalEnds", "MaxHoldEnds", "GrantIsUsable", "GaveUpWakesNext",
-		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases",
+		"ReentrantCount", "ReentrantSameToken", "ReentrantOverWaiters", "ReentrantOwnLeases", "LostOnRemoval",
 	},
 	On: asLocker(func(l *lock.Client) lock.Locker { return tiedToContext{policy{l}} }),
 }

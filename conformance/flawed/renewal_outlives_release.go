@@ -14,7 +14,7 @@ var z42 = Lock{
 	Instead: "Stop the renewal first.",
 	File:    "renewal_outlives_release.go", Over: Memory,
 	Rule: "ReleaseEndsRequests",
-	Also: []string{"NothingKept"},
+	Also: []string{"NothingKept", "MaxHoldEnds"},
 	On: onPolicy(func(l *lock.Client, _ backend.Backend) lock.Locker {
 		life, shut := context.WithCancel(context.Background())
 		return heartbeats{policy{l}, life, shut}
