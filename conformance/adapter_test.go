@@ -56,7 +56,7 @@ func verdicts(rep conformance.Report, want conformance.Verdict) (rules []string)
 	return rules
 }
 
-// A Locker that says nothing is held to the four subjects, and what else works is
+// A Locker that says nothing is held to the rules without a claim, and what else works is
 // reported.
 func TestLockerWithoutGuarantees(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,8 @@ type Config struct {
 
 	// Guarantees are the claims to be held against what is seen. Default: what
 	// the backend or the Locker says. A Locker that does not say, without this
-	// field, claims the four subjects and lock.WithoutRenewal (unless Kill is
-	// given), and nothing else.
+	// field, claims lock.WithoutRenewal (unless Kill is given), and nothing else:
+	// it is held to the rules that rest on no claim.
 	Guarantees *backend.Guarantees
 
 	// Deviations declares what the lock is not meant to keep, whatever it claims: names of

@@ -26,8 +26,8 @@
 //
 // # Claims
 //
-// What a lock promises beyond the four subjects (mutual exclusion, owner-only
-// release, expiry, renewal) is data: backend.Guarantees. It is held against what
+// What a lock promises beyond what each must keep (mutual exclusion, owner-only
+// release, expiry, renewal, how waits and leases end) is data: backend.Guarantees. It is held against what
 // is seen, both ways. A claim that fails is a failure. What is not claimed is
 // tried all the same, where that is cheap and safe, and reported as [NotClaimed]
 // or as [Unclaimed] ("works, not claimed"), never as a failure. A rule that lacks

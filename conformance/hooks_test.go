@@ -28,7 +28,7 @@ type hook struct {
 var hooks = []hook{
 	{field: "OpenBackend", does: "opens a `backend.Backend`", without: "skipped: rules for backends"},
 	{field: "Wrap", does: "makes the Locker under test of a backend", without: "it is `lock.New`"},
-	{field: "Guarantees", does: "says what is claimed", without: "the lock says so, or claims the four subjects"},
+	{field: "Guarantees", does: "says what is claimed", without: "the lock says so, or claims WithoutRenewal only, and not even that with `Kill`"},
 	{field: "Deviations", does: "declares what the lock is not meant to keep, and why", without: "every rule counts that its claims switch on"},
 	{field: "Remove", does: "deletes the record of a key", rules: "LostOnRemoval",
 		parts: "TokenSurvivesRelease GuardedWriteWhileHeld", without: "not needed by backends that can inspect and force"},

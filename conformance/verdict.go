@@ -40,10 +40,29 @@ func (r Report) Verdict() string {
 	} else {
 		said = append(said, "Every other claim was kept.")
 	}
-	if names := r.with(Deviation); len(names) > 0 {
+	said = append(said, r.deviations()...)
+	return strings.Join(append(said, r.untried()...), " ")
+}
+
+// deviations names what the lock is declared not to keep: what it was seen to keep apart.
+func (r Report) deviations() (said []string) {
+	var names, kept []string
+	for _, x := range r.Results {
+		switch {
+		case x.Verdict != Deviation:
+		case strings.HasSuffix(x.Evidence, engine.KeptAllTheSame):
+			kept = append(kept, x.Rule)
+		default:
+			names = append(names, x.Rule)
+		}
+	}
+	if len(names) > 0 {
 		said = append(said, "Declared deviations: "+strings.Join(names, ", ")+".")
 	}
-	return strings.Join(append(said, r.untried()...), " ")
+	if len(kept) > 0 {
+		said = append(said, "Declared, and kept all the same: "+strings.Join(kept, ", ")+".")
+	}
+	return said
 }
 
 // hook is what a reason names that the Config lacks.
@@ -65,6 +84,10 @@ func (r Report) untried() (said []string) {
 		names[what] = append(names[what], x.Rule)
 	}
 	for _, what := range missing {
+		if n := len(names[what]); what == "Config.OpenBackend" && n > 1 { // which a finished Locker can't have
+			said = append(said, fmt.Sprintf("%d rules for backends were not tried, for want of %s.", n, what))
+			continue
+		}
 		reason := ""
 		if what != "" {
 			reason = " for want of " + what
@@ -89,7 +112,7 @@ func (r Report) broken() string {
 	}
 	claims := ""
 	if names := r.claimsOf(first.Rule); len(names) > 0 {
-		claims = " (it tries the claim " + strings.Join(names, ", ") + ")"
+		claims = " (of a lock that claims " + strings.Join(names, ", ") + ")"
 	}
 	if n == 1 {
 		return fmt.Sprintf("1 rule was broken: %s%s.", first.Rule, claims)

@@ -48,7 +48,7 @@ func TestVerdict(t *testing.T) {
 	assert.Equal(t, "3 rules were broken; look at Exclusive first.", r.Verdict())
 	r.Guarantees.Reach = backend.ReachNetwork
 	r.Results = append(r.Results[1:], conformance.Result{Rule: "ExclusiveAcrossProcesses", Verdict: conformance.Fail})
-	assert.Equal(t, `3 rules were broken; look at ExclusiveAcrossProcesses first (it tries the claim Reach).`, r.Verdict(), "that two hold the key comes first")
+	assert.Equal(t, `3 rules were broken; look at ExclusiveAcrossProcesses first (of a lock that claims Reach).`, r.Verdict(), "that two hold the key comes first")
 	for i := range r.Results {
 		r.Results[i].Verdict = conformance.Skipped
 	}
@@ -105,6 +105,19 @@ func TestDeviation(t *testing.T) {
 	assert.Contains(t, page.String(), `<b class="off">1</b>deviation`)
 	require.NoError(t, report.Markdown(&text, r))
 	assert.Contains(t, text.String(), "| deviation | ReleaseOwnOnly | Only one's own \\| hold. *(its caller looks)* |")
+}
+
+// What is declared and kept is told apart, and so is what a finished Locker can't have.
+func TestVerdictOfAFinishedLocker(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Results[1].Verdict, r.Results[1].Evidence = conformance.Deviation, "its caller looks\nit was kept when it was tried"
+	for _, rule := range []string{"TryIdempotent", "RenewByID"} {
+		r.Results = append(r.Results, conformance.Result{Rule: rule, Verdict: conformance.Skipped, Evidence: "needs Config.OpenBackend"})
+	}
+	assert.NotContains(t, r.Verdict(), "Declared deviations")
+	assert.Contains(t, r.Verdict(), "Declared, and kept all the same: ReleaseOwnOnly.")
+	assert.Contains(t, r.Verdict(), "2 rules for backends were not tried, for want of Config.OpenBackend.")
 }
 
 // What could not be decided is neither a pass nor a broken rule.

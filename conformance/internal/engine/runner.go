@@ -203,9 +203,12 @@ func (r *Runner) verdict(ctx context.Context, rule *Rule, leave func()) Result {
 	return res
 }
 
+// KeptAllTheSame ends the evidence of a rule that the lock is declared not to keep, and kept.
+const KeptAllTheSame = "it was kept when it was tried"
+
 // deviating is the result of a rule that the lock is not meant to keep.
 func deviating(reason string, res Result) Result {
-	seen := "it was kept when it was tried"
+	seen := KeptAllTheSame
 	switch res.Verdict {
 	case Fail:
 		seen = "seen when it was tried: " + res.Evidence

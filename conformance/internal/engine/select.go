@@ -23,7 +23,7 @@ func selectRules(all []*Rule, only []string) ([]*Rule, error) {
 	}
 	for _, name := range only {
 		if !used[name] {
-			return nil, unknownRule(all, name)
+			return nil, fmt.Errorf("conformance: %w", unknownRule(all, name))
 		}
 	}
 	return out, nil
@@ -34,7 +34,7 @@ func unknownRule(all []*Rule, name string) error {
 	if near := nearest(all, name); changes(strings.ToLower(name), strings.ToLower(near)) <= len(name)/2 {
 		hint = "did you mean " + near + "? If not, "
 	}
-	return fmt.Errorf("conformance: %q is neither a rule nor a subject of rules; %sthe subjects are %s", name, hint, strings.Join(subjects(all), ", "))
+	return fmt.Errorf("%q is neither a rule nor a subject of rules; %sthe subjects are %s", name, hint, strings.Join(subjects(all), ", "))
 }
 
 // Nothing can deviate from what makes it a lock: the subject exclusion as a whole, and its
@@ -60,7 +60,7 @@ func checkDeviations(all []*Rule, declared map[string]string) error {
 		}
 		switch {
 		case !known:
-			return fmt.Errorf("Config.Deviations: %w", unknownRule(all, name))
+			return fmt.Errorf("conformance: Config.Deviations: %w", unknownRule(all, name))
 		case strings.TrimSpace(declared[name]) == "":
 			return fmt.Errorf("conformance: Config.Deviations: %q has no reason; say in a few words what the lock does instead", name)
 		}

@@ -87,6 +87,22 @@ func TestMutantsOfDetails(t *testing.T) {
 			})
 		}},
 		"owners have 256 characters": {"OwnerRefused", "in fewer characters", shortens(func(s lock.Settings) string { return s.Owner }, lock.WithOwner("shorter"))},
+		"an owner that is refused is shown": {"OwnerRefused", "the error shows the owner", func(m *lockerMutant) {
+			m.both(func(get engine.Getter) engine.Getter {
+				return func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+					l, err := get(ctx, key, opts...)
+					if s := (lock.Settings{}); errors.Is(err, lock.ErrInvalid) {
+						for _, o := range opts {
+							if o != nil {
+								o(&s)
+							}
+						}
+						err = fmt.Errorf("owner %s: %w", s.Owner, err)
+					}
+					return l, err
+				}
+			})
+		}},
 		"labels have 256 characters": {"LabelRefused", "in fewer characters", shortens(func(s lock.Settings) string { return s.Label }, lock.WithLabel("shorter"))},
 		"a label is not empty": {"LabelRefused", "expected a lease", func(m *lockerMutant) {
 			m.both(func(get engine.Getter) engine.Getter {

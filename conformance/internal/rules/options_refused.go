@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/mortiselock/lock"
 	faultlock "github.com/mortiselock/lock/backend/fault"
@@ -22,7 +23,11 @@ func refuseOption(e *engine.Env, what string, option lock.Option, or ...error) m
 		cancel()
 		if err == nil {
 			_ = h.Release(e.Ctx)
-			e.Failf(key, "%s accepted %s; expected %s", op, what, engine.ErrorName(or[0]))
+			names := make([]string, len(or))
+			for i, x := range or {
+				names[i] = engine.ErrorName(x)
+			}
+			e.Failf(key, "%s accepted %s; expected %s", op, what, strings.Join(names, " or "))
 			continue
 		}
 		refusals[op] = err
