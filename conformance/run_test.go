@@ -115,6 +115,7 @@ func TestWhatToLookAtFirst(t *testing.T) {
 		"ReleaseOwnOnly":           {"ExclusiveAcrossTakeover", "ReleaseTwice", "ReleaseOwnOnly"},
 		"ExclusiveAcrossProcesses": {"ReleaseOwnOnly", "ExclusiveAcrossProcesses", "ExclusiveThroughFaults"},
 		"HandsOut":                 {"HandsOut", "ReleaseTwice"},
+		"LostByDeadline":           {"ReleaseReportsLoss", "DeadlineEnds", "LostByDeadline"},
 		"CloseTwice":               {"KeysRefused", "ErrorsAreTyped", "CloseTwice"},
 		"KeysRefused":              {"KeysRefused", "ErrorsAreTyped"},
 	} {

@@ -147,14 +147,15 @@ func (r Report) undecided() (said string) {
 
 // rank is low for what explains other failures. Two holders of a key are the worst. Where
 // holders that keep to their time exclude each other, a release of another's hold is often the cause.
-// What is said, in errors and of keys, explains nothing else.
+// A loss that no context tells is told wrongly by all else. What is said, in errors and of keys,
+// explains nothing else.
 func (x Result) rank() int {
 	switch {
 	case x.Rule == "Exclusive", x.Rule == "ExclusiveAcrossProcesses":
 		return 0
 	case x.Rule == "ReleaseOwnOnly":
 		return 1
-	case strings.HasPrefix(x.Rule, "Exclusive"):
+	case strings.HasPrefix(x.Rule, "Exclusive"), x.Rule == "LostByDeadline":
 		return 2
 	case x.Subject == "errors", x.Subject == "keys":
 		return 4
