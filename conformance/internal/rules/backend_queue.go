@@ -127,15 +127,7 @@ func queueOrder(e *engine.Env) {
 		}
 		var last uint64
 		for i, p := range places {
-			p.mustGet(e, "all places before it were released")
-			for _, later := range places[i+1:] {
-				select {
-				case <-later.done:
-					p.judgeEnded(e)
-				default:
-				}
-				later.mustWait(e, "an earlier place holds the key")
-			}
+			p.mustBeNext(e, places[i+1:], "all places before it were released", "an earlier place holds the key")
 			if engine.ClaimTokens.Made(e.Settings) && p.grant.Token <= last {
 				e.Failf(key, "place %d was granted token %d; expected more than that of the place before it, %d", i+1, p.grant.Token, last)
 			}
@@ -222,6 +214,19 @@ func withdrawsItselfOnly(e *engine.Env, a, b *engine.BackendClient) {
 	}
 }
 
+// mustBeNext requires that the place is granted the key, and that those behind it wait on.
+func (p *place) mustBeNext(e *engine.Env, behind []*place, granted, waits string) {
+	p.mustGet(e, granted)
+	for _, later := range behind {
+		select {
+		case <-later.done:
+			p.judgeEnded(e)
+		default:
+		}
+		later.mustWait(e, waits)
+	}
+}
+
 // withdrawnByHolder withdraws a place whose grant has ended in another way, when its client holds the
 // key by a try.
 func withdrawnByHolder(e *engine.Env, a, b *engine.BackendClient, how string, end func(p *place) error) {
@@ -249,15 +254,8 @@ func withdrawnInTurn(e *engine.Env, a, b *engine.BackendClient) {
 	}
 	e.MustGiveBack(h, key, "")
 	for i, p := range places {
-		p.mustGet(e, "all places before it were withdrawn with their grants, and it came next")
-		for _, later := range places[i+1:] {
-			select {
-			case <-later.done:
-				p.judgeEnded(e)
-			default:
-			}
-			later.mustWait(e, "an earlier place holds the key, and those before that were withdrawn with their grants")
-		}
+		p.mustBeNext(e, places[i+1:], "all places before it were withdrawn with their grants, and it came next",
+			"an earlier place holds the key, and those before that were withdrawn with their grants")
 		p.withdraw(e)
 	}
 }

@@ -46,6 +46,26 @@ func oldCallStops(release, renew bool) func() func(*lockerMutant, backend.Backen
 	})
 }
 
+// deadlineOfLastAnswer has the deadline be that of the Renew which was answered last, for the TTL.
+func deadlineOfLastAnswer(l *leaseMutant, ttl time.Duration) {
+	var last atomic.Pointer[time.Time]
+	l.renew = func(ctx context.Context) error {
+		sent := time.Now()
+		err := l.Lease.Renew(ctx)
+		if err == nil {
+			until := sent.Add(backend.ValidFor(ttl))
+			last.Store(&until)
+		}
+		return err
+	}
+	l.deadline = func() (time.Time, bool) {
+		if until := last.Load(); until != nil && l.Lease.Context().Err() == nil {
+			return *until, true
+		}
+		return l.Lease.Deadline()
+	}
+}
+
 var besideLockers = map[string]waitMutant{
 	"the release of a lost lease stops the renewals of its key": {rule: "LossEndsUse", says: "only Release of an earlier lease of its Locker", change: oldCallStops(true, false)},
 	"a Renew of a lost lease stops the renewals of its key":     {rule: "LossEndsUse", says: "only Renew of an earlier lease of its Locker", change: oldCallStops(false, true)},
@@ -170,22 +190,7 @@ var besideLockers = map[string]waitMutant{
 	})},
 	"the answer to a Renew that comes last is the deadline": {rule: "RenewByHand", says: "the deadline went back by", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
-			var last atomic.Pointer[time.Time]
-			l.renew = func(ctx context.Context) error {
-				sent := time.Now()
-				err := l.Lease.Renew(ctx)
-				if err == nil {
-					until := sent.Add(backend.ValidFor(l.set.TTL))
-					last.Store(&until)
-				}
-				return err
-			}
-			l.deadline = func() (time.Time, bool) {
-				if until := last.Load(); until != nil && l.Lease.Context().Err() == nil {
-					return *until, true
-				}
-				return l.Lease.Deadline()
-			}
+			deadlineOfLastAnswer(l, l.set.TTL)
 		}
 	})},
 	"a removal is heard while the context of the call goes on": {rule: "LostOnRemoval", says: "after the context of the", change: alone(func(m *lockerMutant, _ backend.Backend) {
@@ -419,21 +424,8 @@ var besideLockers = map[string]waitMutant{
 	})},
 	"a renewal by hand of a lease without a TTL counts on fifteen seconds": {rule: "Defaults", says: "after a Renew by hand", change: alone(func(m *lockerMutant, _ backend.Backend) {
 		m.lease = func(_ context.Context, l *leaseMutant) {
-			var until atomic.Pointer[time.Time]
-			l.renew = func(ctx context.Context) error {
-				sent := time.Now()
-				err := l.Lease.Renew(ctx)
-				if err == nil && l.set.TTL == 0 {
-					d := sent.Add(backend.ValidFor(lock.DefaultTTL))
-					until.Store(&d)
-				}
-				return err
-			}
-			l.deadline = func() (time.Time, bool) {
-				if u := until.Load(); u != nil && l.Lease.Context().Err() == nil {
-					return *u, true
-				}
-				return l.Lease.Deadline()
+			if l.set.TTL == 0 {
+				deadlineOfLastAnswer(l, lock.DefaultTTL)
 			}
 		}
 	})},

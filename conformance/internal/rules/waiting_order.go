@@ -69,6 +69,17 @@ func served(e *engine.Env, key string, holder *engine.Client, pick func(i int) *
 	return inTurn(e, key, waiters)
 }
 
+// lineUp has callers of one Locker wait, one after the other.
+func lineUp(e *engine.Env, key string, c *engine.Client, n int, gap time.Duration) []*engine.Acquiring {
+	waiters := make([]*engine.Acquiring, n)
+	for i := range waiters {
+		waiters[i] = c.Acquiring(key)
+		<-waiters[i].Begun
+		e.Pause(gap)
+	}
+	return waiters
+}
+
 // inTurn is the order in which waiters get a key that has become free.
 func inTurn(e *engine.Env, key string, waiters []*engine.Acquiring) (order []int) {
 	n := len(waiters)
@@ -153,12 +164,7 @@ func servedAfterTry(e *engine.Env, key string, holder, b *engine.Client, gap tim
 func servedThroughFailures(e *engine.Env, key string, holder *engine.Client, failures int, gap time.Duration) []int {
 	b, server := e.Faulty()
 	h := holder.MustTry(key)
-	waiters := make([]*engine.Acquiring, 4)
-	for i := range waiters {
-		waiters[i] = b.Acquiring(key)
-		<-waiters[i].Begun
-		e.Pause(gap)
-	}
+	waiters := lineUp(e, key, b, 4, gap)
 	server.Next(failures, faultlock.FailBefore(), faultlock.OpTry)
 	e.Pause(e.WaitBound())
 	server.Heal()
@@ -168,12 +174,7 @@ func servedThroughFailures(e *engine.Env, key string, holder *engine.Client, fai
 
 func servedBesideTry(e *engine.Env, key string, holder, b *engine.Client, gap time.Duration) (order []int, overtook bool) {
 	h := holder.MustTry(key)
-	waiters := make([]*engine.Acquiring, 4)
-	for i := range waiters {
-		waiters[i] = b.Acquiring(key)
-		<-waiters[i].Begun
-		e.Pause(gap)
-	}
+	waiters := lineUp(e, key, b, 4, gap)
 	h.MustRelease()
 	got, err := b.Try(key)
 	if err == nil {
@@ -189,12 +190,7 @@ func servedAfterLoss(e *engine.Env, key string, a, b *engine.Client, gap time.Du
 	const n = 6
 	h := a.MustTryFor(key, e.Fit(max(e.TTL, 3*n*gap)), lock.WithoutRenewal())
 	h.Lapses()
-	waiters := make([]*engine.Acquiring, n)
-	for i := range waiters {
-		waiters[i] = b.Acquiring(key)
-		<-waiters[i].Begun
-		e.Pause(gap)
-	}
+	waiters := lineUp(e, key, b, n, gap)
 	if !time.Now().Before(h.Until()) {
 		return nil // some came when it was free
 	}
