@@ -55,8 +55,6 @@ CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./script
 MODULES = observe/otel conformance/peers bench examples/marketplace/plot
 # Those of programs that the tests build, as they build them: so it is compiled once.
 HELPERS = internal/etcdserver internal/containers
-# What is compiled to be looked at, and not to run, is not made fast.
-UNUSED = -gcflags='all=-N -l'
 
 .DEFAULT_GOAL := help
 .PHONY: help check test test-also test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
@@ -113,13 +111,13 @@ test-long: ## The same ROUNDS times over (10), to meet rarer races
 
 test-peers: ## Run the suite on locks of others, hold docs/peers.md against it, and test bench and the plot
 	@scripts/test-servers
-	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test -timeout 20m ./...
-	$(GO) -C bench test ./...
-	$(GO) -C examples/marketplace/plot test ./...
+	required=$$(scripts/test-required) && cd conformance/peers && LOCK_TEST_REQUIRE=$$required $(GO) test $(BUILD) -timeout 20m ./...
+	$(GO) -C bench test $(BUILD) ./...
+	$(GO) -C examples/marketplace/plot test $(BUILD) ./...
 
 test-observe: ## Test the metrics, the alert rules and the dashboard, on a real Prometheus
 	@scripts/test-servers prometheus
-	cd observe/otel && LOCK_TEST_REQUIRE=prometheus CGO_ENABLED=1 $(RACE) $(GO) test -race -count=1 -timeout 5m ./...
+	cd observe/otel && LOCK_TEST_REQUIRE=prometheus CGO_ENABLED=1 $(RACE) $(GO) test $(BUILD) -race -count=1 -timeout 5m ./...
 
 test-containers: ## Run the suite on etcd and ZooKeeper in containers, which have other versions
 	@scripts/test-servers containers
@@ -138,11 +136,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 # What is compiled here serves the tests. For this system golangci-lint has vet, too.
 lint: export GOFLAGS += -trimpath
-lint: ## Check format, vet on three systems, linters, and go.mod
+lint: ## Check format, vet, types on other systems, linters, and go.mod
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
-	GOOS=darwin $(GO) vet $(UNUSED) ./...
-	GOOS=windows $(GO) vet $(UNUSED) ./...
+	$(GO) run ./scripts/typecheck darwin windows
 	@for module in $(MODULES); do echo "$(GO) -C $$module vet ./..."; GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
 	@for module in $(HELPERS); do echo "$(GO) -C $$module vet ./..."; CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
 	$(GO) mod tidy -diff
