@@ -53,7 +53,7 @@ CHECKED = . ./backend/... ./memory ./file ./config ./conformance/report ./script
 
 # Modules of their own, whose dependencies are not those of the library.
 MODULES = observe/otel conformance/peers bench examples/marketplace/plot
-# Those of programs that the tests build, as they build them: so it is compiled once.
+# Those of programs that the tests build.
 HELPERS = internal/etcdserver internal/containers
 
 .DEFAULT_GOAL := help
@@ -140,8 +140,7 @@ lint: ## Check format, vet, types on other systems, linters, and go.mod
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt:"; echo "$$unformatted"; exit 1; fi
 	$(GO) run ./scripts/typecheck darwin windows
-	@for module in $(MODULES); do echo "$(GO) -C $$module vet ./..."; GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
-	@for module in $(HELPERS); do echo "$(GO) -C $$module vet ./..."; CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
+	@for module in $(MODULES) $(HELPERS); do echo "$(GO) -C $$module vet ./..."; GOWORK=off $(GO) -C $$module vet ./... || exit 1; done
 	$(GO) mod tidy -diff
 	GOWORK=off $(GO) -C observe/otel mod tidy -diff
 	$(GOLANGCI_LINT) run ./...

@@ -47,9 +47,9 @@ func (f *finder) moduleProgram(name string) (string, error) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), moduleBuildBound)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, tool, "build", "-buildvcs=false", "-o", temp.Name(), ".")
+		cmd := exec.CommandContext(ctx, tool, "build", "-trimpath", "-buildvcs=false", "-o", temp.Name(), ".")
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", missing("building %s failed: %v: %s", dir, err, out[max(0, len(out)-1000):])
 		}
