@@ -50,10 +50,19 @@ func sentinelFor(err error) error {
 		return backend.ErrPermanent
 	case badCertificate(err):
 		return backend.ErrPermanent
+	case refusedBefore(err):
+		return backend.ErrPermanent
 	case notSent(err):
 		return backend.ErrUnavailable
 	}
 	return nil
+}
+
+// refusedBefore reports that the request was refused in other words than those of etcd, as a
+// proxy does that asks for credentials of its own.
+func refusedBefore(err error) bool {
+	code := status.Code(err)
+	return (code == codes.PermissionDenied || code == codes.Unauthenticated) && !errors.As(err, new(rpctypes.EtcdError))
 }
 
 var errClientClosed = errors.New("the client was closed before the Locker")
@@ -140,6 +149,8 @@ func hintFor(err error) string {
 		return "; compact and defragment the server, then disarm its alarm"
 	case badCertificate(err):
 		return failure.CheckCertificates
+	case refusedBefore(err):
+		return "; not in the words of etcd: look at what stands before it, a proxy perhaps"
 	}
 	return ""
 }

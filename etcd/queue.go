@@ -232,7 +232,7 @@ func (t *ticket) watch(ctx context.Context) error {
 	opened, end := t.opening(before)
 	defer end()
 	var events clientv3.WatchChan
-	third := t.s.ttl / 3
+	third := t.s.ttl / 3 // the session has the TTL of the place
 	timer := time.NewTimer(third - time.Duration(rand.Int64N(int64(third/10))))
 	defer timer.Stop()
 	for {

@@ -69,7 +69,7 @@ func openClient(ctx context.Context, conf clientv3.Config) (*clientv3.Client, er
 	if err != nil {
 		return nil, err
 	}
-	conf.DialOptions = []grpc.DialOption{grpc.WithChainUnaryInterceptor(authenticateBeside(plain))}
+	conf.DialOptions = append(conf.DialOptions, grpc.WithChainUnaryInterceptor(authenticateBeside(plain)))
 	return clientv3.New(conf)
 }
 
