@@ -86,7 +86,8 @@ func (s sentence) beginning() string {
 }
 
 // TestPromises requires that each sentence of the contract is in the table, that the
-// table has no other, that what tries it exists, and that the page is up to date.
+// table has no other, that what tries it exists, that each rule tries one, and that the page is
+// up to date.
 func TestPromises(t *testing.T) {
 	known := map[[2]string]promise{}
 	for _, p := range promises {
@@ -94,7 +95,7 @@ func TestPromises(t *testing.T) {
 		assert.NotContains(t, known, key, "the table has a sentence twice")
 		known[key] = p
 	}
-	broken, star := brokenLocks(t), map[string]string{}
+	broken, star, named := brokenLocks(t), map[string]string{}, map[string]bool{}
 	for _, rule := range conformance.Rules() {
 		if rule.NeedsBackend {
 			star[rule.Name] = `\*`
@@ -134,6 +135,7 @@ func TestPromises(t *testing.T) {
 			}
 			var by []string
 			for _, rule := range strings.Fields(p.rules) {
+				named[rule] = true
 				if assert.NotEmpty(t, broken[rule], "%s: no lock is broken for %s: add a mutant to the tests of internal/rules, or a flawed lock", s.id(), rule) {
 					_, file, _ := strings.Cut(broken[rule][0], "](")
 					by = append(by, fmt.Sprintf("[%s](%s%s", rule, file, star[rule]))
@@ -145,6 +147,9 @@ func TestPromises(t *testing.T) {
 			}
 			fmt.Fprintf(&tried, "- %s: %s %s\n", id, s.beginning(), strings.Join(by, ", "))
 		}
+	}
+	for _, r := range conformance.Rules() {
+		assert.True(t, named[r.Name], "%s tries no sentence: name it in promises_test.go", r.Name)
 	}
 	for key := range known {
 		assert.Fail(t, "a sentence of the table is in no comment any more", "%s: %s", key[0], key[1])

@@ -29,7 +29,8 @@ const (
 // lock of the collection: those that dawdle are tuned to it.
 const TTL = time.Second
 
-// All lists the broken locks, in the order in which people meet the mistakes.
+// All lists the broken locks: first those that people meet first, then by number, and those
+// of tokens and of errors at the end. A new one stands before z24.
 func All() []Lock {
 	return []Lock{
 		z49Open, z49Shut,
@@ -46,7 +47,7 @@ func All() []Lock {
 		z126, z128, z129, z130, z131, z132, z133, z134, z136, z137,
 		z138, z139, z140, z141, z142, z143, z144, z145, z146, z147, z148, z149, z150,
 		z152, z153, z154, z155, z156, z157, z158, z159, z160, z161, z162, z170,
-		z180, z181, z182, z183, z184, z185, z186, z187, z188, z189, z190,
+		z180, z181, z182, z183, z184, z185, z186, z187, z188, z189, z190, z191,
 		z24, z25, z27,
 		z70, z71, z72, z73, z74, z75, z76, z77,
 	}

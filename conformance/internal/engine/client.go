@@ -188,7 +188,8 @@ func (c *Client) Refusal(key, why string, more ...lock.Option) error {
 	panic(Abort{})
 }
 
-// JudgeRefusal fails the case unless the error is that of a refusal. A grant is a
+// JudgeRefusal fails the case unless the error is that of a refusal. It is called with a
+// grant or an error, not with both. A grant is a
 // broken rule, unless the lease that should have kept the caller out has run out
 // in the meantime: then the case was late.
 func (e *Env) JudgeRefusal(key, op, why string, granted *Record, err error) {

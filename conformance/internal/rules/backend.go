@@ -166,7 +166,7 @@ var backendRules = []*engine.Rule{
 	},
 	{
 		Name:         "InspectShows",
-		Statement:    "Inspect shows a held key as it is, else ErrNotHeld, and changes nothing.",
+		Statement:    "Inspect shows a held key as it is, of a free or released one ErrNotHeld, and changes nothing.",
 		NeedsBackend: true,
 		Run:          inspectShows,
 	},
@@ -443,7 +443,6 @@ func holdsOutliveClient(e *engine.Env, a, b *engine.BackendClient) {
 	freed(e, key, nil, b)
 }
 
-// holdCountOfPlace has an owner wait in the queue, and enter again what it gets there.
 // tooManyExtendsNothing has an owner with the most holds ask for a longer one.
 func tooManyExtendsNothing(e *engine.Env, a, b *engine.BackendClient) {
 	ttl := e.Fit(2 * e.TTL)
@@ -469,6 +468,7 @@ func tooManyExtendsNothing(e *engine.Env, a, b *engine.BackendClient) {
 	}
 }
 
+// holdCountOfPlace has an owner wait in the queue, and enter again what it gets there.
 func holdCountOfPlace(e *engine.Env, a, b *engine.BackendClient) {
 	key, owner := e.Key("queued"), e.Owner("A")
 	before := a.MustTry(e.Request(key, "", e.Long))

@@ -136,6 +136,8 @@ func inspectShows(e *engine.Env) {
 	}
 	_, err = inspect()
 	e.Is(key, err, "Inspect of a released key", backend.ErrNotHeld)
+	_, err = optional[backend.Inspector](a, "Inspector").Inspect(e.Ctx, key)
+	e.Is(key, err, "Inspect by the client that has released the key", backend.ErrNotHeld)
 	a.MustTry(e.Request(key, "", e.Long))
 	e.Together(
 		func() { inspectKeepsNothing(e, a, in) },

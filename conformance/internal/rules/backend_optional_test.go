@@ -18,7 +18,7 @@ import (
 type optionalMutant struct {
 	*mutant
 	watch   func(ctx context.Context, key string) (<-chan backend.Hint, error)
-	inspect func(r backend.Record) backend.Record
+	inspect func(r backend.Record) backend.Record // changes what is shown, where something is
 	force   func(ctx context.Context, key string, token uint64) error
 	batch   func([]backend.Renewal) []backend.Renewal
 }
