@@ -5,7 +5,10 @@ package flawedtest
 
 import (
 	"flag"
+	"os"
 	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +72,8 @@ func New(pkg string, together int, flawed, healthy []flaw.Lock) *Collection {
 }
 
 // CheckRegistry requires that everything is said about each mistake, and that the
-// files and the rules that it names exist. No two mistakes share a file.
+// files and the rules that it names exist. No two mistakes share a file, and every lock that
+// is written down is listed.
 func (c *Collection) CheckRegistry(t *testing.T) {
 	t.Helper()
 	rules := map[string]bool{}
@@ -91,4 +95,16 @@ func (c *Collection) CheckRegistry(t *testing.T) {
 			assert.True(t, rules[name], "%s names the rule %s, which does not exist", m.File, name)
 		}
 	}
+	all, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, name := range all {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		if broken.Match(text) {
+			assert.True(t, files[name], "%s has a lock that is not listed in All", name)
+		}
+	}
 }
+
+// broken is in each file that has a broken lock.
+var broken = regexp.MustCompile(`\bRule: +"`)
