@@ -57,7 +57,7 @@ MODULES = observe/otel conformance/peers bench examples/marketplace/plot
 HELPERS = internal/etcdserver internal/containers
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-also test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images fuzz lint bench marketplace plot sale tutorial
+.PHONY: help check test test-also test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images pages fuzz lint bench marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,13 @@ test-containers: ## Run the suite on etcd and ZooKeeper in containers, which hav
 
 images: ## Build container images of servers from Debian packages
 	@scripts/images
+
+pages: ## Write what is generated in the pages anew, but for peers, performance and the tutorial
+	$(GO) test ./conformance -run '^(TestPage|TestPromises)$$' -update -update-promises
+	$(GO) test -p 1 $$($(GO) list ./conformance/flawed/... | grep 'flawed$$') -run '^TestPage$$' -update
+	$(GO) test ./cmd/lockctl -run '^TestGuaranteesPage$$' -update
+	$(GO) test ./config -run '^TestSchemaIsThatOfTheTypes$$' -update
+	$(GO) test . -run '^TestWritingABackendPage$$' -update
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
