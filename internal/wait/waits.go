@@ -1,5 +1,6 @@
 // Package wait brings a caller of Acquire from the call to the lease, and a lease to its
-// release, which is when somebody else's wait ends.
+// release, which is when somebody else's wait ends. docs/design/waiting.md shows the way
+// from a release to the next grant.
 package wait
 
 import (
