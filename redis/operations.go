@@ -128,7 +128,7 @@ func (b *redisBackend) ReleaseTelling(ctx context.Context, hold backend.Hold) (o
 	if err != nil {
 		return 0, err
 	}
-	if watch, ok := r.value.(int64); ok && watch > 1 {
+	if watch, ok := r.value.(int64); ok && watch > 1 { // as release.lua returns it
 		others = int(watch) - 2
 		if own {
 			others = max(others-1, 0)

@@ -82,7 +82,7 @@ func (w *watcher) answer(err error) {
 
 func (w *watcher) signal(hint backend.Hint) {
 	if !w.ended {
-		push.Hint(w.signals, hint)
+		push.ReplaceHint(w.signals, hint)
 	}
 }
 

@@ -174,7 +174,7 @@ func (w *watch) hintAtUnfinished() {
 // hint gives the hint while the watch is whole. The mutex is held.
 func (w *watch) hint(h backend.Hint) {
 	if !w.broken {
-		push.Hint(w.hints, h)
+		push.ReplaceHint(w.hints, h)
 	}
 }
 

@@ -169,9 +169,9 @@ func (h *Hub) Confirmed(ctx context.Context, answer <-chan error, late error) er
 	}
 }
 
-// Hint puts the hint in the place of one that was not read yet. The channel holds one, and
+// ReplaceHint puts the hint in the place of one that was not read yet. The channel holds one, and
 // nobody else sends at the time.
-func Hint(hints chan backend.Hint, hint backend.Hint) {
+func ReplaceHint(hints chan backend.Hint, hint backend.Hint) {
 	select {
 	case <-hints:
 	default:
