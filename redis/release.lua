@@ -50,7 +50,8 @@ if record then
       redis.pcall('PUBLISH', KEYS[1], '0')
       return 1
     end
-    local watchers = tell(#KEYS[2], redis.call('TIME')[2], '')
+    local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+    if watchers ~= 0 then tell(watchers, #KEYS[2], redis.call('TIME')[2], '') end
     return watchers and 2 + watchers or 1
   end
 end

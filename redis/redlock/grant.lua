@@ -23,7 +23,6 @@
 --          -2  the accepted token is not ours
 --          -3  the tokens are used up
 --          -4  the floor is not ours
-local function attempt(r) return tonumber(string.match(r, '^R1|%x+|(%d+)|')) or 0 end
 local record = redis.call('GET', KEYS[1])
 local mine = record and string.sub(record, 1, 36) == string.sub(ARGV[1], 1, 36)
 if record and not mine then
@@ -58,19 +57,22 @@ if ARGV[4] then
   local accepted = redis.call('GET', KEYS[2])
   local last = 0
   if accepted then
-    local number, of = string.match(accepted, '^(%d+)|(%x+)$')
+    local number = string.match(accepted, '^(%d+)|%x+$')
     if not number then return -2 end
-    if mine and of == id then answer = number end
+    if mine and accepted == number .. '|' .. id then answer = number end
     last = tonumber(number)
   end
   if answer == 1 then
     -- From 2^53 on, Lua's numbers no longer tell neighbours apart.
     if last >= 9007199254740991 then return -3 end
-    local floor = redis.pcall('GET', KEYS[4]) or 0
-    if type(floor) == 'table' or not tonumber(floor) then return -4 end
+    local floor = redis.pcall('GET', KEYS[4])
+    if floor then
+      if type(floor) == 'table' or not tonumber(floor) then return -4 end
+      last = math.max(last, tonumber(floor))
+    end
     time = time or redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
-    local least = math.max(last + 1, floor + 1, now)
+    local least = math.max(last + 1, now)
     local token = tonumber(ARGV[4])
     -- A token is never behind the node's clock, so that tokens go on rising after a
     -- loss of data, nor far ahead of it, so that nobody can use them up.
@@ -84,13 +86,16 @@ if ARGV[4] then
 end
 if not mine then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-elseif attempt(record) <= attempt(ARGV[1]) then
-  -- The record takes the number of this attempt, so that what still clears away an
-  -- earlier one leaves it alone. It never goes back to that of an earlier one, which
-  -- comes late. Since when it is held, and by whom, stays.
-  local taken = string.match(ARGV[1], '^R1|%x+|%d+') .. string.match(record, '^R1|%x+|%d+(|.*)$')
-  local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
-  redis.call('SET', KEYS[1], taken, 'PX', string.format('%.0f', left))
+else
+  local function attempt(r) return tonumber(string.match(r, '^R1|%x+|(%d+)|')) or 0 end
+  if attempt(record) <= attempt(ARGV[1]) then
+    -- The record takes the number of this attempt, so that what still clears away an
+    -- earlier one leaves it alone. It never goes back to that of an earlier one, which
+    -- comes late. Since when it is held, and by whom, stays.
+    local taken = string.match(ARGV[1], '^R1|%x+|%d+') .. string.match(record, '^R1|%x+|%d+(|.*)$')
+    local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
+    redis.call('SET', KEYS[1], taken, 'PX', string.format('%.0f', left))
+  end
 end
 if accepts then redis.call('SET', KEYS[2], accepts, 'PX', ARGV[5]) end
 return answer

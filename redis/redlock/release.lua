@@ -17,7 +17,10 @@ local listen
 if ARGV[2] and (mine or not record) then
   -- Where the key is free it is told too: the hold was not known here, and has ended. The
   -- id has all nodes tell the same part of a crowd.
-  listen = tell(#KEYS[2] - #'node' + 1, tonumber(string.sub(ARGV[1], 4, 11), 16), string.sub(ARGV[1], 4, 19) .. '|')
+  listen = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+  if listen ~= 0 then
+    tell(listen, #KEYS[2] - #'node' + 1, tonumber(string.sub(ARGV[1], 4, 11), 16), string.sub(ARGV[1], 4, 19) .. '|')
+  end
 end
 if mine then return listen and 2 + listen or 1 end
 -- A write that changes nothing: a replica, whose "no" proves nothing, answers

@@ -1,4 +1,5 @@
--- Stands before release.lua, of Redis and of Redlock.
+-- Stands before release.lua, of Redis and of Redlock, which asks first whether anybody
+-- watches: mostly nobody does, and then no call is made to tell it.
 --
 -- Tells those who watch the key that it is free, on the channel with the name of its
 -- record. Of a crowd of 64 or more some are told, others each time: it takes the server
@@ -7,15 +8,13 @@
 -- its turn as often as it has watchers.
 --
 -- KEYS[1]  record of the key
+-- watchers how many watch, or nil when the server does not say; then all are told.
+--          Without permission for the channels the waiters poll.
 -- at       where the "k:" before the key begins in its name; the channels of the parts have
 --          "w0:" to "w63:" there
 -- roll     decides whose turn it is
 -- text     is before the number of those who are told
---
--- Returns  how many watch, or nil when the server does not say; then all are told.
---          Without permission for the channels the waiters poll.
-local function tell(at, roll, text)
-  local watchers = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+local function tell(watchers, at, roll, text)
   if watchers and watchers >= 64 then
     local groups = 4
     while groups < 64 and groups * 16 <= watchers do groups = groups * 2 end
@@ -37,12 +36,9 @@ local function tell(at, roll, text)
           redis.pcall('PUBLISH', parts[i + 1], string.format('%s%d', text, told[group]))
         end
       end
-      return watchers
+      return
     end
   end
-  if watchers ~= 0 then
-    redis.pcall('PUBLISH', KEYS[1], string.format('%s%d', text, watchers or 0))
-  end
-  return watchers
+  redis.pcall('PUBLISH', KEYS[1], string.format('%s%d', text, watchers or 0))
 end
 
