@@ -261,8 +261,8 @@ passed before the latest renewal. Held is of one round, unless an aim compares i
 further sizes.
 
     make bench                                                  # everything, in a quarter of an hour
-    cd bench && go run . -backend redis -scenario serial        # some of it
-    cd bench && go run . -list                                  # what there is
+    go -C bench run . -backend redis -scenario serial           # some of it
+    go -C bench run . -list                                     # what there is
 
 ## Aims
 
