@@ -57,7 +57,7 @@ MODULES = observe/otel conformance/peers bench examples/marketplace/plot
 HELPERS = internal/etcdserver internal/containers
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-also test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images pages fuzz lint bench marketplace plot sale tutorial
+.PHONY: help check test test-also test-suite test-redis test-mysql test-etcd test-zookeeper test-healthy test-all test-long test-peers test-observe test-containers images pages fuzz vet-systems lint bench marketplace plot sale tutorial
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,7 +101,7 @@ test-healthy: ## The suite on healthy locks of many kinds, without a server, ROU
 	LOCK_TEST_LONG=1 $(GO) test $(BUILD) -count=1 -run '^TestDefaultRunIsShort$$' ./memory
 	@$(TESTRUN) $(BUILD) -vet=off -count $(ROUNDS) -p 1 -timeout 60m -run '$(HEALTHY)' $(HEALTHYAT)
 
-test-all: test test-also test-suite test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
+test-all: vet-systems test test-also test-suite test-observe test-containers test-peers test-long ## All there is, with containers, peers and ROUNDS rounds (10): several hours
 
 test-long: ## The same ROUNDS times over (10), to meet rarer races
 	@scripts/test-servers
@@ -140,6 +140,11 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 		done; \
 	done
+
+vet-systems: export GOFLAGS += -trimpath
+vet-systems: ## Vet on two more systems; it first compiles for them all that is imported, which takes minutes
+	GOOS=darwin $(GO) vet -gcflags='all=-N -l' ./...
+	GOOS=windows $(GO) vet -gcflags='all=-N -l' ./...
 
 # What is compiled here serves the tests. For this system golangci-lint has vet, too.
 lint: export GOFLAGS += -trimpath
