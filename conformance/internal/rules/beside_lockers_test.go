@@ -322,6 +322,7 @@ var besideLockers = map[string]waitMutant{
 			l.renew = func(ctx context.Context) error {
 				under.Add(1)
 				defer func() {
+					time.Sleep(time.Millisecond) // a renewal takes its time to return
 					under.Add(-1)
 					follow()
 				}()
