@@ -85,7 +85,6 @@ type etcdBackend struct {
 	prefix     string
 	clock      backend.Clock
 	guarantees backend.Guarantees
-	lastText   atomic.Pointer[recordText]
 	floor      atomic.Pointer[floor] // nil: not read yet
 
 	life context.Context // of requests that outlive their callers; ends with Close

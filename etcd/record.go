@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,38 +30,6 @@ func encodeRecord(h backend.Holder, ttl time.Duration, from uint64, now time.Tim
 		h.Since = time.Time{}
 	}
 	return record{Holder: h, TTL: ttl.Milliseconds(), Floor: from}.text()
-}
-
-// recordText is the value of the records of one holder, around the time of the grant.
-// The acquisitions of a process mostly differ in nothing else, and to write the value
-// anew takes longer than all else that is done for a request here.
-type recordText struct {
-	holder        backend.Holder
-	ttl           time.Duration
-	floor         uint64
-	before, after string
-	waiting       string
-}
-
-// texts are what encodeRecord writes for a grant now and for a place in the queue, with
-// what is kept from the last time.
-func (b *etcdBackend) texts(h backend.Holder, ttl time.Duration, from uint64, now time.Time) (granted, waiting string) {
-	h.Since = time.Time{}
-	t := b.lastText.Load()
-	if t == nil || t.ttl != ttl || t.floor != from || t.holder != h {
-		const since = `"since":"`
-		waiting = encodeRecord(h, ttl, from, time.Time{})
-		before, after, ok := strings.Cut(encodeRecord(h, ttl, from, time.Unix(0, 0)), since+`1970-01-01T00:00:00Z`)
-		if !ok {
-			return encodeRecord(h, ttl, from, now), waiting
-		}
-		t = &recordText{h, ttl, from, before + since, after, waiting}
-		b.lastText.Store(t)
-	}
-	text := make([]byte, 0, len(t.before)+len(time.RFC3339Nano)+len(t.after))
-	text = append(text, t.before...)
-	text = now.UTC().AppendFormat(text, time.RFC3339Nano)
-	return string(append(text, t.after...)), t.waiting
 }
 
 func (r record) text() string {

@@ -2,37 +2,9 @@ package etcdlock
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/mortiselock/lock/backend"
 )
-
-// What is kept of the last value is that value, but for the time.
-func TestGrantedRecordIsTheEncodedOne(t *testing.T) {
-	t.Parallel()
-	b := &etcdBackend{}
-	now := time.Date(2026, 3, 29, 1, 59, 59, 123456000, time.FixedZone("", 3600))
-	for _, h := range []backend.Holder{
-		{Host: "db1", PID: 312},
-		{Host: "db1", PID: 312, Label: "nightly"},
-		{Host: "db1", PID: 312, Label: `"since":"1970-01-01T00:00:00Z"`},
-		{Label: "1970-01-01T00:00:00Z"},
-		{},
-		{Host: "db1", PID: 312},
-	} {
-		for _, at := range []time.Time{now, now.Add(time.Second), now.Truncate(time.Second)} {
-			for _, ttl := range []time.Duration{15 * time.Second, time.Minute} {
-				for _, how := range []string{"anew", "from what is kept"} {
-					granted, waiting := b.texts(h, ttl, 7, at)
-					assert.Equal(t, encodeRecord(h, ttl, 7, at), granted, how)
-					assert.Equal(t, encodeRecord(h, ttl, 7, time.Time{}), waiting, how)
-				}
-			}
-		}
-	}
-}
 
 func TestSlotsAreUsedAgain(t *testing.T) {
 	t.Parallel()

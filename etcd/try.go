@@ -198,9 +198,10 @@ func (b *etcdBackend) lookUp(ctx context.Context, s *session, f floor) error {
 // ours and don't count. What is sent under an older epoch of a shared session, or
 // another floor, has no effect. A refusal tells who holds, or takes the place.
 func (b *etcdBackend) takeTxn(n names, req backend.Request, own string, s *session, epoch int64, f floor, queue bool) clientv3.Op {
-	granted, waiting := b.texts(req.Holder, req.TTL, f.add, time.Now())
+	granted := encodeRecord(req.Holder, req.TTL, f.add, time.Now())
 	refused := []clientv3.Op{clientv3.OpGet(own), oldestOf(n)}
 	if queue {
+		waiting := encodeRecord(req.Holder, req.TTL, f.add, time.Time{})
 		refused = []clientv3.Op{clientv3.OpPut(own, waiting, clientv3.WithPrevKV(), clientv3.WithLease(s.id)), clientv3.OpGet(n.dir, clientv3.WithRange(n.end),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))}
 	}

@@ -13,8 +13,8 @@ import (
 // not changed; one with a DialFunc is refused with ErrInvalid, since the connector dials by
 // itself.
 //
-// A statement costs less, since it can be given up without the driver's help when its
-// context has ended and the server does not answer. When a server says that it has become
+// A hold of [NewRow] costs less, since its statements can be given up without the driver's help
+// when their context has ended and the server does not answer. When a server says that it has become
 // read-only, the connections are given up, so that the next ones lead to the new primary.
 // Where the config has a Timeout, greeting and login together take no longer than that
 // either, or three seconds.

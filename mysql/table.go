@@ -38,7 +38,8 @@ type Options struct {
 // don't matter, except that autocommit must be on and completion_type NO_CHAIN, and that
 // innodb_lock_wait_timeout=1 is better than its default of 50 seconds: for so long the
 // server goes on with a grant or a release whose caller has given up, where somebody has
-// the row locked. Renewals never wait. A pool made with [NewConnector] is a little faster.
+// the row locked. Renewals never wait. A pool made with [NewConnector] leaves a server that
+// has become read-only.
 //
 // NewTable creates or checks the table and looks at the settings of the server,
 // bounded by ctx. What waiting does not cure is ErrPermanent: a refused password, an

@@ -81,9 +81,8 @@ func (n *node) stands(ctx context.Context) bool {
 // ticket is a node in the queue of its key.
 type ticket struct {
 	n       *node
-	first   bool   // nothing is before the node
-	settled bool   // its token is larger than all before it
-	last    string // who was directly before the node when it looked
+	first   bool // nothing is before the node
+	settled bool // its token is larger than all before it
 	behind  atomic.Bool
 }
 
@@ -160,16 +159,12 @@ type view struct {
 // that one and the node itself, so that the event will do; else the last but one, whose
 // end leaves time to look again before the turn comes.
 //
-// What can be asked at once is: what is before a node only gets less, so that it does not
-// matter which answer is the older one.
+// Both watches begin at once: what is before a node only gets less, so that it does not matter
+// which answer is the older one.
 func (t *ticket) look(ctx context.Context) (v view, err error) {
 	n, s := t.n, t.n.s
 	if t.first {
 		return v, nil
-	}
-	var own, last <-chan watching
-	if t.last != "" { // its turn is near
-		own, last = s.beginWatch(ctx, n.path), s.beginWatch(ctx, n.dir+"/"+t.last)
 	}
 	children, _, err := s.children(ctx, n.dir)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -185,14 +180,10 @@ func (t *ticket) look(ctx context.Context) (v view, err error) {
 		return v, nil
 	}
 	t.behind.Store(true)
-	known := a.last.name == t.last
-	t.last = a.last.name
 	var w watching
 	switch a.n {
 	case 1:
-		if !known {
-			own, last = s.beginWatch(ctx, n.path), s.beginWatch(ctx, n.dir+"/"+t.last)
-		}
+		own, last := s.beginWatch(ctx, n.path), s.beginWatch(ctx, n.dir+"/"+a.last.name)
 		if w = <-own; w.err == nil && w.exists {
 			v.only, v.own = true, w.events
 			w = <-last

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -110,7 +109,7 @@ func (b *Backend) step(ctx context.Context, f func(context.Context, *sql.Conn) e
 		if err != nil {
 			return err
 		}
-		inFlight, end := withGrace(ctx, conn)
+		inFlight, end := withGrace(ctx)
 		err = f(inFlight, conn)
 		end()
 		if wire.IsReadOnly(err) {
@@ -155,37 +154,18 @@ const grace = time.Second
 // and the server may carry it out afterwards: a grant could follow the release that
 // was meant to remove it. So the answer is waited for; the lock package has let the
 // caller go.
-func withGrace(ctx context.Context, conn *sql.Conn) (inFlight context.Context, end func()) {
+func withGrace(ctx context.Context) (inFlight context.Context, end func()) {
 	inFlight = context.WithoutCancel(ctx)
 	if ctx.Done() == nil {
 		return inFlight, func() {}
 	}
-	var giveUp func()
-	cancel := func() {}
-	if socket := wire.SocketOf(conn); socket != nil {
-		giveUp = func() { _ = socket.Close() }
-	} else {
-		inFlight, cancel = context.WithCancel(inFlight)
-		giveUp = cancel
-	}
-	var mu sync.Mutex
-	var timer *time.Timer
-	over := false
+	inFlight, cancel := context.WithCancel(inFlight)
 	stop := context.AfterFunc(ctx, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			timer = time.AfterFunc(grace, giveUp)
-		}
+		timer := time.AfterFunc(grace, cancel)
+		context.AfterFunc(inFlight, func() { timer.Stop() })
 	})
 	return inFlight, func() {
 		stop()
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		if timer != nil {
-			timer.Stop()
-		}
 		cancel()
 	}
 }

