@@ -92,10 +92,11 @@ func (b *majority) Try(ctx context.Context, req backend.Request) (backend.Grant,
 			return g, before
 		}
 		before = err
-		if !split || splits == maxSplits {
+		if split == nil || splits == maxSplits {
 			return g, err
 		}
-		window := min(max(b.clock.Now().Sub(start), time.Millisecond)<<splits, longestSplit)
+		took := max(b.clock.Now().Sub(start), time.Millisecond)
+		window := min(took<<splits, longestSplit)
 		pause := time.NewTimer(rand.N(2 * window))
 		select {
 		case <-pause.C:
@@ -103,18 +104,22 @@ func (b *majority) Try(ctx context.Context, req backend.Request) (backend.Grant,
 			pause.Stop()
 			return g, err
 		}
+		if split.withoutVote() {
+			return g, &backend.HeldError{Key: req.Key, Remaining: rand.N(min(64*took, longestLeft))}
+		}
 	}
 }
 
 const (
 	maxSplits    = 8                      // split votes in a row before an acquisition is refused
 	longestSplit = 400 * time.Millisecond // for hundreds who begin together
+	longestLeft  = time.Second            // who has no vote leaves the key to those who have one, whose release tells
 )
 
-// try asks once. It also reports whether the vote was split.
-func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Grant, split bool, _ error) {
+// try asks once. It also returns the votes where they were split.
+func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Grant, split *round, _ error) {
 	if err := enter(ctx, b.gates.tries, req.Key); err != nil {
-		return backend.Grant{}, false, err
+		return backend.Grant{}, nil, err
 	}
 	defer leave(b.gates.tries)
 	id := req.ID.Hex()
@@ -133,6 +138,9 @@ func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Gran
 		args = append(args, proposed, b.memory(req.TTL))
 	}
 	r.after = func(c *call, v vote) {
+		if v == no {
+			r.lateNo.Add(1)
+		}
 		if r.verdict != agreed && mayHold(c, v) {
 			b.releaseAt(c.index, req.Key, attempt, r.until, r.verdict != refused)
 		}
@@ -142,26 +150,29 @@ func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Gran
 	if v != agreed {
 		b.undo(ctx, r, req, attempt)
 		if v != refused || ctx.Err() != nil {
-			return backend.Grant{}, false, b.failure(ctx, r, req.Key)
+			return backend.Grant{}, nil, b.failure(ctx, r, req.Key)
 		}
-		held, split := b.heldError(r, req.Key)
+		held, isSplit := b.heldError(r, req.Key)
+		if isSplit {
+			split = r
+		}
 		return backend.Grant{}, split, held
 	}
 	g := backend.Grant{Holds: 1, Validity: r.validity(req.TTL)}
 	if !b.tokens {
-		return g, false, nil
+		return g, nil, nil
 	}
 	accepted, next := r.tokens(proposed)
 	if accepted {
 		g.Token = uint64(proposed)
-		return g, false, nil
+		return g, nil, nil
 	}
 	var second *round
 	for _, token := range next {
 		second, v = b.accept(ctx, r, req, token)
 		if v == agreed && b.clock.Now() < g.Until() {
 			g.Token = uint64(token)
-			return g, false, nil
+			return g, nil, nil
 		}
 		if v != refused {
 			break
@@ -169,11 +180,11 @@ func (b *majority) try(ctx context.Context, req backend.Request) (_ backend.Gran
 	}
 	b.undo(ctx, r, req, attempt)
 	if v == agreed {
-		return backend.Grant{}, false, fmt.Errorf("redlock: key %q: %w: the grant took longer than its TTL and was given back", req.Key, backend.ErrUnavailable)
+		return backend.Grant{}, nil, fmt.Errorf("redlock: key %q: %w: the grant took longer than its TTL and was given back", req.Key, backend.ErrUnavailable)
 	}
 	// No rival can have refused the token while the key was ours, so that failures
 	// of nodes, or a slow grant, are the reason.
-	return backend.Grant{}, false, b.failure(ctx, second, req.Key)
+	return backend.Grant{}, nil, b.failure(ctx, second, req.Key)
 }
 
 // accept asks the nodes that granted the key, and those whose answer is still to come,

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mortiselock/lock/backend"
@@ -117,6 +118,7 @@ type round struct {
 	judge   func(*tally) verdict
 	telling bool          // an error names the nodes that said no, too
 	done    chan struct{} // holds one: the verdict is known
+	lateNo  atomic.Int32  // how many nodes refused after the verdict
 
 	mu      sync.Mutex // guards the rest
 	tally   tally
@@ -205,4 +207,9 @@ func (r *round) wait(ctx context.Context, limit time.Duration) verdict {
 		r.verdict = r.judge(&t)
 	}
 	return r.verdict
+}
+
+// withoutVote reports whether all nodes have refused by now. Then others have all votes.
+func (r *round) withoutVote() bool {
+	return r.tally.count(no)+int(r.lateNo.Load()) == r.tally.nodes
 }
