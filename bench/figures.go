@@ -51,7 +51,7 @@ var forms = [figures]struct {
 	commands:    {"commands", digits},
 	goroutines:  {"goroutines", whole},
 	sockets:     {"connections", whole},
-	memory:      {"KB per lease", digits},
+	memory:      {"KB per lease", func(x float64) string { return digits(max(x, 0)) }}, // who holds little frees more
 	keeping:     {"processor µs per lease", digits},
 	latest:      {"latest renewal", digits},
 }

@@ -226,33 +226,45 @@ func (n *node) grant(v backend.Validity) (backend.Grant, error) {
 
 // Renew confirms by a write that the hold's node exists, and with it the session.
 func (b *zkBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	if err := ctx.Err(); err != nil {
-		return backend.Validity{}, err
-	}
-	s, err := b.session()
+	n, err := b.held(ctx, hold)
 	if err != nil {
 		return backend.Validity{}, err
-	}
-	n := s.find(hold.ID)
-	if n == nil || n.key != hold.Key {
-		return backend.Validity{}, notHeld(hold.Key)
 	}
 	return n.renew(ctx)
 }
 
+// held is the node of a hold.
+func (b *zkBackend) held(ctx context.Context, hold backend.Hold) (*node, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s, err := b.session()
+	if err != nil {
+		return nil, err
+	}
+	n := s.find(hold.ID)
+	if n == nil || n.key != hold.Key {
+		return nil, notHeld(hold.Key)
+	}
+	return n, nil
+}
+
 func (n *node) renew(ctx context.Context) (backend.Validity, error) {
-	s := n.s
-	asked := s.clock.Now()
-	if err := n.alive(asked); err != nil {
+	if err := n.alive(n.s.clock.Now()); err != nil {
 		return backend.Validity{}, err
 	}
 	v, err := n.confirm(ctx)
 	if err != nil {
 		return backend.Validity{}, writeError(n.key, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n.doomed || s.places[n.id] != n {
+	return n.renewed(v)
+}
+
+// renewed lengthens a hold whose node was confirmed.
+func (n *node) renewed(v backend.Validity) (backend.Validity, error) {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	if n.doomed || n.s.places[n.id] != n {
 		return backend.Validity{}, notHeld(n.key)
 	}
 	n.expiry = max(n.expiry, v.Sent.Add(n.ttl))

@@ -176,7 +176,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// zkBackend implements backend.Backend, Queuer, LossNotifier, Inspector,
+// zkBackend implements backend.Backend, Queuer, LossNotifier, BatchRenewer, Inspector,
 // ForceReleaser, Revoker, Lister, FloorRaiser and TokenTeller.
 type zkBackend struct {
 	clock      backend.Clock
@@ -194,6 +194,7 @@ var (
 	_ backend.Backend       = (*zkBackend)(nil)
 	_ backend.Queuer        = (*zkBackend)(nil)
 	_ backend.LossNotifier  = (*zkBackend)(nil)
+	_ backend.BatchRenewer  = (*zkBackend)(nil)
 	_ backend.Inspector     = (*zkBackend)(nil)
 	_ backend.ForceReleaser = (*zkBackend)(nil)
 	_ backend.Revoker       = (*zkBackend)(nil)

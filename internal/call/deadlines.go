@@ -7,8 +7,8 @@ import (
 )
 
 // deadlines makes contexts for calls that begin at about the same time one context: a
-// context of its own, with a timer and a place among its parent's children, takes a
-// tenth of the processor time of an acquisition on a fast server.
+// context of its own has a timer and a place among its parent's children. What that takes,
+// package joined says.
 type deadlines struct {
 	parent context.Context
 	last   atomic.Pointer[sharedDeadline]

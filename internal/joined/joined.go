@@ -1,6 +1,7 @@
 // Package joined makes contexts that end with either of two others, and cost next to nothing
 // until somebody waits for them. [context.WithCancel] and [context.AfterFunc] make the same of
-// two contexts for a tenth of the processor time of an acquisition on a fast server.
+// two contexts, for six allocations: with the timers that package call shares, a sixth of the
+// processor time of 64 callers on Redis.
 package joined
 
 import (
