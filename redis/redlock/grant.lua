@@ -23,7 +23,10 @@
 --          -2  the accepted token is not ours
 --          -3  the tokens are used up
 --          -4  the floor is not ours
-local record = redis.call('GET', KEYS[1])
+-- Mostly the key is free and there is no floor, and one call tells both. MGET would not tell
+-- what is missing from what is not ours.
+local some = redis.call('EXISTS', KEYS[1], KEYS[4]) > 0
+local record = some and redis.call('GET', KEYS[1])
 local mine = record and string.sub(record, 1, 36) == string.sub(ARGV[1], 1, 36)
 if record and not mine then
   if string.sub(record, 1, 3) ~= 'R1|' then return -1 end
@@ -65,7 +68,7 @@ if ARGV[4] then
   if answer == 1 then
     -- From 2^53 on, Lua's numbers no longer tell neighbours apart.
     if last >= 9007199254740991 then return -3 end
-    local floor = redis.pcall('GET', KEYS[4])
+    local floor = some and redis.pcall('GET', KEYS[4])
     if floor then
       if type(floor) == 'table' or not tonumber(floor) then return -4 end
       last = math.max(last, tonumber(floor))
