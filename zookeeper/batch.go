@@ -2,7 +2,7 @@ package zklock
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync"
 
 	"github.com/go-zookeeper/zk"
@@ -26,47 +26,48 @@ func (b *zkBackend) RenewBatch(ctx context.Context, holds []backend.Hold) []back
 }
 
 func (b *zkBackend) renewChunk(ctx context.Context, holds []backend.Hold, out []backend.Renewal) {
-	var nodes []*node
+	var nodes []*node // of one session
 	var at []int
+	var alone sync.WaitGroup
+	defer alone.Wait()
+	renew := func(n *node, i int) {
+		alone.Go(func() { out[i].Validity, out[i].Err = n.renew(ctx) })
+	}
 	for i, hold := range holds {
 		n, err := b.held(ctx, hold)
 		if err == nil {
 			err = n.alive(n.s.clock.Now())
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			out[i].Err = err
-			continue
+		case len(nodes) > 0 && n.s != nodes[0].s: // the session has just ended
+			renew(n, i)
+		default:
+			nodes, at = append(nodes, n), append(at, i)
 		}
-		if len(nodes) > 0 && n.s != nodes[0].s { // the session has just ended
-			out[i].Validity, out[i].Err = n.renew(ctx)
-			continue
-		}
-		nodes, at = append(nodes, n), append(at, i)
 	}
 	if len(nodes) == 0 {
 		return
 	}
-	v, err := confirmAll(ctx, nodes)
-	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
-		var all sync.WaitGroup
-		for i, n := range nodes {
-			all.Go(func() { out[at[i]].Validity, out[at[i]].Err = n.renew(ctx) })
-		}
-		all.Wait()
-		return
-	}
+	v, failed, err := confirmAll(ctx, nodes)
 	for i, n := range nodes {
-		if err != nil {
+		switch {
+		case err == nil:
+			out[at[i]].Validity, out[at[i]].Err = n.renewed(v)
+		case i == failed:
+			out[at[i]].Err = writeError(n.key, n.conclude(err))
+		case failed >= 0:
+			renew(n, at[i])
+		default:
 			out[at[i]].Err = writeError(n.key, err)
-			continue
 		}
-		out[at[i]].Validity, out[at[i]].Err = n.renewed(v)
 	}
 }
 
-// confirmAll is [node.confirm] of nodes of one session. An error says nothing about a single one
-// of them.
-func confirmAll(ctx context.Context, nodes []*node) (backend.Validity, error) {
+// confirmAll is [node.confirm] of nodes of one session. Where the error is that of one of them it
+// returns which, else a negative number.
+func confirmAll(ctx context.Context, nodes []*node) (v backend.Validity, failed int, err error) {
 	s := nodes[0].s
 	checks := make([]any, len(nodes))
 	for i, n := range nodes {
@@ -74,9 +75,10 @@ func confirmAll(ctx context.Context, nodes []*node) (backend.Validity, error) {
 	}
 	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(checks...) }, nil)
 	if a.err != nil {
-		return backend.Validity{}, a.err
+		failed = slices.IndexFunc(a.value, func(r zk.MultiResponse) bool { return r.Error != nil })
+		return backend.Validity{}, failed, a.err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proof.wrote(a.sent), nil
+	return s.proof.wrote(a.sent), -1, nil
 }

@@ -30,7 +30,7 @@ func TestBatchIsOneRequest(t *testing.T) {
 	}
 	assert.LessOrEqual(t, requests(), 2)
 
-	removed, revoked, stranger := 3, 150, 60
+	removed, revoked, stranger := 3, 50, 60
 	require.NoError(t, b.current.conn.Delete(b.current.find(holds[removed].ID).path, -1))
 	require.NoError(t, other.Revoke(t.Context(), holds[revoked].Key, holds[revoked].Token))
 	own := holds[stranger]

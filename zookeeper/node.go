@@ -233,22 +233,30 @@ func (s *session) search(ctx context.Context, dir, name string) (string, error) 
 // passes through the quorum. It fails when the node is gone or was revoked.
 func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
 	s := n.s
-	a := ask(ctx, s, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(n.unrevoked()) }, nil)
-	switch {
-	case errors.Is(a.err, zk.ErrNoNode):
-		n.forget()
-		return backend.Validity{}, fmt.Errorf("zklock: key %q: the node was removed: %w", n.key, backend.ErrTakenOver)
-	case errors.Is(a.err, zk.ErrBadVersion):
-		s.mu.Lock()
-		n.revoked = true
-		s.mu.Unlock()
-		return backend.Validity{}, n.wasRevoked()
-	case a.err != nil:
-		return backend.Validity{}, a.err
+	type responses = []zk.MultiResponse
+	a := ask(ctx, s, func(c *zk.Conn) (responses, error) { return c.Multi(n.unrevoked()) },
+		func(late answer[responses]) { _ = n.conclude(late.err) })
+	if a.err != nil {
+		return backend.Validity{}, n.conclude(a.err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proof.wrote(a.sent), nil
+}
+
+// conclude notes what the error of a heartbeat says of the node, and returns what it means.
+func (n *node) conclude(err error) error {
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		n.forget()
+		return fmt.Errorf("zklock: key %q: the node was removed: %w", n.key, backend.ErrTakenOver)
+	case errors.Is(err, zk.ErrBadVersion):
+		n.s.mu.Lock()
+		n.revoked = true
+		n.s.mu.Unlock()
+		return n.wasRevoked()
+	}
+	return err
 }
 
 // unrevoked is an operation that fails when the node is gone or was revoked.

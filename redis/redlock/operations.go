@@ -104,8 +104,12 @@ func (b *majority) Try(ctx context.Context, req backend.Request) (backend.Grant,
 			pause.Stop()
 			return g, err
 		}
-		if split.withoutVote() {
-			return g, &backend.HeldError{Key: req.Key, Remaining: rand.N(min(64*took, longestLeft))}
+		if split.refusedByAll() {
+			held, open := b.heldError(split, req.Key)
+			if open {
+				held.Remaining = rand.N(min(64*took, longestLeft))
+			}
+			return g, held
 		}
 	}
 }
@@ -113,7 +117,7 @@ func (b *majority) Try(ctx context.Context, req backend.Request) (backend.Grant,
 const (
 	maxSplits    = 8                      // split votes in a row before an acquisition is refused
 	longestSplit = 400 * time.Millisecond // for hundreds who begin together
-	longestLeft  = time.Second            // who has no vote leaves the key to those who have one, whose release tells
+	longestLeft  = 250 * time.Millisecond // who has no vote leaves the key to those who have one: the release of the winner tells
 )
 
 // try asks once. It also returns the votes where they were split.

@@ -209,7 +209,14 @@ func (r *round) wait(ctx context.Context, limit time.Duration) verdict {
 	return r.verdict
 }
 
-// withoutVote reports whether all nodes have refused by now. Then others have all votes.
-func (r *round) withoutVote() bool {
-	return r.tally.count(no)+int(r.lateNo.Load()) == r.tally.nodes
+// refusedByAll reports whether all nodes have refused by now, and then counts the votes that came
+// after the verdict too.
+func (r *round) refusedByAll() bool {
+	if r.tally.count(no)+int(r.lateNo.Load()) < r.tally.nodes {
+		return false
+	}
+	for i := range r.tally.votes[:r.tally.nodes] {
+		r.tally.votes[i] = no
+	}
+	return true
 }
