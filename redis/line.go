@@ -35,11 +35,10 @@ type line struct {
 	open       *connection // what conn is or was
 
 	// Those who send have the rest, one at a time.
-	conn  *connection // ready, or nil
-	until time.Time   // its deadline
-	used  time.Time   // the last time; zero for a connection that was not
-	in    *bufio.Reader
-	out   []byte
+	conn *connection // ready, or nil
+	used time.Time   // the last time; zero for a connection that was not
+	in   *bufio.Reader
+	out  []byte
 }
 
 // connection is one that go-redis has made for a client of its own, and never uses again.
@@ -99,12 +98,8 @@ func (l *line) exchange(ctx context.Context, cmd wire.Command) error {
 	if err := l.connect(ctx); err != nil {
 		return err
 	}
-	// To set the deadline costs as much as what is read, so it is set now and then.
-	if now := time.Now(); l.until.Sub(now) < l.patient-l.patient/4 {
-		l.until = now.Add(l.patient)
-		_ = l.conn.SetDeadline(l.until) // an error is that of the write, too
-	}
 	conn := l.conn
+	_ = conn.SetDeadline(time.Now().Add(l.patient)) // an error is that of the write, too
 	c := interruptible{conn: conn}
 	stop := joined.AfterFunc(ctx, c.interrupt)
 	l.out = appendCommand(l.out[:0], cmd.Args())
@@ -114,12 +109,9 @@ func (l *line) exchange(ctx context.Context, cmd wire.Command) error {
 		reply, err = readReply(l.in)
 	}
 	replied := err == nil || err == goredis.Nil || isRefusal(err) //nolint:errorlint // as it came
-	if !stop() && c.over() {
-		if !replied {
-			l.conn = nil
-			return l.abandon(ctx, conn, n == len(l.out))
-		}
-		l.until = time.Time{} // it was interrupted for nothing
+	if !stop() && c.over() && !replied {
+		l.conn = nil
+		return l.abandon(ctx, conn, n == len(l.out))
 	}
 	// What comes after the reply would be taken for that to the next command.
 	if !replied || l.in.Buffered() > 0 || goredis.IsReadOnlyError(err) {
@@ -170,8 +162,8 @@ func (c *interruptible) over() bool {
 // one of the context: then nothing was sent.
 func (l *line) connect(ctx context.Context) error {
 	if l.conn != nil && time.Since(l.used) > idleUnchecked {
-		l.until = time.Time{} // or the look would fail for a deadline that has passed
-		if _ = l.conn.SetDeadline(l.until); !alive(l.conn.Conn) {
+		// The look would fail for a deadline that has passed.
+		if _ = l.conn.SetDeadline(time.Time{}); !alive(l.conn.Conn) {
 			_ = l.conn.Close()
 			l.conn = nil
 		}
@@ -205,7 +197,7 @@ func (l *line) connect(ctx context.Context) error {
 	case c.err != nil:
 		return c.err
 	}
-	l.conn, l.until, l.used = c.conn, time.Time{}, time.Time{}
+	l.conn, l.used = c.conn, time.Time{}
 	if l.in == nil {
 		l.in = bufio.NewReader(c.conn)
 	} else {

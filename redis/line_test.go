@@ -169,7 +169,7 @@ func TestIdleConnectionIsUsedAgain(t *testing.T) {
 	hold, _ := backendtest.Granted(t, b, redistest.Request(backendtest.UniqueKey(t)))
 	l := b.lines[len(b.lines)-1]
 	require.NoError(t, l.conn.SetDeadline(past))
-	l.until, l.used = past, past
+	l.used = past
 	require.NoError(t, b.Release(t.Context(), hold))
 	require.Equal(t, 1, p.Accepted())
 }

@@ -40,8 +40,8 @@ func Guarded(ctx context.Context, lease lock.Lease, ops ...any) ([]zk.MultiRespo
 	if err != nil {
 		return nil, err
 	}
-	n := s.find(held.Hold.ID)
-	if n == nil || n.alive(s.clock.Now()) != nil {
+	n, err := s.held(held.Hold)
+	if err != nil {
 		return nil, notHeld(lease.Key())
 	}
 	all := append([]any{n.unrevoked()}, ops...)

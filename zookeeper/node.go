@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -232,16 +233,34 @@ func (s *session) search(ctx context.Context, dir, name string) (string, error) 
 // confirm is the heartbeat: a transaction that changes nothing, and yet a write that
 // passes through the quorum. It fails when the node is gone or was revoked.
 func (n *node) confirm(ctx context.Context) (backend.Validity, error) {
-	s := n.s
+	v, _, err := n.s.confirm(ctx, n)
+	return v, err
+}
+
+// confirm is the heartbeat of all the nodes or of none. Where the error is that of one of them
+// it returns which, else a negative number.
+func (s *session) confirm(ctx context.Context, nodes ...*node) (v backend.Validity, failed int, err error) {
+	checks := make([]any, len(nodes))
+	for i, n := range nodes {
+		checks[i] = n.unrevoked()
+	}
 	type responses = []zk.MultiResponse
-	a := ask(ctx, s, func(c *zk.Conn) (responses, error) { return c.Multi(n.unrevoked()) },
-		func(late answer[responses]) { _ = n.conclude(late.err) })
+	conclude := func(a answer[responses]) (failed int, err error) {
+		failed = slices.IndexFunc(a.value, func(r zk.MultiResponse) bool { return r.Error != nil })
+		if failed >= 0 {
+			return failed, nodes[failed].conclude(a.err)
+		}
+		return failed, a.err
+	}
+	a := ask(ctx, s, func(c *zk.Conn) (responses, error) { return c.Multi(checks...) },
+		func(late answer[responses]) { _, _ = conclude(late) })
 	if a.err != nil {
-		return backend.Validity{}, n.conclude(a.err)
+		failed, err = conclude(a)
+		return backend.Validity{}, failed, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proof.wrote(a.sent), nil
+	return s.proof.wrote(a.sent), -1, nil
 }
 
 // conclude notes what the error of a heartbeat says of the node, and returns what it means.

@@ -226,27 +226,27 @@ func (n *node) grant(v backend.Validity) (backend.Grant, error) {
 
 // Renew confirms by a write that the hold's node exists, and with it the session.
 func (b *zkBackend) Renew(ctx context.Context, hold backend.Hold) (backend.Validity, error) {
-	n, err := b.held(ctx, hold)
+	if err := ctx.Err(); err != nil {
+		return backend.Validity{}, err
+	}
+	s, err := b.session()
+	if err != nil {
+		return backend.Validity{}, err
+	}
+	n, err := s.held(hold)
 	if err != nil {
 		return backend.Validity{}, err
 	}
 	return n.renew(ctx)
 }
 
-// held is the node of a hold.
-func (b *zkBackend) held(ctx context.Context, hold backend.Hold) (*node, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s, err := b.session()
-	if err != nil {
-		return nil, err
-	}
+// held is the node of a hold that has not ended, as far as is known here.
+func (s *session) held(hold backend.Hold) (*node, error) {
 	n := s.find(hold.ID)
 	if n == nil || n.key != hold.Key {
 		return nil, notHeld(hold.Key)
 	}
-	return n, nil
+	return n, n.alive(s.clock.Now())
 }
 
 func (n *node) renew(ctx context.Context) (backend.Validity, error) {

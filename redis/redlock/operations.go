@@ -271,7 +271,7 @@ func (r *round) toAccept() [maxNodes]vote {
 }
 
 // undo releases what an acquisition that failed may have on the nodes. Others are told of
-// it unless it was refused, since then they were not refused because of it. It waits for
+// it unless it was refused: who was refused because of it asks again soon. It waits for
 // those that are known to have granted the key, unless ctx has ended. Nodes whose
 // answer is still to come are sent the release behind it.
 func (b *majority) undo(ctx context.Context, r *round, req backend.Request, attempt string) {
