@@ -2,6 +2,7 @@ package row
 
 import (
 	"database/sql"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,48 @@ func TestRowTokensSurvive(t *testing.T) {
 		assert.ErrorContains(t, err, "2^53")
 		mysqltest.Exec(t, admin, "UPDATE lock_rows_holders SET token = 1 WHERE k = ?", key)
 		hold, _ = backendtest.Granted(t, b, mysqltest.Request(key)) // the failed try has left nothing
+		require.NoError(t, b.Release(t.Context(), hold))
+	})
+}
+
+// A token that is written after the session that had the row locked has ended is granted to
+// nobody: others may have been granted the row meanwhile, with a smaller one.
+func TestRowTokenAfterTheEndOfTheSession(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		admin := mysqltest.AdminPool(t, s)
+		b := backendOn(t, s, Options{})
+		key := backendtest.UniqueKey(t)
+		hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
+		session := connectionOf(t, admin, key)
+		require.NoError(t, b.Release(t.Context(), hold))
+
+		blocker, err := admin.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { _ = blocker.Rollback() }()
+		_, err = blocker.ExecContext(t.Context(), "SELECT token FROM lock_rows_holders WHERE k = ? FOR UPDATE", key)
+		require.NoError(t, err)
+		tried := make(chan error, 1)
+		late := mysqltest.Request(key)
+		go func() {
+			_, err := b.Try(t.Context(), late)
+			tried <- err
+		}()
+		backendtest.Eventually(t, "the token waits for the record", func() bool {
+			return mysqltest.Number(t, admin, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()",
+				"UPDATE%LAST_INSERT_ID%"+strings.Trim(literal(key), "x'")+"%") > 0
+		})
+		mysqltest.Exec(t, admin, "KILL CONNECTION "+strconv.Itoa(session))
+		backendtest.Eventually(t, "the row is free", func() bool {
+			locked, err := b.isLocked(t.Context(), admin, key)
+			return err == nil && !locked
+		})
+		require.NoError(t, blocker.Rollback())
+		require.Error(t, <-tried)
+		require.ErrorIs(t, b.Release(t.Context(), backend.HoldOf(late)), backend.ErrNotHeld)
+		written := mysqltest.Number(t, admin, "SELECT token FROM lock_rows_holders WHERE k = ?", key)
+		require.GreaterOrEqual(t, uint64(written), g.Token)
+		hold, next := backendtest.Granted(t, b, mysqltest.Request(key))
+		require.Greater(t, next.Token, uint64(written))
 		require.NoError(t, b.Release(t.Context(), hold))
 	})
 }
