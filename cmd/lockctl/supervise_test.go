@@ -101,19 +101,22 @@ func TestSignalsReachTheWholeGroup(t *testing.T) {
 	require.Equal(t, 7, out.status)
 }
 
-// control looks at the deadline of the lease whether the process still runs. When the
-// process is to be killed, it has others run, one after the other: a machine that needs an eighth
-// of the time that is left for one of them judges nobody. To find all processes and end them takes
-// several times as long.
+// control looks at the deadline of the lease whether the process still runs. From the moment
+// at which the process is to be killed, it has others run, one after the other: a machine that
+// needs an eighth of the time that is left for one of them, or comes to none for so long, judges
+// nobody. To find all processes and end them takes several times as long.
 func control(t *testing.T, s *supervisor, pid int) (ran func() bool) {
 	deadline, _ := s.lease.Deadline()
 	_, kill := margins(s.ttl, s.ttl, s.grace)
+	begin := deadline.Add(-kill)
 	slow, looked := make(chan bool, 1), make(chan bool, 1)
-	time.AfterFunc(time.Until(deadline)-kill, func() {
+	time.AfterFunc(time.Until(begin), func() {
 		late := false
-		for begun := time.Now(); begun.Before(deadline); begun = time.Now() {
+		for last := begin; last.Before(deadline); {
 			_ = exec.Command("true").Run()
-			late = late || time.Since(begun) > kill/8
+			now := time.Now()
+			late = late || now.Sub(last) > kill/8+kill/20
+			last = now
 			time.Sleep(kill / 20)
 		}
 		slow <- late
