@@ -64,7 +64,7 @@ func (s switched) over(t *testing.T) {
 func TestSwitchover(t *testing.T) {
 	t.Parallel()
 	s := switchable(t)
-	const ttl = 6 * time.Second
+	const ttl = 12 * time.Second
 	type users struct {
 		l      lock.Locker
 		leases []lock.Lease

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/mortiselock/lock"
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
@@ -21,16 +22,18 @@ import (
 func TestQuorumExact(t *testing.T) {
 	t.Parallel()
 	clients := doubleClients(t, maxNodes)
+	const ttl = 2 * time.Minute
+	patient := Options{NodeTimeout: ttl / 4, Lock: lock.Options{TTL: ttl}} // a node that is late would be one more that is down
 	for n := 1; n <= maxNodes; n++ {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			for up := range 1 << n {
-				d := doubleOn(t, clients[:n], Options{})
+				d := doubleOn(t, clients[:n], patient)
 				for i, node := range d.nodes {
 					if up&(1<<i) == 0 {
 						node.down()
 					}
 				}
-				req := redistest.Request("k")
+				req := redistest.Brief("k", ttl)
 				g, err := d.Try(t.Context(), req)
 				enough := bits.OnesCount(uint(up)) >= n/2+1
 				if !enough {
