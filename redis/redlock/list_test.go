@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/internal/backendtest"
-	"github.com/mortiselock/lock/internal/servertest"
 	"github.com/mortiselock/lock/redis/internal/redistest"
 )
 
@@ -23,15 +23,19 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	prefix := "list-" + backend.NewID().Hex()[:8] + "-"
+	var nodes []*goredis.Client
+	for _, s := range servers {
+		nodes = append(nodes, redistest.Client(t, s))
+	}
 	for _, key := range []string{"a", "c"} {
 		hold, _ := backendtest.Granted(t, b, redistest.Brief(prefix+key, 5*time.Minute))
 		backendtest.Eventually(t, "every node has the record, and the same token", func() bool {
 			_, err := b.Renew(t.Context(), hold) // tells the token to a node that was asked late
 			require.NoError(t, err)
-			return knownAlike(t, servers, prefix+key)
+			return knownAlike(t, nodes, prefix+key)
 		})
 	}
-	one := redistest.Client(t, servers[0])
+	one := nodes[0]
 	var copies []string
 	for _, name := range one.Keys(t.Context(), "*"+prefix+"a").Val() {
 		to := strings.TrimSuffix(name, "a") + "b"
@@ -67,11 +71,10 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 }
 
 // knownAlike reports whether each node has a record of the key, and all have the same token.
-func knownAlike(t *testing.T, servers []*servertest.Server, key string) bool {
+func knownAlike(t *testing.T, nodes []*goredis.Client, key string) bool {
 	t.Helper()
 	tokens := map[string]bool{}
-	for _, s := range servers {
-		node := redistest.Client(t, s)
+	for _, node := range nodes {
 		names := node.Keys(t.Context(), "*"+key).Val()
 		if len(names) != 2 {
 			return false

@@ -61,12 +61,20 @@ func connectionOf(t testing.TB, db *sql.DB, key string) int {
 	return mysqltest.Number(t, db, "SELECT connection FROM lock_rows_holders WHERE k = ?", key)
 }
 
-// statementsOn counts the statements of anybody that are under way and name the key.
+// statementsOn counts the statements of anybody that are under way and lock the row of the key.
 func statementsOn(t testing.TB, db *sql.DB, key string) int {
 	t.Helper()
-	return mysqltest.Number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()",
-		"%"+strings.Trim(literal(key), "x'")+"% FOR UPDATE%")
+	return statementsLike(t, db, "%"+digits(key)+"% FOR UPDATE%")
 }
+
+// statementsLike counts the statements of anybody that are under way and have the pattern.
+func statementsLike(t testing.TB, db *sql.DB, pattern string) int {
+	t.Helper()
+	return mysqltest.Number(t, db, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE ? AND ID <> CONNECTION_ID()", pattern)
+}
+
+// digits are the key as it stands in statements.
+func digits(key string) string { return strings.Trim(literal(key), "x'") }
 
 // recordOfNobody makes the record of a key that was never granted, as earlier versions do.
 func recordOfNobody(st statements, key string) string {
