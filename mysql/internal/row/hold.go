@@ -12,7 +12,8 @@ import (
 )
 
 // savepoint marks the transaction that has the row locked. It is gone when the
-// transaction has ended, whatever has ended it.
+// transaction has ended, whatever has ended it. A hold has it from its grant, or from its first
+// heartbeat or [InTx].
 const savepoint = "mortise_hold"
 
 // hold is one acquisition, from its first request to its end.
@@ -42,13 +43,14 @@ type hold struct {
 	since backend.Instant // of the grant; the backend's mutex guards it
 
 	// The turn guards the rest.
-	phase phase
-	s     *session
-	made  bool // the row of the key
-	token uint64
-	until backend.Instant // until when the server is certain to keep the session
-	cause error           // of its loss
-	tx    *Tx             // the transaction of InTx, once it has begun
+	phase  phase
+	s      *session
+	made   bool // the row of the key
+	token  uint64
+	marked bool            // the transaction has the savepoint
+	until  backend.Instant // until when the server is certain to keep the session
+	cause  error           // of its loss
+	tx     *Tx             // the transaction of InTx, once it has begun
 }
 
 type phase uint8
@@ -121,6 +123,23 @@ func (b *Backend) starts(h *hold, since backend.Instant) {
 	defer b.mu.Unlock()
 	h.since = since
 	b.held[h.key] = h
+	if _, known := b.tokens[h.key]; !known && len(b.tokens) == maxTokens {
+		for key := range b.tokens { // any one
+			delete(b.tokens, key)
+			break
+		}
+	}
+	b.tokens[h.key] = h.token
+}
+
+// maxTokens is of how many keys a backend knows its last token.
+const maxTokens = 4096
+
+// lastOf is the last token that this backend was granted for the key, if it knows it.
+func (b *Backend) lastOf(key string) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tokens[key]
 }
 
 // ends notes that the acquisition no longer has the key, or is about to give it back.
@@ -268,6 +287,9 @@ func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend
 			return backend.Validity{}, err
 		}
 	}
+	if err := b.setSavepoint(ctx, h); err != nil {
+		return backend.Validity{}, err
+	}
 	state, _, err := h.s.first(ctx, b.holdState(h.key, h.token))
 	switch {
 	case err != nil:
@@ -296,6 +318,24 @@ func (b *Backend) beat(ctx context.Context, h *hold, ttl time.Duration) (backend
 		b.showTTL(ctx, h, ttl)
 	}
 	return v, nil
+}
+
+// setSavepoint sets the savepoint of a hold that was granted without one, if the connection is
+// still its session's. The server has not ended the transaction meanwhile: it would say so to the
+// statement that follows it. The turn is taken.
+func (b *Backend) setSavepoint(ctx context.Context, h *hold) error {
+	if h.marked {
+		return nil
+	}
+	if err := h.s.exec(ctx, "SAVEPOINT "+savepoint); err != nil {
+		return err
+	}
+	same, _, err := h.s.first(ctx, h.s.isThis())
+	if err == nil && same != "1" {
+		err = errSessionGone
+	}
+	h.marked = err == nil
+	return err
 }
 
 // showTTL writes for how long the hold lasts from now on, for refusals to show. A hold is kept

@@ -26,10 +26,10 @@ func InTx(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tx := &Tx{b: b, h: h, ctx: work}
+	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
 	if err := tx.begin(work); err != nil {
 		return err
 	}
-	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
 	returned := false
 	defer func() {
 		if !returned { // a panic, or runtime.Goexit
@@ -112,8 +112,19 @@ func (t *Tx) begin(ctx context.Context) error {
 	case h.tx != nil:
 		return fmt.Errorf("mysqllock: key %q: %w: another InTx of the lease is under way", h.key, backend.ErrInvalid)
 	}
-	h.tx = t
 	h.busy.Store(true)
+	statement, done := h.asking(ctx)
+	defer done()
+	if err := t.b.setSavepoint(statement, h); err != nil {
+		h.busy.Store(false)
+		if !sessionEnded(err) && !transactionEnded(err) && h.s.usable() {
+			return wire.KeyError(ctx, h.key, err)
+		}
+		err = t.b.lossOf(context.WithoutCancel(ctx), h, err)
+		t.b.lose(h, err)
+		return err
+	}
+	h.tx = t
 	return nil
 }
 

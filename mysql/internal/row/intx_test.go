@@ -36,7 +36,10 @@ func onBothInTx(t *testing.T, f func(t *testing.T, x *inTx)) {
 		admin := mysqltest.AdminPool(t, s)
 		observer, renewed := mysqltest.Renewals()
 		l := lockerOn(t, s, Options{}, lock.Options{Observer: observer})
-		f(t, &inTx{t: t, admin: admin, l: l, key: backendtest.UniqueKey(t), table: mysqltest.WorkTable(t, admin), renewed: renewed})
+		l.Backend().(*Backend).atOnce = time.Hour
+		x := &inTx{t: t, admin: admin, l: l, key: backendtest.UniqueKey(t), table: mysqltest.WorkTable(t, admin), renewed: renewed}
+		require.NoError(t, x.lease(mysqltest.TTL).Release(t.Context())) // the next one has no savepoint before InTx
+		f(t, x)
 	})
 }
 

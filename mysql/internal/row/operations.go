@@ -14,9 +14,8 @@ import (
 	"github.com/mortiselock/lock/mysql/internal/wire"
 )
 
-// Try asks the server once for the row, with NOWAIT. A grant takes three statements:
-// the row, the token, and the savepoint that shows that the lock was still held when
-// the token had been committed.
+// Try asks the server once for the row, with NOWAIT. A grant takes two statements, the row and
+// the token, and a savepoint where others may have written a token meanwhile.
 func (b *Backend) Try(ctx context.Context, req backend.Request) (backend.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, wire.KeyError(ctx, req.Key, wire.Unsent(err))
@@ -99,6 +98,7 @@ func (b *Backend) lockRow(ctx context.Context, s *session, key string, now bool)
 	if now {
 		q += " NOWAIT"
 	}
+	s.asked = b.clock.Now()
 	found, err := s.exists(ctx, q)
 	switch code := wire.CodeOf(err); {
 	case err == nil && !found:
@@ -109,8 +109,7 @@ func (b *Backend) lockRow(ctx context.Context, s *session, key string, now bool)
 	return err
 }
 
-// acquire locks the row, raises the token, and makes sure that the lock is still
-// held. Without a grant nothing is left of the acquisition. The turn is taken.
+// acquire locks the row and raises the token. Without a grant nothing is left of the acquisition. The turn is taken.
 func (b *Backend) acquire(ctx context.Context, h *hold, req backend.Request, lockRow func(context.Context, *session) error) (g backend.Grant, err error) {
 	asking, done := h.asking(ctx)
 	defer done()
@@ -176,20 +175,25 @@ func (b *Backend) lockExisting(ctx context.Context, h *hold, key string, lockRow
 	return fmt.Errorf("%w: the row was deleted again and again; don't delete rows of %s", backend.ErrUnavailable, b.rows)
 }
 
-// grant takes the token while the row is locked. The savepoint comes last: when the
-// server has set it, the lock was still held after the token had been committed, so
-// that tokens have the order of the holds.
+// grant takes the token while the row is locked. Tokens have the order of the holds: either no
+// other one was written since this backend's last one, and whoever gets the row next writes a
+// larger one. Or the savepoint comes last: when the server has set it, the lock was still held
+// after the token had been committed.
 func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (backend.Grant, error) {
 	if err := b.checkAddress(ctx, h.s, req.TTL); err != nil {
 		return backend.Grant{}, err
 	}
-	token, err := b.nextToken(ctx, h.s, req, h.made)
+	token, next, err := b.nextToken(ctx, h, req)
 	if err != nil {
 		return backend.Grant{}, err
 	}
-	sent := b.clock.Now()
-	if err := h.s.exec(ctx, "SAVEPOINT "+savepoint); err != nil {
-		return backend.Grant{}, err
+	sent := h.s.asked // the server counts the idle time of the session from the answer
+	if !next || b.clock.Now().Sub(sent) > b.atOnce {
+		sent = b.clock.Now()
+		if err := h.s.exec(ctx, "SAVEPOINT "+savepoint); err != nil {
+			return backend.Grant{}, err
+		}
+		h.marked = true
 	}
 	// A context that ends with the answer may have closed the connection: the driver
 	// reports success then.
@@ -207,12 +211,12 @@ func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (back
 // transaction of the hold would be rolled back with it, and given again. A request
 // that arrives late, when the session is gone, does not write over the record of
 // those who came after it. On a server that has become read-only there is no token, for
-// no account. made: the key is new, and has no record yet.
-func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request, made bool) (uint64, error) {
-	raise := b.raise(req.Key, s, req.TTL, req.Holder)
-	first := b.raiseFirst(req.Key, s, req.TTL, req.Holder)
+// no account. next: no other token was written since the last one of this backend.
+func (b *Backend) nextToken(ctx context.Context, h *hold, req backend.Request) (token uint64, next bool, err error) {
+	raise := b.raise(req.Key, h.s, b.lastOf(req.Key), req.TTL, req.Holder)
+	first := b.raiseFirst(req.Key, h.s, req.TTL, req.Holder)
 	steps := []string{raise, first, raise}
-	if made {
+	if h.made { // and has no record yet
 		steps = steps[1:]
 	}
 	for _, q := range steps {
@@ -221,31 +225,32 @@ func (b *Backend) nextToken(ctx context.Context, s *session, req backend.Request
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		n, err := res.RowsAffected()
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if n > 0 {
-			token, err := res.LastInsertId()
-			return uint64(token), err
+			id, err := res.LastInsertId()
+			token, next = raised(id)
+			return token, next, err
 		}
 	}
 	var last uint64
 	var takesWrites bool
-	err := b.control.QueryRowContext(ctx, b.lastToken(req.Key)).Scan(&last, &takesWrites)
+	err = b.control.QueryRowContext(ctx, b.lastToken(req.Key)).Scan(&last, &takesWrites)
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, false, err
 	case !takesWrites:
-		return 0, wire.ErrReadOnly
+		return 0, false, wire.ErrReadOnly
 	case last >= largestToken:
-		return 0, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
+		return 0, false, fmt.Errorf("%w: the tokens are used up: the counter in %s has reached 2^53; only another table starts afresh, with smaller tokens",
 			backend.ErrPermanent, b.holders)
 	}
 	b.leaveServer() // or it is on another server than these connections are
-	return 0, errSessionGone
+	return 0, false, errSessionGone
 }
 
 // errSessionGone: the server has ended the session, and the lock with it.

@@ -61,11 +61,13 @@ func TestRowTokensSurvive(t *testing.T) {
 func TestRowTokenAfterTheEndOfTheSession(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
 		admin := mysqltest.AdminPool(t, s)
-		b := backendOn(t, s, Options{})
+		b, other := backendOn(t, s, Options{}), backendOn(t, s, Options{})
 		key := backendtest.UniqueKey(t)
-		hold, g := backendtest.Granted(t, b, mysqltest.Request(key))
+		hold, _ := backendtest.Granted(t, b, mysqltest.Request(key))
 		session := connectionOf(t, admin, key)
 		require.NoError(t, b.Release(t.Context(), hold))
+		hold, g := backendtest.Granted(t, other, mysqltest.Request(key))
+		require.NoError(t, other.Release(t.Context(), hold))
 
 		blocker, err := admin.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
@@ -94,6 +96,38 @@ func TestRowTokenAfterTheEndOfTheSession(t *testing.T) {
 		hold, next := backendtest.Granted(t, b, mysqltest.Request(key))
 		require.Greater(t, next.Token, uint64(written))
 		require.NoError(t, b.Release(t.Context(), hold))
+	})
+}
+
+// A grant without a savepoint is one of this backend's after its own last one. Who had the row in
+// between has written a token, whether the session that asks now lives or not.
+func TestRowTokenTellsOfOthers(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		b, other := backendOn(t, s, Options{}), backendOn(t, s, Options{})
+		b.atOnce = time.Hour
+		key := backendtest.UniqueKey(t)
+		marked := func() bool {
+			ours, g := backendtest.Granted(t, b, mysqltest.Request(key))
+			h := b.find(ours)
+			require.Equal(t, g.Token, b.lastOf(key))
+			require.NoError(t, b.Release(t.Context(), ours))
+			return h.marked
+		}
+		require.True(t, marked(), "nothing was known of the key")
+		require.False(t, marked())
+		theirs, _ := backendtest.Granted(t, other, mysqltest.Request(key))
+		require.NoError(t, other.Release(t.Context(), theirs))
+		require.True(t, marked(), "the other one was granted the key")
+		require.False(t, marked())
+		require.NoError(t, b.Forget(t.Context(), key))
+		require.True(t, marked(), "the record is another one")
+
+		for i := range maxTokens + 10 {
+			h := &hold{key: strconv.Itoa(i), token: uint64(i)}
+			b.starts(h, 0)
+			b.ends(h)
+		}
+		require.Len(t, b.tokens, maxTokens)
 	})
 }
 

@@ -21,6 +21,9 @@ const (
 	defaultPool        = 32
 	defaultControlPool = 4
 
+	// defaultAtOnce is shorter than a wait, and little of the shortest TTL.
+	defaultAtOnce = 20 * time.Millisecond
+
 	// controlIdle is how long a connection of the control pool is kept without use.
 	controlIdle = time.Minute
 )
@@ -85,6 +88,8 @@ func New(ctx context.Context, connector driver.Connector, o Options) (*Backend, 
 		control:    sql.OpenDB(controlConnector{connector}),
 		holds:      map[backend.ID]*hold{},
 		held:       map[string]*hold{},
+		tokens:     map[string]uint64{},
+		atOnce:     defaultAtOnce,
 	}
 	b.life, b.endLife = context.WithCancel(context.Background())
 	b.controlSize = o.ControlPoolSize
@@ -165,9 +170,15 @@ type Backend struct {
 	life        context.Context // ends with Close
 	endLife     context.CancelFunc
 
+	// atOnce is how long after the statement for the row a grant may come whose validity counts
+	// from that.
+	atOnce time.Duration
+
 	mu    sync.Mutex
 	holds map[backend.ID]*hold
 	held  map[string]*hold // by key, from the grant to the beginning of the end
+
+	tokens map[string]uint64 // the last one of each key that this backend was granted
 }
 
 var (

@@ -37,6 +37,7 @@ type session struct {
 	checked backend.Instant // when the address last led to its server
 	left    atomic.Bool     // a later look has found that it leads elsewhere
 
+	asked  backend.Instant // when the last statement for a row was sent
 	reused bool            // it was idle before
 	used   backend.Instant // the last time
 	isCut  bool            // because the context of a statement ended

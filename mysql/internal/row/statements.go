@@ -67,12 +67,15 @@ const utcMicros = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTA
 const largestToken = 1<<53 - 1
 
 // raise writes the next token and who has it, if that session lives and the server takes
-// writes, and returns the token as the last insert id. The server floors it with its clock and
-// with the record's floor, which is that of [Backend.RaiseFloor]: a hold keeps its token.
-func (st *statements) raise(key string, s *session, ttl time.Duration, h backend.Holder) string {
+// writes. The last insert id is twice the token, and one more where the token before it was
+// last: see [raised]. The server floors it with its clock and with the record's floor, which is
+// that of [Backend.RaiseFloor]: a hold keeps its token.
+func (st *statements) raise(key string, s *session, last uint64, ttl time.Duration, h backend.Holder) string {
 	var q strings.Builder
 	q.Grow(512)
-	q.WriteString("UPDATE " + st.holders + " SET token = LAST_INSERT_ID(GREATEST(token + 1, floor + 1, " + utcMicros + ")), since = UTC_TIMESTAMP(6), connection = ")
+	q.WriteString("UPDATE " + st.holders + " SET token = LAST_INSERT_ID(GREATEST(token + 1, floor + 1, " + utcMicros + ") * 2 + (token = ")
+	q.WriteString(strconv.FormatUint(last, 10))
+	q.WriteString(")) DIV 2, since = UTC_TIMESTAMP(6), connection = ")
 	q.WriteString(strconv.FormatUint(s.id, 10))
 	q.WriteString(", session = '" + s.mark + "', ttl = ")
 	q.WriteString(strconv.FormatInt(int64(ttl/time.Second), 10))
@@ -82,6 +85,10 @@ func (st *statements) raise(key string, s *session, ttl time.Duration, h backend
 	q.WriteString(" AND " + s.lives() + " AND " + wire.Writable)
 	return q.String()
 }
+
+// raised is what the last insert id of raise and raiseFirst says: the token, and whether no
+// other was written since the last one that the backend knows.
+func raised(id int64) (token uint64, next bool) { return uint64(id) / 2, id%2 == 1 }
 
 func (st *statements) lastToken(key string) string {
 	return "SELECT token, " + wire.Writable + " FROM " + st.holders + " WHERE k = " + literal(key)
@@ -102,7 +109,7 @@ const floorKey = "\x00"
 // row, or is seen.
 func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h backend.Holder) string {
 	return "INSERT INTO " + st.holders + " (k, token, revoked, connection, session, ttl, since, label, host, pair, pid) SELECT " + literal(key) +
-		", LAST_INSERT_ID(GREATEST(COALESCE(MAX(floor), 0) + 1, " + utcMicros + ")), 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
+		", LAST_INSERT_ID(GREATEST(COALESCE(MAX(floor), 0) + 1, " + utcMicros + ") * 2) DIV 2, 0, " + strconv.FormatUint(s.id, 10) + ", '" + s.mark + "', " +
 		strconv.FormatInt(int64(ttl/time.Second), 10) + ", UTC_TIMESTAMP(6), " + literal(h.Label) + ", " + literal(cut(h.Host, 255)) + ", " + literal(cut(h.PairID, 32)) + ", " +
 		strconv.Itoa(max(h.PID, 0)) + " FROM " + st.holders + " WHERE k = " + literal(floorKey) +
 		" HAVING " + s.lives() + " AND " + wire.Writable + st.shared
@@ -111,6 +118,11 @@ func (st *statements) raiseFirst(key string, s *session, ttl time.Duration, h ba
 // lives is the condition that the server has the session.
 func (s *session) lives() string {
 	return "IS_USED_LOCK('" + s.mark + "') = " + strconv.FormatUint(s.id, 10)
+}
+
+// isThis asks whether the connection is the session's own.
+func (s *session) isThis() string {
+	return "SELECT CONNECTION_ID() = " + strconv.FormatUint(s.id, 10) + " AND " + s.lives()
 }
 
 // markUser is the connection that has the mark of the session at present. The first

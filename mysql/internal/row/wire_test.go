@@ -189,6 +189,31 @@ func TestRowLostCheckBeforeCommit(t *testing.T) {
 	})
 }
 
+// A key that this Locker was the last to have is granted without a savepoint, and InTx sets it.
+// When that is lost, the work is not begun.
+func TestRowLostBeginOfTx(t *testing.T) {
+	eachRowFault(t, func(t *testing.T, x rowWire) {
+		l, err := lock.New(x.b, nil)
+		require.NoError(t, err)
+		defer l.Close()
+		x.b.atOnce = time.Hour
+		key := backendtest.UniqueKey(t)
+		first, err := l.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		require.NoError(t, first.Release(t.Context()))
+		lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(6*time.Second))
+		require.NoError(t, err)
+		x.Lose("SAVEPOINT")
+		err = InTx(t.Context(), lease, func(context.Context, *Tx) error {
+			t.Error("the work was begun")
+			return nil
+		})
+		require.ErrorIs(t, err, lock.ErrLost)
+		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrLost)
+		require.Greater(t, x.free(t, key), lease.Token())
+	})
+}
+
 // Nothing gets through any more when the work of InTx is done: neither does the commit,
 // and the caller is told within the limit of a release.
 func TestRowSilenceBeforeCommit(t *testing.T) {
@@ -523,16 +548,31 @@ func (c *lateConn) ExecContext(ctx context.Context, q string, args []driver.Name
 // the transaction is not there.
 func TestRowSwappedConnection(t *testing.T) {
 	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
-		c := &swappingConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
-		l, err := newLocker(t.Context(), c, Options{}, lock.Options{})
-		require.NoError(t, err)
-		lease, err := l.TryAcquire(t.Context(), backendtest.UniqueKey(t), lock.WithTTL(time.Minute))
-		require.NoError(t, err)
-		c.swap.Store(true)
-		require.ErrorIs(t, lease.Renew(t.Context()), lock.ErrLost)
-		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrSessionLost)
-		c.swap.Store(false)
-		require.NoError(t, l.Close())
+		for _, used := range []bool{false, true} { // the key, by this Locker
+			for what, uses := range map[string]func(lock.Lease) error{
+				"heartbeat": func(l lock.Lease) error { return l.Renew(t.Context()) },
+				"InTx":      func(l lock.Lease) error { return InTx(t.Context(), l, func(context.Context, *Tx) error { return nil }) },
+			} {
+				c := &swappingConnector{PlainConnector: mysqltest.Connector(t, s, nil)}
+				l, err := newLocker(t.Context(), c, Options{}, lock.Options{})
+				require.NoError(t, err)
+				l.Backend().(*Backend).atOnce = time.Hour
+				key := backendtest.UniqueKey(t)
+				if used {
+					lease, err := l.TryAcquire(t.Context(), key)
+					require.NoError(t, err)
+					require.NoError(t, lease.Release(t.Context()))
+				}
+				lease, err := l.TryAcquire(t.Context(), key, lock.WithTTL(time.Minute))
+				require.NoError(t, err)
+				c.swap.Store(true)
+				require.ErrorIs(t, uses(lease), lock.ErrLost, "%s, %v", what, used)
+				cause := mysqltest.Ended(t, lease)
+				require.True(t, errors.Is(cause, lock.ErrSessionLost) || what == "InTx" && errors.Is(cause, lock.ErrReleased), "%s, %v: %v", what, used, cause)
+				c.swap.Store(false)
+				require.NoError(t, l.Close())
+			}
+		}
 	})
 }
 
@@ -572,6 +612,13 @@ func (c *swappingConn) ExecContext(ctx context.Context, q string, args []driver.
 		return c.second.(driver.ExecerContext).ExecContext(ctx, q, args)
 	}
 	return c.PlainConn.ExecContext(ctx, q, args)
+}
+
+func (c *swappingConn) QueryContext(ctx context.Context, q string, args []driver.NamedValue) (driver.Rows, error) {
+	if c.c.swap.Load() {
+		return c.second.(driver.QueryerContext).QueryContext(ctx, q, args)
+	}
+	return c.PlainConn.QueryContext(ctx, q, args)
 }
 
 // The sessions that a program asks for with its DSN make no difference: what the
