@@ -593,6 +593,12 @@ func (c *swappingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = first.Close()
 		return nil, err
 	}
+	// As on the sessions of row locks: else each statement is a transaction, without the savepoint.
+	if _, err := second.(driver.ExecerContext).ExecContext(ctx, "SET SESSION autocommit = 0", nil); err != nil {
+		_ = first.Close()
+		_ = second.Close()
+		return nil, err
+	}
 	return &swappingConn{mysqltest.PlainConn{Conn: first}, second, c}, nil
 }
 
