@@ -26,17 +26,19 @@ func InTx(ctx context.Context, lease lock.Lease, fn func(ctx context.Context, tx
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tx := &Tx{b: b, h: h, ctx: work}
-	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
 	if err := tx.begin(work); err != nil {
 		return err
 	}
+	defer context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })()
 	returned := false
 	defer func() {
 		if !returned { // a panic, or runtime.Goexit
 			_ = tx.finish(ctx, lease, false)
 		}
 	}()
-	err = fn(work, tx)
+	if err = tx.setSavepoint(); err == nil {
+		err = fn(work, tx)
+	}
 	returned = true
 	if err == nil {
 		err = ctx.Err()
@@ -112,20 +114,26 @@ func (t *Tx) begin(ctx context.Context) error {
 	case h.tx != nil:
 		return fmt.Errorf("mysqllock: key %q: %w: another InTx of the lease is under way", h.key, backend.ErrInvalid)
 	}
+	h.tx = t
 	h.busy.Store(true)
-	statement, done := h.asking(ctx)
-	defer done()
-	if err := t.b.setSavepoint(statement, h); err != nil {
-		h.busy.Store(false)
-		if !sessionEnded(err) && !transactionEnded(err) && h.s.usable() {
-			return wire.KeyError(ctx, h.key, err)
-		}
-		err = t.b.lossOf(context.WithoutCancel(ctx), h, err)
-		t.b.lose(h, err)
+	return nil
+}
+
+// setSavepoint sets the savepoint of a hold that has none yet.
+func (t *Tx) setSavepoint() error {
+	statement, free, err := t.use(t.ctx, "")
+	if err != nil {
 		return err
 	}
-	h.tx = t
-	return nil
+	defer free()
+	err = t.b.setSavepoint(statement, t.h)
+	if err == nil {
+		return nil
+	}
+	if err = t.failed(err); errors.Is(err, backend.ErrLost) {
+		return err
+	}
+	return wire.KeyError(t.ctx, t.h.key, err)
 }
 
 // drainLimit is for how long the end of InTx reads what is left of rows that the work
@@ -194,8 +202,10 @@ func (b *Backend) endTx(ctx context.Context, h *hold) error {
 			t.end.Store(&txEnd{cause: err})
 		}
 	} else if h.life.Err() == nil {
-		// A rollback succeeds after an implicit commit too, and would hide it.
-		if err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint); wire.CodeOf(err) == wire.CodeNoSavepoint {
+		if h.marked { // a rollback succeeds after an implicit commit too, and would hide it
+			err = h.s.exec(ctx, "RELEASE SAVEPOINT "+savepoint)
+		}
+		if wire.CodeOf(err) == wire.CodeNoSavepoint {
 			err = b.lossOf(ctx, h, err)
 			t.end.Store(&txEnd{cause: err})
 		} else {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"strings"
 	"sync"
 	"unicode"
@@ -58,7 +59,7 @@ func (t *Tx) failed(err error) error {
 	code := wire.CodeOf(err)
 	over := code == wire.CodeDeadlock || code == 1402 || code == 3101
 	if code == 0 {
-		over = !h.s.usable()
+		over = !h.s.usable() || errors.Is(err, errSessionGone)
 	} else {
 		over = over || sessionEnded(err)
 	}

@@ -211,6 +211,27 @@ func TestRowLostBeginOfTx(t *testing.T) {
 		require.ErrorIs(t, err, lock.ErrLost)
 		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrLost)
 		require.Greater(t, x.free(t, key), lease.Token())
+
+		// InTx ends the lease too when it was given up before it sent anything.
+		for range 2 { // the second hold has no savepoint
+			if err = lease.Release(t.Context()); err != nil {
+				require.ErrorIs(t, err, lock.ErrLost)
+			}
+			lease, err = l.Acquire(backendtest.Short(t, mysqltest.Patience), key)
+			require.NoError(t, err)
+		}
+		_, h, err := holdOf(lease)
+		require.NoError(t, err)
+		require.False(t, h.marked)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		err = InTx(over, lease, func(context.Context, *Tx) error {
+			t.Error("the work was begun")
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, mysqltest.Ended(t, lease), lock.ErrReleased)
+		x.free(t, key)
 	})
 }
 
