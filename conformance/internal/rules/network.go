@@ -3,6 +3,8 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/mortiselock/lock"
@@ -439,6 +441,7 @@ func shortSilenceIsNoLoss(e *engine.Env) {
 	a, net := e.Behind(key)
 	b := e.Locker()
 	h := a.MustTryFor(key, e.TTL)
+	var others []string // what became of the holder's other acquisitions
 	for i := range 3 {
 		// Most renew every third of the TTL, so that the first silence meets a renewal.
 		e.Pause(e.TTL/5 + e.Randomly(e.TTL/8))
@@ -446,12 +449,18 @@ func shortSilenceIsNoLoss(e *engine.Env) {
 		e.Pause(e.TTL / 4)
 		net.Heal()
 		// How long this takes tells how soon renewals can be answered now.
-		if beside, err := a.TryFor(e.Ctx, e.Key("beside %d", i), e.TTL); err == nil {
+		asked := time.Now()
+		beside, err := a.TryFor(e.Ctx, e.Key("beside %d", i), e.TTL)
+		took := time.Since(asked).Round(time.Millisecond)
+		if err == nil {
 			_ = beside.Release(e.Ctx)
+			others = append(others, fmt.Sprintf("granted after %s", took))
+		} else {
+			others = append(others, fmt.Sprintf("%v after %s", err, took))
 		}
 	}
 	e.Pause(e.TTL / 4)
-	h.MustLive("its network was silent for a quarter of its TTL at a time")
+	h.MustLive("its network was silent for a quarter of its TTL at a time; after each silence it asked for another key: " + strings.Join(others, ", "))
 	b.MustRefuse(key, "its holder renews it, and its network was silent for a quarter of the TTL at a time")
 	h.MustRelease()
 }
