@@ -28,11 +28,20 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 		nodes = append(nodes, redistest.Client(t, s))
 	}
 	for _, key := range []string{"a", "c"} {
-		hold, _ := backendtest.Granted(t, b, redistest.Brief(prefix+key, 5*time.Minute))
-		backendtest.Eventually(t, "every node has the record, and the same token", func() bool {
+		hold, grant := backendtest.Granted(t, b, redistest.Brief(prefix+key, 5*time.Minute))
+		var renewals int
+		var stored string
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("%s with token %d, after %d renewals:%s", hold.ID.Hex(), grant.Token, renewals, stored)
+			}
+		})
+		backendtest.Eventually(t, "every node has the record, and the same token", func() (alike bool) {
 			_, err := b.Renew(t.Context(), hold) // tells the token to a node that was asked late
 			require.NoError(t, err)
-			return knownAlike(t, nodes, prefix+key)
+			renewals++
+			stored, alike = storedOf(t, nodes, prefix+key)
+			return alike
 		})
 	}
 	one := nodes[0]
@@ -70,20 +79,27 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 }
 
-// knownAlike reports whether each node has a record of the key, and all have the same token.
-func knownAlike(t *testing.T, nodes []*goredis.Client, key string) bool {
+// storedOf is what the nodes store for the key, and whether each has a record, and all have
+// the same token.
+func storedOf(t *testing.T, nodes []*goredis.Client, key string) (stored string, alike bool) {
 	t.Helper()
 	tokens := map[string]bool{}
-	for _, node := range nodes {
-		names := node.Keys(t.Context(), "*"+key).Val()
-		if len(names) != 2 {
-			return false
-		}
-		for _, name := range names {
-			if !strings.HasSuffix(name, "k:"+key) {
-				tokens[node.Get(t.Context(), name).Val()] = true
+	records := 0
+	for i, node := range nodes {
+		names := node.Keys(t.Context(), "*"+key)
+		stored += fmt.Sprintf("\n%d: %s", i, names)
+		for _, name := range names.Val() {
+			value := node.Get(t.Context(), name)
+			stored += "\n  " + value.String()
+			if strings.HasSuffix(name, "k:"+key) {
+				records++
+			} else {
+				tokens[value.Val()] = true
 			}
 		}
+		if len(names.Val()) != 2 {
+			tokens[""] = true
+		}
 	}
-	return len(tokens) == 1
+	return stored, records == len(nodes) && len(tokens) == 1
 }
