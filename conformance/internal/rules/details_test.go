@@ -127,23 +127,21 @@ func TestMutantsOfDetails(t *testing.T) {
 		"a second release of an owner's hold without renewal is well": {"ReleaseTwice", "expected an error that matches ErrNotHeld", again(func(s lock.Settings) bool {
 			return s.Owner != "" && s.NoRenewal
 		})},
-		"Close ends 50 waits at once, the rest in a while": {"CloseEndsWaits", "after the Close of its Locker", func() func(m *lockerMutant) {
+		"Close ends 50 waits at once, the rest in a while": {"CloseEndsWaits", "after the Close of its Locker", func(m *lockerMutant) {
 			var waiting atomic.Int32
-			return func(m *lockerMutant) {
-				m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
-					late := waiting.Add(1) > 50
-					defer waiting.Add(-1)
-					l, err := m.Client.Acquire(ctx, key, opts...)
-					if late && errors.Is(err, lock.ErrClosed) {
-						select {
-						case <-ctx.Done():
-						case <-time.After(20 * time.Second):
-						}
+			m.acquire = func(ctx context.Context, key string, opts ...lock.Option) (lock.Lease, error) {
+				late := waiting.Add(1) > 50
+				defer waiting.Add(-1)
+				l, err := m.Client.Acquire(ctx, key, opts...)
+				if late && errors.Is(err, lock.ErrClosed) {
+					select {
+					case <-ctx.Done():
+					case <-time.After(20 * time.Second):
 					}
-					return l, err
 				}
+				return l, err
 			}
-		}()},
+		}},
 		"a third Close returns at once": {"CloseTwice", "it must wait for the first", func(m *lockerMutant) { closes()(m) }},
 		"owners wait in lines by the text of key and owner": {"IndependentKeys", "for which another owner waits", func() func(m *lockerMutant) {
 			var mu sync.Mutex
