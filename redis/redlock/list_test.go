@@ -34,6 +34,11 @@ func TestListBesideAKeyThatCannotBeDecided(t *testing.T) {
 		t.Cleanup(func() {
 			if t.Failed() {
 				t.Logf("%s with token %d, after %d renewals:%s", hold.ID.Hex(), grant.Token, renewals, stored)
+				for _, n := range b.(majorityWithTokens).nodes {
+					n.mu.Lock()
+					t.Logf("%s: busy %t since %d, now %d; %d wait, %d failures, the last: %v", n.name, n.busy, n.began, n.clock.Now(), len(n.queue), n.failures, n.failure)
+					n.mu.Unlock()
+				}
 			}
 		})
 		backendtest.Eventually(t, "every node has the record, and the same token", func() (alike bool) {
