@@ -230,9 +230,14 @@ func (e *Env) open(open func(context.Context) (lock.Locker, error)) (*Client, er
 
 // Backend opens a new backend on the store, below any Locker.
 func (e *Env) Backend() *BackendClient {
-	b, err := openedBy(e, "OpenBackend", e.openBackend)
+	return e.BackendFrom(e.openBackend, "a backend")
+}
+
+// BackendFrom is Backend with another way to open. what names it where it can't be opened.
+func (e *Env) BackendFrom(open func(context.Context) (backend.Backend, error), what string) *BackendClient {
+	b, err := openedBy(e, "OpenBackend", open)
 	if err != nil {
-		e.UnexpectedFatal("", err, "a backend could not be opened: %v", err)
+		e.UnexpectedFatal("", err, "%s could not be opened: %v", what, err)
 	}
 	s := &BackendClient{Env: e, Backend: b, Clock: backend.SystemClock()}
 	if c, ok := backend.As[backend.Clocked](b); ok {

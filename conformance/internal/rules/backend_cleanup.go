@@ -17,8 +17,6 @@ func cleanupByAge(e *engine.Env) {
 	}
 	store := untouched(e)
 	a, b := store.open("holder on a store of its own"), store.open("operator on a store of its own")
-	defer func() { _ = a.Backend.Close() }()
-	defer func() { _ = b.Backend.Close() }()
 	c, ok := backend.As[backend.Cleaner](b.Backend)
 	if !ok {
 		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.Cleaner")
@@ -186,7 +184,6 @@ func agesAreWhole(e *engine.Env) {
 	aged := func(pauses []time.Duration, counted map[time.Duration]int, how string) {
 		store := untouched(e)
 		b := store.open("the only client of a store of its own")
-		defer func() { _ = b.Backend.Close() }()
 		c := optional[backend.Cleaner](b, "Cleaner")
 		key := e.Key("of some age")
 		for _, pause := range pauses {

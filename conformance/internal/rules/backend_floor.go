@@ -128,7 +128,6 @@ func largestFloorLeavesOne(e *engine.Env) {
 	}
 	const floor = tooLarge - 2
 	s := untouched(e).open("backend on a store of its own")
-	defer func() { _ = s.Backend.Close() }()
 	raiser, ok := backend.As[backend.FloorRaiser](s.Backend)
 	if !ok {
 		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.FloorRaiser")
@@ -420,7 +419,6 @@ func coversOneDigitMore(e *engine.Env) {
 		return
 	}
 	s := untouched(e).open("backend on a store of its own")
-	defer func() { _ = s.Backend.Close() }()
 	raiser, raises := backend.As[backend.FloorRaiser](s.Backend)
 	teller, tells := backend.As[backend.TokenTeller](s.Backend)
 	few, more := e.Request(e.Key("of few digits"), "", e.Long), e.Request(e.Key("of one digit more"), "", e.Long)

@@ -192,7 +192,6 @@ func forgetRemoves(e *engine.Env) {
 	}
 	store := untouched(e)
 	opened := store.open("backend on a store of its own").Backend
-	defer func() { _ = opened.Close() }()
 	f, ok := backend.As[backend.Forgetter](opened)
 	if !ok {
 		e.Fatalf("", "a backend of a store that nobody has used does not implement backend.Forgetter")

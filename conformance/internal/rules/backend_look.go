@@ -45,7 +45,6 @@ func lookingChangesNothing(e *engine.Env) {
 	}
 	store := untouched(e)
 	b = store.open("backend on a store of its own")
-	defer func() { _ = b.Backend.Close() }()
 	before := store.contents()
 	key := e.Key("untouched")
 	looks(e, b, key)

@@ -2,12 +2,16 @@ package rules_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
@@ -279,4 +283,43 @@ func TestMutantsOfCleanUpAboveAFloor(t *testing.T) {
 	} {
 		mustSay(t, cleaningFloors(cleaned), "CleanupByAge", says)
 	}
+}
+
+// countedStore counts the clients of a store that are open.
+type countedStore struct {
+	*cleanMutant
+	open *atomic.Int32
+}
+
+func (s countedStore) Close() error {
+	s.open.Add(-1)
+	return s.cleanMutant.Close()
+}
+
+// A store of its own of which the second client can't be opened: the first one is closed with the
+// case all the same.
+func TestAStoreOfItsOwnIsClosedWhenTheCaseEndsEarly(t *testing.T) {
+	t.Parallel()
+	var opened, open atomic.Int32
+	cfg := cleaning(func(*cleanMutant) {})
+	untouched := cfg.Untouched
+	cfg.Untouched = func(ctx context.Context) (conformance.Store, error) {
+		store, err := untouched(ctx)
+		inner := store.Open
+		store.Open = func(ctx context.Context) (backend.Backend, error) {
+			if opened.Add(1) > 1 {
+				return nil, errors.New("no more connections")
+			}
+			b, err := inner(ctx)
+			if err != nil {
+				return nil, err
+			}
+			open.Add(1)
+			return countedStore{b.(*cleanMutant), &open}, nil
+		}
+		return store, err
+	}
+	mustSay(t, cfg, "CleanupByAge", "a store that nobody has used could not be opened: no more connections")
+	require.EqualValues(t, 2, opened.Load())
+	require.Zero(t, open.Load())
 }

@@ -1,9 +1,6 @@
 package rules
 
-import (
-	"github.com/mortiselock/lock/backend"
-	"github.com/mortiselock/lock/conformance/internal/engine"
-)
+import "github.com/mortiselock/lock/conformance/internal/engine"
 
 // ownStore is a store that nobody else uses.
 type ownStore struct {
@@ -20,17 +17,11 @@ func untouched(e *engine.Env) ownStore {
 	return ownStore{e, store}
 }
 
-// open opens a client of it, which the caller closes.
+// open opens a client of it, which is closed with the case.
 func (s ownStore) open(who string) *engine.BackendClient {
-	b, err := s.store.Open(s.e.Ctx)
-	if err != nil {
-		s.e.UnexpectedFatal("", err, "a store that nobody has used could not be opened: %v", err)
-	}
-	clock := backend.SystemClock()
-	if c, ok := backend.As[backend.Clocked](b); ok {
-		clock = c.Clock()
-	}
-	return &engine.BackendClient{Env: s.e, Backend: b, Clock: clock, Who: who}
+	b := s.e.BackendFrom(s.store.Open, "a store that nobody has used")
+	b.Who = who
+	return b
 }
 
 // contents is what is in it.
