@@ -98,7 +98,7 @@ func (b *Backend) lockRow(ctx context.Context, s *session, key string, now bool)
 	if now {
 		q += " NOWAIT"
 	}
-	s.asked = b.clock.Now()
+	s.asked, s.last = b.clock.Now(), b.lastOf(key)
 	found, err := s.exists(ctx, q)
 	switch code := wire.CodeOf(err); {
 	case err == nil && !found:
@@ -176,9 +176,9 @@ func (b *Backend) lockExisting(ctx context.Context, h *hold, key string, lockRow
 }
 
 // grant takes the token while the row is locked. Tokens have the order of the holds: either no
-// other one was written since this backend's last one, and whoever gets the row next writes a
-// larger one. Or the savepoint comes last: when the server has set it, the lock was still held
-// after the token had been committed.
+// other one was written since the last one that this backend knew before it had the row, and
+// whoever gets the row next writes a larger one. Or the savepoint comes last: when the server has
+// set it, the lock was still held after the token had been committed.
 func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (backend.Grant, error) {
 	if err := b.checkAddress(ctx, h.s, req.TTL); err != nil {
 		return backend.Grant{}, err
@@ -211,9 +211,10 @@ func (b *Backend) grant(ctx context.Context, h *hold, req backend.Request) (back
 // transaction of the hold would be rolled back with it, and given again. A request
 // that arrives late, when the session is gone, does not write over the record of
 // those who came after it. On a server that has become read-only there is no token, for
-// no account. next: no other token was written since the last one of this backend.
+// no account. next: no other token was written since the last one that this backend knew when it
+// asked for the row.
 func (b *Backend) nextToken(ctx context.Context, h *hold, req backend.Request) (token uint64, next bool, err error) {
-	raise := b.raise(req.Key, h.s, b.lastOf(req.Key), req.TTL, req.Holder)
+	raise := b.raise(req.Key, h.s, h.s.last, req.TTL, req.Holder)
 	first := b.raiseFirst(req.Key, h.s, req.TTL, req.Holder)
 	steps := []string{raise, first, raise}
 	if h.made { // and has no record yet

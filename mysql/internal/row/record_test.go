@@ -99,6 +99,35 @@ func TestRowTokenAfterTheEndOfTheSession(t *testing.T) {
 	})
 }
 
+// A session that has lost its row may have its named lock for a moment longer. What this backend
+// writes in that moment, for who got the row, counts as another's.
+func TestRowTokenKnownBeforeTheRow(t *testing.T) {
+	mysqltest.OnBoth(t, func(t *testing.T, s *servertest.Server) {
+		b := backendOn(t, s, Options{})
+		key := backendtest.UniqueKey(t)
+		used := func() {
+			held, _ := backendtest.Granted(t, b, mysqltest.Request(key))
+			require.NoError(t, b.Release(t.Context(), held))
+		}
+		late := mysqltest.Request(key)
+		ends, err := b.sessions.open(t.Context(), late.TTL)
+		require.NoError(t, err)
+		defer ends.close()
+		next := func(meanwhile func()) bool {
+			require.NoError(t, b.lockRow(t.Context(), ends, key, true))
+			require.NoError(t, ends.exec(t.Context(), "ROLLBACK"))
+			meanwhile()
+			_, next, err := b.nextToken(t.Context(), &hold{key: key, s: ends}, late)
+			require.NoError(t, err)
+			return next
+		}
+		used()
+		require.True(t, next(func() {}))
+		used()
+		require.False(t, next(used))
+	})
+}
+
 // A grant without a savepoint is one of this backend's after its own last one. Who had the row in
 // between has written a token, whether the session that asks now lives or not.
 func TestRowTokenTellsOfOthers(t *testing.T) {

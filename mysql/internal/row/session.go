@@ -38,6 +38,7 @@ type session struct {
 	left    atomic.Bool     // a later look has found that it leads elsewhere
 
 	asked  backend.Instant // when the last statement for a row was sent
+	last   uint64          // the last token of its key that the backend knew then
 	reused bool            // it was idle before
 	used   backend.Instant // the last time
 	isCut  bool            // because the context of a statement ended
