@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/mortiselock/lock/backend"
 	"github.com/mortiselock/lock/conformance"
 	memlock "github.com/mortiselock/lock/memory"
@@ -275,7 +278,7 @@ type queueMutant struct {
 	backend.Queuer
 	enqueue  func(backend.Request) backend.Request
 	nothing  bool        // instead of a place
-	unseen   bool        // are those who wait
+	unseen   func() bool // are those who wait
 	withdraw func() bool // does nothing, where it reports true
 	behind   func(backend.Ticket) bool
 	wait     func(backend.Ticket, context.Context) (backend.Grant, error)
@@ -299,7 +302,7 @@ func (q *queueMutant) Enqueue(ctx context.Context, req backend.Request) (backend
 
 func (q *queueMutant) Inspect(ctx context.Context, key string) (backend.Record, error) {
 	rec, err := q.Backend.(backend.Inspector).Inspect(ctx, key)
-	if q.unseen {
+	if q.unseen != nil && q.unseen() {
 		rec.Waiters = 0
 	}
 	return rec, err
@@ -389,7 +392,7 @@ func TestMutantQueues(t *testing.T) {
 				return t.Behind()
 			}
 		}},
-		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = true }},
+		"inspection shows no waiters": {"QueueWithdraw", func(q *queueMutant) { q.unseen = func() bool { return true } }},
 		"places last for ever": {"QueueAbandoned", func(q *queueMutant) {
 			q.enqueue = func(r backend.Request) backend.Request { r.TTL = time.Hour; return r }
 		}},
@@ -412,6 +415,36 @@ func TestMutantQueues(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestPlaceThatNobodyWaitedAtForLong has an Enqueue take so long once that a place before it was passed
+// over. It is no mistake of the queue, and the case is tried again.
+func TestPlaceThatNobodyWaitedAtForLong(t *testing.T) {
+	t.Parallel()
+	store := memlock.NewStore(nil)
+	cfg := memory()
+	cfg.Only = []string{"QueueWithdraw"}
+	var places atomic.Int32
+	cfg.OpenBackend = func(ctx context.Context) (backend.Backend, error) {
+		b, err := memlock.NewBackend(ctx, &memlock.Options{Store: store, Queue: true})
+		q := &queueMutant{Backend: b, Queuer: b.(backend.Queuer)}
+		q.enqueue = func(req backend.Request) backend.Request {
+			if places.Add(1) == 4 {
+				time.Sleep(time.Second)
+			}
+			return req
+		}
+		q.unseen = func() bool { return places.Load() == 4 }
+		return q, err
+	}
+	virtually(t, func(t *testing.T) {
+		rep, err := conformance.Check(t.Context(), cfg)
+		require.NoError(t, err)
+		for _, r := range rep.Results {
+			assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
+		}
+	})
+	assert.Greater(t, places.Load(), int32(4))
 }
 
 // polledQueue makes a queue of a backend that counts holds itself.
