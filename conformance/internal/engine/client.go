@@ -20,7 +20,7 @@ type Client struct {
 	Locker lock.Locker
 	Who    string
 	killed atomic.Bool
-	harmed atomic.Bool // a fault was put into a request of it, or it is behind a Network: what its calls take excuses nothing
+	harmed atomic.Bool // a fault was put into a request of it, or into the Network that it is behind: what its calls take excuses nothing
 	mu     sync.Mutex
 	closed time.Duration // when Close was called, or -1
 }

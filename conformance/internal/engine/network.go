@@ -46,7 +46,6 @@ func (e *Env) Behind(key string) (*Client, *Network) {
 		}
 		return l, err
 	})
-	c.harmed.Store(true)
 	n.who = c.Who
 	// A request makes its connections, and shows that they lead through the network.
 	first := e.Key("%s-first", strings.ReplaceAll(c.Who, " ", "-"))
@@ -57,6 +56,7 @@ func (e *Env) Behind(key string) (*Client, *Network) {
 		e.UnexpectedFatal(first, err, "TryAcquire on a free key returned %s; expected a lease", Outcome(err))
 	}
 	h.MustRelease()
+	c.harmed.Store(true) // from here on
 	if n.sum((*proxy.Proxy).Accepted) == 0 {
 		e.ProofAt(-1, "", "a Locker of Config.Proxy.Open was granted a key without a connection to %s, the address that it was given", addr)
 		panic(Abort{})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -301,6 +302,30 @@ func TestNetworkOfAHealthyLock(t *testing.T) {
 	}
 	for _, r := range conformance.Rules() {
 		assert.Equal(t, r.Subject == "network" || r.Name == "Exclusive", tried[r.Name], r.Name)
+	}
+}
+
+// TestNetworkWithoutAFirstAnswer leaves one request without an answer before anything is disturbed, as
+// a busy machine may. It is no fault of the lock, and the case is tried again.
+func TestNetworkWithoutAFirstAnswer(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	cfg := farLock(t, func(f *farBackend, _ *lockerMutant) {
+		send := f.ask
+		f.ask = func(ctx context.Context, req farRequest) (farAnswer, error) {
+			if req.Op == "try" && strings.HasSuffix(req.Key, "-first") && silent.CompareAndSwap(false, true) {
+				<-ctx.Done()
+				return farAnswer{}, fmt.Errorf("%w: %w", backend.ErrOutcomeUnknown, ctx.Err())
+			}
+			return send(ctx, req)
+		}
+	})
+	cfg.Only = []string{"CutIsKeptOrTold"}
+	rep, err := conformance.Check(t.Context(), cfg)
+	require.NoError(t, err)
+	require.True(t, silent.Load())
+	for _, r := range rep.Results {
+		assert.Equal(t, conformance.Pass, r.Verdict, "%s: %s", r.Rule, r.Evidence)
 	}
 }
 
